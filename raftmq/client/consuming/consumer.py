@@ -16,13 +16,14 @@ from raftmq.client.consuming.pull import PullRequest, pull_once
 from raftmq.client.consuming.run_loop import COMMIT_EVERY_S, Pace, log_failure
 from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_TOPIC, level_of, seconds_of, send_back
 from raftmq.client.consuming.subscription import subscription
-from raftmq.client.errors import Failed, RaftMQError
+from raftmq.client.errors import Failed, RaftMQError, Unreachable
 from raftmq.client.message import Message
 from raftmq.client.producing.delivery_delay import Delay
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.topic_identity import Position
 
 _log = logging.getLogger("raftmq")
+_CHECK_S = 10.0
 
 
 class AsyncConsumer:
@@ -237,12 +238,20 @@ class AsyncConsumer:
 
     async def _check_there(self, key: QueueKey, message: Message) -> None:
         """Raises ValueError if another message has the offset of this one now, or if the queue ends before: its topic
-        was deleted and created again. A message that retention removed passes."""
-        async with asyncio.timeout(10.0):
-            link = await self._view.links.get(await self._view.find_leader())
-            found = await pull_once(link, PullRequest(*key, message.queue_offset, max_messages=1))
-        same = [one for one in (*found.messages, *found.unreadable) if one.queue_offset == message.queue_offset]
-        if any(one.position != message.position for one in same) or found.max_offset <= message.queue_offset:
+        was deleted and created again. A message that retention removed passes. Raises RaftMQError."""
+        offset = message.queue_offset
+        gone = await self._share.offsets.max_offset(*key) <= offset
+        if not gone:
+            try:
+                async with asyncio.timeout(_CHECK_S):
+                    link = await self._view.links.get(await self._view.find_leader())
+                    found = await pull_once(link, PullRequest(*key, offset, self.group, max_messages=1))
+            except OSError as error:
+                what = f"pull of {key.topic} queue {key.queue_id} offset {offset}"
+                raise Unreachable(f"{what}: {error or 'no answer'}", retryable=True) from error
+            there = (*found.messages, *found.unreadable)
+            gone = any(one.queue_offset == offset and one.position != message.position for one in there)
+        if gone:
             raise ValueError(f"message {message.message_id} is not in {key.topic} queue {key.queue_id} any more")
 
     def _reads(self) -> str:
