@@ -23,6 +23,9 @@ PRESSED = 0.8
 LOOKED_AT = 64
 """Connections of one address that are checked for a newcomer, few enough to keep the turn of the loop short."""
 
+FIRST_WORD_S = 1.0
+"""Seconds for which a new connection of a stranger counts as one in use: its request is on the way."""
+
 C = TypeVar("C")
 
 
@@ -177,8 +180,8 @@ class Places(Generic[C]):
             victim = self._all.victim(address) if count >= PRESSED * limit else None
             return victim, count - (victim is not None) < limit
         shared = shared_part(limit)
-        if opening >= max(1, shared // 2):  # what has said nothing yet takes no place of what has
-            return None, False
+        if opening >= max(1, shared // 2) and address not in self._known:
+            return None, False  # what has said nothing yet takes no place of what has
         victim = None
         if self.strangers + opening >= shared:
             victim = self._leaving(address)
@@ -207,7 +210,9 @@ class Places(Generic[C]):
     def _stranger_idle_s(self, connection: C) -> float:
         """Returns a measure by which strangers leave: first those that are idle, last those of known addresses."""
         idle_s = self._idle_s(connection)
-        return (-1.0 if idle_s is None else idle_s) - (1e9 if self._strangers[connection] in self._known else 0.0)
+        if idle_s is None or idle_s < FIRST_WORD_S:
+            idle_s = -1.0  # it is in use
+        return idle_s - (1e9 if self._strangers[connection] in self._known else 0.0)
 
     def _no_stranger(self, connection: C) -> None:
         address = self._strangers.pop(connection, None)

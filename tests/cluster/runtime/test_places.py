@@ -19,10 +19,13 @@ class Table:
         self.busy: set[int] = set()
         self.of: dict[int, str] = {}
         self.now = 0
+        self.stands = False
+        """True if no time passes between two arrivals."""
+        self.came: dict[int, int] = {}
         self.places: Places[int] = Places(self._idle_s, lambda: self.enforces)
 
     def _idle_s(self, connection: int) -> float | None:
-        return None if connection in self.busy else float(self.now - connection)
+        return None if connection in self.busy else float(self.now - self.came[connection])
 
     def arrives(self, address: str, opening: int = 0) -> int | None:
         """Returns the new connection; None if there is no place for it."""
@@ -31,11 +34,13 @@ class Table:
             self.places.remove(self.of.pop(leaving), leaving)
         if not is_free:
             return None
-        self.now += 1
-        self.of[self.now] = address
-        self.places.add(address, self.now)
+        self.now += not self.stands
+        number = len(self.came) + 1
+        self.came[number] = self.now
+        self.of[number] = address
+        self.places.add(address, number)
         assert len(self.places) == len(self.of) <= LIMIT
-        return self.now
+        return number
 
     def proven(self, address: str) -> int:
         connection = self.arrives(address)
@@ -80,6 +85,17 @@ def test_strangers_that_hold_the_same_lose_the_idle_one_first_and_known_addresse
     assert gone == [first[3]], "not that of an address that has proven a user, nor one in use"
 
 
+def test_a_newcomer_does_not_lose_its_place_before_its_request_is_here() -> None:
+    table = Table()
+    for number in range(48):
+        table.arrives(f"10.0.0.{number}")
+    table.busy, table.stands = set(table.of), True
+    operator = table.arrives("10.0.0.99")
+    for number in range(100, 140):
+        table.busy.add(table.arrives(f"10.0.0.{number}") or 0)
+    assert operator in table.of
+
+
 def test_what_is_not_open_yet_takes_no_place_of_what_is() -> None:
     table = Table()
     for number in range(40):
@@ -87,6 +103,8 @@ def test_what_is_not_open_yet_takes_no_place_of_what_is() -> None:
     before = set(table.of)
     assert table.arrives("10.1.1.1", opening=24) is None
     assert set(table.of) == before
+    table.proven("10.2.2.2")
+    assert table.arrives("10.2.2.2", opening=24) is not None, "a known address is no stranger's"
 
 
 def test_without_users_all_places_are_for_everybody() -> None:
