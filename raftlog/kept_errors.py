@@ -17,6 +17,6 @@ def bare(error: E) -> E:
     """
     each: BaseException | None = error
     while each is not None:
-        each.__traceback__ = None
+        each.with_traceback(None)
         each = each.__cause__ or each.__context__
     return error
