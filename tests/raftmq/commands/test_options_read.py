@@ -155,7 +155,8 @@ def test_a_ca_is_read(
     words: tuple[str, ...], command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What --tls-ca remembers for the whole command is used by it."""
-    monkeypatch.chdir(tmp_path)
+    if words[0] != "spark":  # its JVM stays for all tests of this process, and finds the data source by this folder
+        monkeypatch.chdir(tmp_path)
     for name in ("RAFTMQ_DATA", "RAFTMQ_SERVERS", "RAFTMQ_ADMIN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(MORE, ("rolling-restart",), ["--exec", "true"])
