@@ -221,8 +221,29 @@ async def test_writes_do_not_wait_for_a_peer_that_does_not_answer() -> None:
 
     group.fetch = silent  # type: ignore[method-assign]
     group.consistency.before_open(5, lambda: opened.append(True))
-    await group.settle()
+    async with asyncio.timeout(10):
+        while not opened:
+            await asyncio.sleep(0.01)
+    await group.consistency.close()
+
+
+async def test_a_leader_whose_peers_answer_late_is_fenced_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine no peer answered in 200 ms, and a leader with other rows served until the next election."""
+    group, opened, answers = Group(Node(i5=BAD), Node(i5=GOOD), Node(i5=GOOD)), [], asyncio.Event()
+    monkeypatch.setattr("cluster.repair.consistency.OPEN_WAIT_S", 0.01)
+    fetch = group.fetch
+
+    async def late(peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
+        await answers.wait()
+        return await fetch(peer, what, arguments, timeout_ms)
+
+    group.fetch = late  # type: ignore[method-assign]
+    group.consistency.before_open(5, lambda: opened.append(True))
+    await asyncio.sleep(0.05)
     assert opened
+    answers.set()
+    await group.settle()
+    assert group.consistency.fenced
 
 
 async def test_markers_come_in_pairs_while_entries_flow() -> None:
