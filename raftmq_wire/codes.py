@@ -174,6 +174,8 @@ UNKNOWN_REMARK = "[UNKNOWN]"
 
 NOT_HIDING_FIELD = "raftmqNotHiding"
 """The ext field of request 17 that asks to refuse fewer read queues if they hide messages that are not consumed."""
+MORE_FIELD = "raftmqMore"
+"""The ext field of an answer to 12 that may lack messages: it is full, or some could not be read."""
 STORED_QUEUES_FIELD = "raftmqStoredQueues"
 """The ext field of the reply to 351 with the number of queues that the topic has or had, if some of them are hidden."""
 

@@ -1,4 +1,6 @@
-"""The command with which a Super gives the right that a denial names (`statemachine.access.access_decision`)."""
+"""Remarks of refusals with NO_PERMISSION, as nodes write and clients read them: the right that is missing
+(`statemachine.access.access_decision`), with the command by which a Super gives it, or what an operator has switched
+off."""
 
 from __future__ import annotations
 
@@ -7,6 +9,25 @@ import shlex
 from typing import Final
 
 _NO_RIGHT: Final = re.compile(r"user (\S+) has no right to (\w+(?: or \w+)*) on ((?:Topic|Group|Cluster):.*) from \S+")
+
+_SWITCHED_OFF: Final = re.compile(
+    r"topic \S+ may not be read \(perm \d+\)|consumer group \S+ may not consume \(consumeEnable=false\)"
+)
+
+
+def unreadable_topic(name: str, perm: int) -> str:
+    """Returns the remark about a topic without read permission."""
+    return f"topic {name} may not be read (perm {perm})"
+
+
+def disabled_group(name: str) -> str:
+    """Returns the remark about a group that may not consume."""
+    return f"consumer group {name} may not consume (consumeEnable=false)"
+
+
+def is_switched_off(remark: str) -> bool:
+    """Returns True for one of these two remarks: no right is missing."""
+    return _SWITCHED_OFF.fullmatch(remark) is not None
 
 
 def how_to_allow(denial: str, wanted: str = "") -> str:

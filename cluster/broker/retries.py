@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.name_rules import PERM_READ, PERM_WRITE
 from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.request_limits import QUEUES_MAX
 from raftlog.work import charge_text
 from raftmq_wire.retry_policy import decode_policy
 from statemachine.commands import CREATE_TOPIC
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
     from statemachine.consuming.groups import GroupConfig
-
-RETRY_QUEUES_MAX = 1024
-"""The most queues of a group's %RETRY% topic, as of any topic."""
 
 
 def check_policy(text: str) -> None:
@@ -45,7 +43,7 @@ def own_topic(state: BrokerState, name: str, queues: int) -> list[Command]:
     """Returns the command that makes a group's topic (%RETRY% or %DLQ%) with that many queues, or lets it grow to them;
     none if it has them. It never shrinks, since messages may wait in any of its queues."""
     topic = state.topics.get(name)
-    queues = min(max(queues, 1), RETRY_QUEUES_MAX)
+    queues = min(max(queues, 1), QUEUES_MAX)
     wanted = {"name": name, "read_queues": queues, "write_queues": queues}
     if topic is None:
         return [[CREATE_TOPIC, {**wanted, "perm": PERM_READ | PERM_WRITE}, True]]

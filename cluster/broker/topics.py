@@ -11,6 +11,7 @@ from cluster.broker.name_rules import check_no_system_topic, check_topic_name
 from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.request_limits import QUEUES_MAX
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.outcome import Done
 
-QUEUES_MAX = 1024
-"""The most queues of a topic; RocketMQ's own benchmark topic is the largest in use."""
 RANGES = {"read_queues": (1, QUEUES_MAX), "write_queues": (1, QUEUES_MAX), "perm": (0, 7)}
 """Field of a topic -> its least and greatest value."""
 

@@ -71,6 +71,8 @@ GROUP_BODY_BYTES_MAX: Final = 64 * 1024
 OTHER_BODY_BYTES_MAX: Final = 4 << 20
 """The most bytes of the body of a request without messages and without a limit of its own."""
 
+QUEUES_MAX: Final = 1024
+"""The most queues of a topic; RocketMQ's own benchmark topic is the largest in use."""
 HEARTBEAT_BYTES_MAX: Final = 2 << 20
 HEARTBEAT_GROUPS_MAX: Final = 1024
 """The most consumer groups in a heartbeat, and the most producer groups."""

@@ -14,7 +14,7 @@ from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets, identity_in
 from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
 from raftmq.client.message import FoundMessages, Message, decode_messages
-from raftmq_wire.codes import NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
+from raftmq_wire.codes import MORE_FIELD, NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
 from raftmq_wire.topic_identity import TopicIdentity
 
 _T = TypeVar("_T")
@@ -334,7 +334,7 @@ class AsyncAdmin(Offsets):
         found = FoundMessages()
         if reply.code == ResponseCode.SUCCESS:
             found += decode_messages(reply.body, as_stored=as_stored)
-            found.more = reply.ext.get("raftmqMore") == "true"
+            found.more = reply.ext.get(MORE_FIELD) == "true"
         return found
 
     async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:

@@ -6,11 +6,11 @@ call can help, `code` is the protocol's response code (0 when no server answered
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar
 
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from raftmq_wire.denial import how_to_allow
+from raftmq_wire.denial import is_switched_off as says_switched_off
 
 
 class RaftMQError(Exception):
@@ -109,9 +109,6 @@ _UNREADABLE = (
     "Only object storage has these messages, and it does not give them: `raftmq tier verify` names what is damaged, "
     "`raftmq tier repair` writes it again if a node still has it. To go on behind them, read from a later offset."
 )
-_SWITCHED_OFF = re.compile(
-    r"topic \S+ may not be read \(perm \d+\)|consumer group \S+ may not consume \(consumeEnable=false\)"
-)
 _SWITCH_ON = (
     "An operator has switched this off: see `raftmq topic describe NAME` for the topic's permission, and "
     "`raftmq group create NAME --consume yes --if-exists update` for the group."
@@ -154,7 +151,7 @@ def is_disk_full(code: int, remark: str | None) -> bool:
 
 def is_switched_off(code: int, remark: str | None) -> bool:
     """Returns True for a refused pull from a topic without read permission, or by a group that may not consume."""
-    return code == ResponseCode.NO_PERMISSION and _SWITCHED_OFF.fullmatch(remark or "") is not None
+    return code == ResponseCode.NO_PERMISSION and says_switched_off(remark or "")
 
 
 def is_unreadable(code: int, remark: str | None) -> bool:

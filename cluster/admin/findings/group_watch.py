@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.findings.finding import Condition
+from cluster.admin.findings.slices import Walk
 from cluster.broker.groups.group_lag import QueueLag, each_lag
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
@@ -51,8 +52,7 @@ class GroupWatch:
         self._port = port
         self._seen: dict[str, dict[tuple[str, int], Progress]] = {}
         self._conditions: dict[str, list[Condition]] = {}
-        self._walk: Iterator[bool] | None = None
-        """The iteration over all groups, which the next look continues."""
+        self._walk = Walk(self._judge_all)
         self._now_ms = 0
         """Monotonic time of the present look."""
 
@@ -61,42 +61,36 @@ class GroupWatch:
         if not self._port.services.writes_open():
             self._seen.clear()
             self._conditions.clear()
-            self._walk = None
+            self._walk.forget()
             return
         self._now_ms = monotonic_ms
-        if self._walk is None:
-            self._walk = self._judge_all()
-        for looked in islice(self._walk, QUEUES_PER_LOOK):
-            if not looked:
-                self._walk = None
-                break
+        self._walk.go_on(QUEUES_PER_LOOK)
         groups = self._port.state.groups
         for name, told in islice(self._conditions.items(), GROUPS_TOLD_MAX):
             if name in groups:
                 yield from told
 
-    def _judge_all(self) -> Iterator[bool]:
-        """Checks one group after the other; yields after each queue, and False at the end."""
+    def _judge_all(self) -> Iterator[None]:
+        """Checks one group after the other; yields after each queue."""
         state, groups = self._port.state, self._port.state.groups
         for gone in list(self._seen):
             if gone not in groups:
                 del self._seen[gone]
                 self._conditions.pop(gone, None)
-                yield True
+                yield
         for name, config in groups.items():
             if name.startswith(_SYSTEM):
                 continue
-            yield True
+            yield
             lags: list[QueueLag] = []
             for each in islice(each_lag(state, config), WATCHED_MAX):
                 lags.append(each)
-                yield True
+                yield
             if name in groups:
                 found = self._judge(name, lags, self._now_ms)
                 self._conditions.pop(name, None)
                 if found:
                     self._conditions[name] = found
-        yield False
 
     def committed_age_ms(self, group: str, topic: str, queue_id: int, monotonic_ms: int) -> int | None:
         """Returns the milliseconds since the group's last commit in that queue; None if this node has seen none."""

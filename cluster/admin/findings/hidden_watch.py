@@ -4,11 +4,12 @@ because the number of the topic's queues was reduced. The leader checks the topi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from cluster.admin.findings.finding import Condition
+from cluster.admin.findings.slices import Walk
 from cluster.broker.groups.hidden_queues import hidden_queues, named, unread
 from raftlog.work import ITEM_UNITS, charge
 
@@ -29,47 +30,31 @@ class HiddenWatch:
     def __init__(self, port: AdminPort) -> None:
         self._port = port
         self._conditions: dict[str, Condition] = {}
-        self._walk: Iterator[bool] | None = None
-        """The iteration over all topics, which the next look continues."""
+        self._walk = Walk(self._judge_all)
 
     def look(self) -> Iterator[Condition]:
         """Checks some topics, and returns the conditions of all topics. Returns none unless this node leads."""
         if not self._port.services.writes_open():
             self._conditions.clear()
-            self._walk = None
+            self._walk.forget()
             return
-        if self._walk is None:
-            self._walk = self._judge_all()
-        for goes_on in islice(self._walk, STEPS_PER_LOOK):
-            if not goes_on:
-                self._walk = None
-                break
+        self._walk.go_on(STEPS_PER_LOOK)
         topics = self._port.state.topics
         for name in [name for name in self._conditions if name not in topics]:
             del self._conditions[name]
         yield from islice(self._conditions.values(), TOPICS_TOLD_MAX)
 
-    def _judge_all(self) -> Iterator[bool]:
-        """Checks one topic after the other; yields True after each step, and False at the end."""
+    def _judge_all(self) -> Generator[None]:
+        """Checks one topic after the other, in steps."""
         state = self._port.state
         for name, topic in state.topics.items():
             charge(ITEM_UNITS)
-            yield True
-            hidden, messages = hidden_queues(state, topic), 0
-            if hidden:
-                counting = unread(state, topic, hidden)
-                while True:
-                    try:
-                        next(counting)
-                    except StopIteration as counted:
-                        messages = counted.value
-                        break
-                    yield True
-            if messages:
+            yield
+            hidden = hidden_queues(state, topic)
+            if hidden and (messages := (yield from unread(state, topic, hidden))):
                 self._conditions[name] = self._condition(topic, hidden, messages)
             else:
                 self._conditions.pop(name, None)
-        yield False
 
     def _condition(self, topic: TopicConfig, hidden: range, messages: int) -> Condition:
         return Condition(

@@ -88,8 +88,8 @@ async def change_metadata(call: Call) -> MetadataChanged:
     wanted: MetadataChange = call.body
     _check_topics(wanted.topics)
     _check_groups(call.port, wanted.groups)
-    for topic in () if wanted.now else wanted.topics:
-        await refuse_to_hide(call, msgspec.structs.asdict(topic))
+    if wanted.topics and not wanted.now:
+        await refuse_to_hide(call, map(msgspec.structs.asdict, wanted.topics))
     records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
     run = [command for record in records for command in commands_for(record)]
     if wanted.offsets:

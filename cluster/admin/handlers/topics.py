@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -191,7 +192,7 @@ async def create_topic(call: Call) -> Answer:
     existed = wanted.name in call.port.state.topics
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     if not (keep or wanted.now):
-        await refuse_to_hide(call, fields)
+        await refuse_to_hide(call, [fields])
     try:
         entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep, author=call.asker))
     except Refused as refused:
@@ -214,12 +215,13 @@ async def create_topic(call: Call) -> Answer:
     return Answer(201 if verb == "created" else 200, view)
 
 
-async def refuse_to_hide(call: Call, config: dict[str, Any]) -> None:
-    """Raises ApiError if a change of a topic, the argument of create_topic, hides messages that are not consumed: of
-    those that were acknowledged until now, also by an earlier leader."""
+async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
+    """Raises ApiError if one of these changes of topics, arguments of create_topic, hides messages that are not
+    consumed: of those that were acknowledged until now, also by an earlier leader."""
     await confirm_read(call.port)
     try:
-        await call.done(check_hides_nothing(call.port.state, config))
+        for config in configs:
+            await call.done(check_hides_nothing(call.port.state, config))
     except Refused as refused:
         fix = 'consume them first, or hide them with --now ("now": true); as many queues as before bring them back'
         raise ApiError("refused", refused.remark, fix) from None

@@ -59,27 +59,19 @@ async def finalize(call: Call) -> Finalized:
         level = port.levels.require()
     except LocalError as error:
         raise ApiError("refused", f"{error.what}: {error.why}", error.fix) from None
-    node, ignored = port.config.node.id, await call.done(ignored_broadcasts(port.state))
-    if wanted.dry_run or level <= before:
-        return Finalized(
-            node=node,
-            dry_run=wanted.dry_run,
-            before=before,
-            level=level,
-            term=None,
-            index=None,
-            broadcast_groups=ignored,
-        )
-    entry, results = await decided(lambda done: port.services.propose([[FINALIZE, level]], done))
-    return Finalized(
-        node=node,
-        dry_run=False,
+    view = Finalized(
+        node=port.config.node.id,
+        dry_run=wanted.dry_run,
         before=before,
-        level=results[-1].value,
-        term=entry.term,
-        index=entry.index,
-        broadcast_groups=ignored,
+        level=level,
+        term=None,
+        index=None,
+        broadcast_groups=await call.done(ignored_broadcasts(port.state)),
     )
+    if wanted.dry_run or level <= before:
+        return view
+    entry, results = await decided(lambda done: port.services.propose([[FINALIZE, level]], done))
+    return msgspec.structs.replace(view, level=results[-1].value, term=entry.term, index=entry.index)
 
 
 def ignored_broadcasts(state: BrokerState) -> Generator[None, None, list[str]]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.retries import RETRY_QUEUES_MAX, check_policy
+from cluster.broker.retries import check_policy
+from cluster.runtime.request_limits import QUEUES_MAX
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import DELETE_GROUP, PUT_GROUP, SETTINGS_LEVEL
 
@@ -58,8 +59,8 @@ def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
         if value != only:
             raise Refused(Reason.INVALID, f"{name} is {str(value)[:80]}, only {only} is allowed: {why}")
     queues = changed.get("retry_queue_nums", 0)
-    if queues > RETRY_QUEUES_MAX:
-        remark = f"retryQueueNums is {queues}, at most {RETRY_QUEUES_MAX} are allowed: a topic has no more queues"
+    if queues > QUEUES_MAX:
+        remark = f"retryQueueNums is {queues}, at most {QUEUES_MAX} are allowed: a topic has no more queues"
         raise Refused(Reason.INVALID, remark)
     check_policy(changed.get("group_retry_policy", ""))
 

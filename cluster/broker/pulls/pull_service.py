@@ -29,6 +29,7 @@ from cluster.broker.services import Services, begin_steps
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.runtime.turns.work import Steps
 from raftlog.work import charge
+from raftmq_wire.denial import disabled_group, unreadable_topic
 from statemachine.queue_reads import QueueItem
 
 if TYPE_CHECKING:
@@ -460,9 +461,8 @@ def _check_readable(wish: PullWish, topic: TopicConfig, group: GroupConfig | Non
         remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
         raise Refused(Reason.INVALID, remark)
     if group is not None and not group.consume_enable:
-        remark = f"consumer group {wish.group} may not consume (consumeEnable=false)"
-        raise Refused(Reason.NO_PERMISSION, remark)
+        raise Refused(Reason.NO_PERMISSION, disabled_group(wish.group))
 
 
 def _unreadable(topic: TopicConfig) -> Refused:
-    return Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
+    return Refused(Reason.NO_PERMISSION, unreadable_topic(topic.name, topic.perm))

@@ -28,7 +28,7 @@ from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row, u
 from cluster.runtime.request_limits import HANDLE_LENGTH_MAX, KEY_LENGTH_MAX
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.codec import FLAG_ONEWAY, is_true
-from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import MORE_FIELD, RequestCode, ResponseCode
 from raftmq_wire.message_format import decode_recall_handle
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ MESSAGES_MAX = 64
 UNIQUE_MESSAGES_MAX = 32
 """The most messages that a query for a UNIQ_KEY returns, whatever it asks for (RocketMQ: defaultQueryMaxNum)."""
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
-MORE_FIELD = "raftmqMore"
-"""Ext field of an answer to 12 that may lack messages: it is full, or some could not be read."""
 
 
 class QueryRequests:

@@ -16,7 +16,7 @@ from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.broker.topics import QUEUES_MAX, Topics
+from cluster.broker.topics import Topics
 from cluster.broker.topics import without_effect as attributes_without_effect
 from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
@@ -25,6 +25,7 @@ from cluster.remoting.request_rights import DELETE, LIST, PUT, UPDATE, Code, Cod
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
+    QUEUES_MAX,
     RETRY_POLICY_BYTES_MAX,
     Attributes,
     GroupName,

@@ -26,6 +26,7 @@ from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused,
 from raftmq.client.message import Message
 from raftmq.client.route import PERM_WRITE, Route
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.denial import unreadable_topic
 from raftmq_wire.topic_identity import Position, why_another
 
 HEARTBEAT_S = 5.0
@@ -420,5 +421,5 @@ def _check_readable(routes: Iterable[Route]) -> None:
     """Raises Denied if a topic has no queues to read: what is read to its end would end at once."""
     for route in routes:
         if not route.read_queues:
-            remark = f"topic {route.topic} may not be read (perm {PERM_WRITE})"
+            remark = unreadable_topic(route.topic, PERM_WRITE)
             raise error_of(ResponseCode.NO_PERMISSION, remark, f"read {route.topic} to its end")

@@ -374,20 +374,21 @@ class AsyncConsumer:
     def positions(self, topic: str | None = None) -> dict[int, int]:
         """Returns queue id -> the offset that `commit()` would store, for `topic`, which may be left out if there is
         only one. Raises ValueError for a topic that this consumer does not read."""
+        return {queue_id: position.offset for queue_id, position in self.bookmarks(topic).items()}
+
+    def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
+        """Returns what `positions` does, for a program that keeps it: each offset with the topic in which it counts.
+        `seek` takes them back, and refuses them in another topic."""
         if topic is None and len(self.topics) > 1:
             raise ValueError(f"this consumer reads several topics: positions(topic), one of {', '.join(self.topics)}")
         wanted = self.topics[0] if topic is None else topic
         if wanted not in self.topics:
             raise ValueError(f"this consumer does not read {wanted} but {', '.join(self.topics)}")
-        feeds = self._share.feeds.items()
-        return {key.queue_id: self._committable(feed) for key, feed in feeds if key.topic == wanted}
-
-    def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
-        """Returns what `positions` does, for a program that keeps it: each offset with the topic in which it counts.
-        `seek` takes them back, and refuses them in another topic."""
-        wanted, offsets = topic or self.topics[0], self.positions(topic)
-        feeds = {key.queue_id: feed for key, feed in self._share.feeds.items() if key.topic == wanted}
-        return {queue_id: Position(offset, feeds[queue_id].counted_in) for queue_id, offset in offsets.items()}
+        return {
+            key.queue_id: Position(self._committable(feed), feed.counted_in)
+            for key, feed in self._share.feeds.items()
+            if key.topic == wanted
+        }
 
     def _committable(self, feed: QueueFeed) -> int:
         return self.inbox.settled(feed) if self.inbox.acks else feed.position

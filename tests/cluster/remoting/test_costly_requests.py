@@ -70,6 +70,15 @@ class World:
         for each in later:
             each()
 
+    def answer_all(self) -> None:
+        """Answers what has begun, and what begins then, one after the other."""
+        seen = list(self.began)
+        while seen:
+            seen.pop(0).reply(0)
+            before = len(self.began)
+            self.turn()
+            seen += self.began[before:]
+
 
 @pytest.fixture
 def world() -> World:
@@ -97,12 +106,7 @@ def test_the_next_turn_is_the_other_askers_however_many_connections_the_first_on
 def test_all_askers_together_have_so_many_places_and_take_turns(world: World) -> None:
     made = {user: world.ask(3, user=user) for user in range(1, 2 * AT_ONCE_MAX)}
     assert len(world.began) == AT_ONCE_MAX
-    seen = list(world.began)
-    while seen:
-        seen.pop(0).reply(0)
-        before = len(world.began)
-        world.turn()
-        seen += world.began[before:]
+    world.answer_all()
     assert sorted(map(id, world.began)) == sorted(id(each) for three in made.values() for each in three)
     assert len({each.user for each in world.began[: 2 * AT_ONCE_MAX]}) >= AT_ONCE_MAX, "not one asker after the other"
 
@@ -186,10 +190,5 @@ def test_who_is_refused_because_all_places_are_taken_leaves_no_empty_place_in_th
     assert world.costly.waiting == ALL_WAITING_MAX
     (refused,) = world.ask(1, user=users[-1] + 1)
     assert refused.replies == [2]
-    seen = list(world.began)
-    while seen:
-        seen.pop(0).reply(0)
-        before = len(world.began)
-        world.turn()
-        seen += world.began[before:]
+    world.answer_all()
     assert world.costly.waiting == 0

@@ -1,0 +1,26 @@
+"""Walks over all topics or groups that are cut into slices: each look takes some steps, the next look continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+
+class Walk:
+    """A walk that begins anew when it has come to its end. Event loop only."""
+
+    def __init__(self, begin: Callable[[], Iterator[None]]) -> None:
+        """`begin` returns a walk from the first object on, which yields after each step."""
+        self._begin = begin
+        self._rest: Iterator[None] | None = None
+
+    def go_on(self, steps: int) -> None:
+        """Takes so many steps; at the end of the walk fewer, and the next look begins anew."""
+        if self._rest is None:
+            self._rest = self._begin()
+        if sum(1 for _ in islice(self._rest, steps)) < steps:
+            self._rest = None
+
+    def forget(self) -> None:
+        """Lets the next look begin anew."""
+        self._rest = None
