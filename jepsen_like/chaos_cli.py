@@ -42,10 +42,8 @@ chaos.add_command(fuzz_command)
     "--time",
     "time_s",
     type=click.FloatRange(min=1),
-    default=TIME_S,
-    show_default=True,
     metavar="S",
-    help="Seconds under faults.",
+    help=f"Seconds under faults (default {TIME_S:g}; with --scenario those of a full run).",
 )
 @click.option(
     "--scale",
@@ -69,7 +67,7 @@ def run_command(
     scenario: str | None,
     nemesis: str | None,
     subject: str,
-    time_s: float,
+    time_s: float | None,
     scale: float | None,
     seed: int | None,
     beside: str | None,
@@ -80,8 +78,8 @@ def run_command(
 ) -> int:
     """Run a cluster under faults.
 
-    Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported, 7 valid but a gate of a full run (600 s and more) was
-    missed (2: wrong command, 5: refused to start).
+    Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported, 7 valid but a gate of a full run (600 s and more; with
+    --scenario what is said in "raftmq chaos list") was missed (2: wrong command, 5: refused to start).
     """
     from jepsen_like.live.conclusion import Conclusion
     from jepsen_like.live.run_lifecycle import perform, run_folder
@@ -116,7 +114,7 @@ def _wish(
     scenario: str | None,
     nemesis: str | None,
     subject: str,
-    time_s: float,
+    time_s: float | None,
     scale: float | None,
     seed: int | None,
     rate: int | None,
@@ -154,6 +152,8 @@ def _wish(
             ExitCode.USAGE,
         )
     seed = secrets.randbelow(2**31) if seed is None else seed
+    if time_s is None:
+        time_s = TIME_S if named is None else named.full_s
     return Wish(subject, named, chosen, time_s, seed, rate, 1.0 if scale is None else scale)
 
 
@@ -216,6 +216,7 @@ def list_command(as_json: bool) -> None:
                     "does": s.does,
                     "nemeses": list(s.nemeses),
                     "scripted": s.is_scripted,
+                    "full_s": None if s.is_scripted else s.full_s,
                     "waits_for": s.waits_for,
                 }
                 for s in SCENARIOS.values()
@@ -226,8 +227,9 @@ def list_command(as_json: bool) -> None:
         return
     click.echo("scenarios")
     for scenario in SCENARIOS.values():
-        waits = f"    [waits for {scenario.waits_for}]" if scenario.waits_for else ""
-        click.echo(f"  {scenario.name:<20} {scenario.does}{waits}")
+        length = "to its end" if scenario.is_scripted else f"{scenario.full_s:g} s"
+        note = f"waits for {scenario.waits_for}" if scenario.waits_for else length
+        click.echo(f"  {scenario.name:<20} {scenario.does}    [{note}]")
     click.echo("faults")
     for nemesis in NEMESES.values():
         click.echo(f"  {nemesis.name:<20} {nemesis.does}")

@@ -13,7 +13,6 @@ import click
 
 from jepsen_like.commit_seed import commit_of, commit_seed
 from jepsen_like.live.conclusion import GATE_CODE, Conclusion
-from jepsen_like.live.nemeses.coverage_gates import FULL_S
 from jepsen_like.live.nemeses.scenarios import SCENARIOS, Scenario
 
 CORE_SEEDS, FULL_SEEDS, CHAOS_S = 100_000, 2_000, 600
@@ -46,7 +45,7 @@ def full_runs() -> list[Scenario]:
 
 def is_full(scenario: Scenario, time_s: float) -> bool:
     """Returns True if a run of that length plays all of the scenario, so that its gates count."""
-    return scenario.is_scripted or time_s >= FULL_S
+    return scenario.is_scripted or time_s >= scenario.full_s
 
 
 def table_lines(steps: Sequence[Step], date: str, commit: str) -> list[str]:
@@ -66,14 +65,17 @@ def plan(
 ) -> list[tuple[str, ...]]:
     """Returns the commands to run. Rare states are counted over each whole range of seeds, so a count of zero fails its
     step."""
-    chaos = ("chaos", "run", "--time", str(chaos_s), "--seed", str(first_seed))
+    chaos = ("chaos", "run", "--seed", str(first_seed))
     seeds = ("--first-seed", str(first_seed), "--jobs", str(jobs))
     return [
         ("sim", "run", "--core", *seeds, "--seeds", str(core)),
         ("sim", "run", *seeds, "--seeds", str(full)),
         *([("sim", "bugs")] if bugs else []),
-        chaos,
-        *((*chaos, "--scenario", scenario.name) for scenario in (full_runs() if scenarios else ())),
+        (*chaos, "--time", str(chaos_s)),
+        *(
+            (*chaos, "--time", f"{min(chaos_s, scenario.full_s):g}", "--scenario", scenario.name)
+            for scenario in (full_runs() if scenarios else ())
+        ),
     ]
 
 
@@ -95,7 +97,7 @@ def _raftmq(arguments: tuple[str, ...]) -> int:
 @click.option("--first-seed", type=click.IntRange(min=0), help="Made from the commit unless given.")
 @click.option("--core", default=CORE_SEEDS, show_default=True, help="Seeds of the core simulator.")
 @click.option("--full", default=FULL_SEEDS, show_default=True, help="Seeds of the full-node simulator.")
-@click.option("--chaos-s", default=CHAOS_S, show_default=True, help="Seconds of real nodes under faults.")
+@click.option("--chaos-s", default=CHAOS_S, show_default=True, help="Seconds of the mix, and at most of a scenario.")
 @click.option("--bugs/--no-bugs", default=True, show_default=True, help="Hunt the seeded bugs, too: half an hour.")
 @click.option("--scenarios/--no-scenarios", default=True, show_default=True, help="Play each scenario, too: hours.")
 @click.option("--jobs", default=2, show_default=True, help="Processes of a search.")

@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
     faults: dict[str, tuple[int, int]]
     """Fault -> (how often it was applied, how often it had an effect)."""
     gates: list[Gate]
-    """Gates of the random mix, or of a scripted scenario; empty if the user chose the faults."""
+    """Gates of the random mix, or of a scenario; empty if the user chose single faults."""
     measured: dict[str, Any] = {}  # noqa: RUF012 - never changed
     """Further measurements of a scripted scenario."""
 

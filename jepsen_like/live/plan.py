@@ -62,10 +62,15 @@ class Plan(NamedTuple):
         return story_of(self.nemeses, self.beside)
 
     @property
+    def full_s(self) -> float:
+        """Seconds under faults of a full run; does not apply to scripted scenarios."""
+        return FULL_S if self.scenario is None else self.scenario.full_s
+
+    @property
     def gates_count(self) -> bool:
         """True if a missed gate ends the run with an exit code of its own: the run is long enough, and at full
         scale."""
-        return self.scale >= 1 and (self.is_scripted or bool(self.beside) or self.time_s >= FULL_S)
+        return self.scale >= 1 and (self.is_scripted or bool(self.beside) or self.time_s >= self.full_s)
 
     @property
     def command(self) -> str:

@@ -15,7 +15,7 @@ from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.judge import WORKLOAD, denials, judge
 from jepsen_like.live.loss_explanation import explain
-from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due
+from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due, scenario_gates
 from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
@@ -316,9 +316,11 @@ class Run:
         )
 
     def _gates(self, faults: dict[str, tuple[int, int]]) -> list[Gate]:
-        """Returns the gates of the run; none if the user chose the faults, or for systems other than RaftMQ."""
+        """Returns the gates of the run; none if the user chose single faults, or for systems other than RaftMQ."""
         if self._scene is not None:
             return self._scene.gates
+        if self._plan.scenario is not None and self._side is not None:
+            return scenario_gates(faults)
         if self._plan.chosen or self._side is None:
             return []
         cuts = self._stage.power_failures if Capability.POWER in self._subject.capabilities else None

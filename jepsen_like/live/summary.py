@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from jepsen_like.live.nemeses.coverage_gates import FULL_S
 from jepsen_like.live.outcome import Outcome
 from jepsen_like.live.plan import Plan
 
@@ -53,7 +52,7 @@ def _table(outcome: Outcome) -> Iterator[str]:
 def _gates(outcome: Outcome, plan: Plan) -> Iterator[str]:
     if not outcome.gates:
         return
-    less = f"scale {plan.scale:g}" if plan.is_scripted else f"{plan.time_s:g} s of {FULL_S:g} s"
+    less = f"scale {plan.scale:g}" if plan.is_scripted else f"{plan.time_s:g} s of {plan.full_s:g} s"
     less += f", scale {plan.scale:g}" if plan.story is not None and not plan.is_scripted else ""
     share = "" if plan.gates_count else f" at {less}: they do not count yet"
     yield f"gates{share}: {sum(gate.holds for gate in outcome.gates)} of {len(outcome.gates)} hold"

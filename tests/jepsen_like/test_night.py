@@ -69,6 +69,12 @@ def test_the_lines_of_a_night_are_rows_of_the_table() -> None:
     assert missed == "| `graceful` | 2026-11-26 | - | 7 | valid, but a gate was missed |"
 
 
+def test_a_scenario_is_played_for_the_time_of_its_own_full_run() -> None:
+    steps = [Step(command, 0, 1.0) for command in plan(7, 10, 10, 600, 2)]
+    times = {step.option("--scenario"): step.option("--time") for step in steps if step.arguments[0] == "chaos"}
+    assert (times["quiet"], times["hostile"], times[""]) == ("180", "600", "600"), "the mix has no scenario"
+
+
 def test_a_short_night_has_full_runs_of_scripts_alone() -> None:
     steps = [Step(command, 0, 1.0) for command in plan(7, 10, 10, 60, 2)]
     assert len(table_lines(steps, "2026-11-26", "c0ffee00")) == sum(each.is_scripted for each in full_runs())

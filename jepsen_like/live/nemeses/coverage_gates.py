@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect
 
 FULL_S = 600.0
-"""Seconds under faults from which on the gates count; for shorter runs they are scaled down and only shown."""
+"""Seconds of the random mix from which on its gates count; for shorter runs they are scaled down and only shown."""
 ACKED, LEADER_CHANGES, POWER_FAILURES, FELT = 500_000, 30, 100, 5
 UNKNOWN_PERCENT = 2.0
 
@@ -64,20 +64,29 @@ def gates(
     """Returns all gates of the mix. `power_failures` is None if this machine cannot play them: then their gate is
     skipped, not passed."""
     share = min(1.0, time_s / FULL_S)
-    felt_wanted = int(FELT * share)
-    behind = {name: felt for name, (_, felt) in faults.items() if felt < felt_wanted}
     done = counts.acked + counts.failed + counts.unknown
     found = [
         Gate("acknowledged", counts.acked, int(ACKED * share)),
-        Gate(
-            "every fault felt",
-            min((felt for _, felt in faults.values()), default=0),
-            felt_wanted,
-            told=", ".join(f"{name} {felt}" for name, felt in behind.items()),
-        ),
+        _every_fault_felt(faults, int(FELT * share)),
         Gate("leader changes", leader_changes, int(LEADER_CHANGES * share)),
         Gate("unknown percent", round(100 * counts.unknown / done, 3) if done else 0.0, UNKNOWN_PERCENT, at_most=True),
     ]
     if power_failures is not None:
         found.insert(3, Gate("power failures", power_failures, int(POWER_FAILURES * share)))
     return found
+
+
+def scenario_gates(faults: dict[str, tuple[int, int]]) -> list[Gate]:
+    """Returns the gates of a scenario that deals faults: each of them is felt as often as in a full run of the mix.
+    None for a scenario without faults."""
+    return [_every_fault_felt(faults, FELT)] if faults else []
+
+
+def _every_fault_felt(faults: dict[str, tuple[int, int]], wanted: int) -> Gate:
+    behind = {name: felt for name, (_, felt) in faults.items() if felt < wanted}
+    return Gate(
+        "every fault felt",
+        min((felt for _, felt in faults.values()), default=0),
+        wanted,
+        told=", ".join(f"{name} {felt}" for name, felt in behind.items()),
+    )

@@ -15,6 +15,7 @@ from jepsen_like.live.nemeses import (
     nemesis_process,
     nemesis_sequences,
 )
+from jepsen_like.live.nemeses.coverage_gates import FULL_S
 from jepsen_like.live.nemeses.nemesis_interface import Nemesis
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -37,6 +38,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """Names that stand for several faults."""
 _MEMBERS = FAMILIES["membership"]
+SCENARIO_FULL_S = 180.0
+"""Seconds of a full run of a scenario with one to three faults: time for each of them to be felt five times, as in a
+full run of the mix (`coverage_gates.scenario_gates`), on a machine half as fast as two cores."""
 
 
 class Scenario(NamedTuple):
@@ -53,6 +57,8 @@ class Scenario(NamedTuple):
     then `--time` does not apply."""
     files_max: int | None = None
     """The number of files and connections that each node may have open; None: as many as the harness."""
+    full_s: float = SCENARIO_FULL_S
+    """Seconds of a full run, from which on its gates count; a scripted scenario ends by itself."""
 
 
 _BUILT = (
@@ -83,9 +89,9 @@ _BUILT = (
     Scenario("leader-ping-pong", "leadership handed round and round", ("leader-ping-pong",), subjects=("raftmq",)),
     Scenario("traffic-x5", "five times the load, and a leader that dies under it", ("traffic-x5", "kill-leader")),
     Scenario("membership-churn", "nodes join, leave and replace each other under load, among kills and partitions",
-             (*_MEMBERS, "kill-leader", "isolate-leader"), subjects=("raftmq",)),
+             (*_MEMBERS, "kill-leader", "isolate-leader"), subjects=("raftmq",), full_s=FULL_S),
     Scenario("hostile", "clients that mean harm: every attack at once, beside honest ones", FAMILIES["hostile"],
-             subjects=("raftmq",)),
+             subjects=("raftmq",), full_s=FULL_S),
     Scenario("hostile-few-files", "300 idle connections to nodes that may have 256 files and connections open",
              ("idle-connections",), subjects=("raftmq",), files_max=256),
     Scenario("report-000", "the leader killed, stopped, cut off from the store at each step of an upload: all of the"

@@ -10,9 +10,10 @@ import pytest
 from jepsen_like.checkers.verdict import Verdict as Checked
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.judge import Judgement
-from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due
+from jepsen_like.live.nemeses.coverage_gates import FELT as FELT_WANTED
+from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due, scenario_gates
 from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect
-from jepsen_like.live.nemeses.scenarios import NEMESES, nemeses_named
+from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named
 from jepsen_like.live.outcome import Outcome
 from jepsen_like.live.plan import AGAIN_MAX, PACE_MIN, Deck, Plan, pace
 from jepsen_like.live.summary import last_line, lines
@@ -92,6 +93,24 @@ def test_shorter_runs_have_smaller_gates() -> None:
     assert all(gate.holds for gate in gates(120.0, Counts(100_000, 0, 0, 0), {"kill-one": (1, 1)}, 6, 20))
     assert rounds_due(120.0) == 1
     assert gates(6000.0, Counts(0, 0, 0, 0), {}, 0, 0)[0].wanted == 500_000, "longer runs have those of 600 s"
+
+
+def test_a_scenario_is_to_feel_each_of_its_faults() -> None:
+    (held,) = scenario_gates({"kill-one": (5, 5), "swizzle": (9, 7)})
+    assert held.holds
+    (missed,) = scenario_gates({"kill-one": (5, 5), "swizzle": (9, 4)})
+    assert missed.line == "MISSED every fault felt 4 >= 5 (swizzle 4)"
+    assert not scenario_gates({}), "a scenario without faults has none to feel"
+
+
+def test_a_full_run_of_each_scenario_has_time_for_its_faults() -> None:
+    """A fault takes 6 s in the mix, recovery and pause included (docs/chaos.md: 35 faults, five rounds, 600 s)."""
+    for scenario in SCENARIOS.values():
+        dealt = [NEMESES[name] for name in scenario.nemeses if not NEMESES[name].is_hostile]
+        assert scenario.is_scripted or scenario.full_s >= 6 * FELT_WANTED * len(dealt), scenario.name
+        run = plan(scenario.full_s)._replace(scenario=scenario)
+        assert run.gates_count
+        assert scenario.is_scripted or not run._replace(time_s=scenario.full_s - 1).gates_count
 
 
 def outcome(found: list[Gate], verdict: Conclusion = Conclusion.VALID) -> Outcome:
