@@ -104,6 +104,8 @@ class Run:
         try:
             self._subject.start()
             self._began = time.monotonic()
+            if self._scene is not None:
+                self._scene.begin(self._began)
             self._monitor.start()
             self._load.start()
             if self._side is not None:

@@ -33,11 +33,11 @@ class GroupSpec(NamedTuple):
     retry_max_times: int
     consume_enable: bool
     consume_message_orderly: bool
-    attributes: dict[str, str]
+    consume_broadcast_enable: bool
 
 
 class MetadataAdmin(AsyncAdmin):
-    """An AsyncAdmin that also sets attributes of groups and reads all configurations at once."""
+    """An AsyncAdmin that also sets fields of groups and reads all configurations at once."""
 
     async def put_group(self, name: str, spec: GroupSpec) -> None:
         """Creates or changes the group."""
@@ -47,7 +47,7 @@ class MetadataAdmin(AsyncAdmin):
                 "consumeEnable": spec.consume_enable,
                 "retryMaxTimes": spec.retry_max_times,
                 "consumeMessageOrderly": spec.consume_message_orderly,
-                "attributes": spec.attributes,
+                "consumeBroadcastEnable": spec.consume_broadcast_enable,
             }
         )
         await self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, f"put group {name}", body)
@@ -63,7 +63,10 @@ class MetadataAdmin(AsyncAdmin):
         table: dict[str, dict[str, Any]] = msgspec.json.decode(reply.body)["subscriptionGroupTable"]
         return {
             name: GroupSpec(
-                group["retryMaxTimes"], group["consumeEnable"], group["consumeMessageOrderly"], group["attributes"]
+                group["retryMaxTimes"],
+                group["consumeEnable"],
+                group["consumeMessageOrderly"],
+                group["consumeBroadcastEnable"],
             )
             for name, group in table.items()
         }

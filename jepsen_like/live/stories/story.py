@@ -68,6 +68,10 @@ class Scene:
         """Measurements for the JSON output."""
         self._began = time.monotonic()
 
+    def begin(self, began: float) -> None:
+        """Sets the moment (monotonic seconds) from which the times of acts count: that of the run's other lines."""
+        self._began = began
+
     @property
     def rng(self) -> random.Random:
         """The run's seeded random source."""

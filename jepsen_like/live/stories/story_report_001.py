@@ -51,16 +51,14 @@ Wanted = tuple[dict[str, TopicSpec], dict[str, GroupSpec], dict[Place, int]]
 
 
 def _created(scene: Scene, numbers: range) -> Wanted:
-    """Returns topics, groups and offsets to create, with attributes drawn by the seed."""
+    """Returns topics, groups and offsets to create, with fields drawn by the seed."""
     rng = scene.rng
     topics = {
         f"{PREFIX}t{n:04d}": TopicSpec(rng.randrange(1, 9), rng.choice((2, 4, 6)), dict(rng.choice(_ATTRIBUTES)))
         for n in numbers
     }
     groups = {
-        f"{PREFIX}g{n:04d}": GroupSpec(
-            rng.randrange(1, 20), rng.random() < 0.8, rng.random() < 0.3, {"owner": f"team-{rng.randrange(9)}"}
-        )
+        f"{PREFIX}g{n:04d}": GroupSpec(rng.randrange(1, 20), rng.random() < 0.8, rng.random() < 0.3, rng.random() < 0.7)
         for n in numbers
     }
     offsets = {
