@@ -61,7 +61,7 @@ def test_topics_are_compared_with_what_was_acknowledged(answer: dict[str, Any], 
 def test_deleted_names_take_their_offsets_along_and_attributes_are_added() -> None:
     catalogue = Catalogue("r_")
     catalogue.topics = {"r_t": TOPIC, "r_u": TOPIC}
-    catalogue.groups = dict.fromkeys(("r_g", "r_h"), GroupSpec(3, True, False, {}))
+    catalogue.groups = dict.fromkeys(("r_g", "r_h"), GroupSpec(3, True, False, True))
     catalogue.offsets = {("r_g", "r_t", 0): 1, ("r_g", "r_u", 0): 2, ("r_h", "r_u", 0): 3}
     merged = catalogue._merged("r_t", TopicSpec(1, 2, {"message.type": "FIFO"}))
     assert merged == TopicSpec(1, 2, {"dedup": "strict", "message.type": "FIFO"})
