@@ -170,6 +170,24 @@ def test_the_python_api_has_every_public_name() -> None:
     assert listed == public | {name for name in listed if name.startswith("raftmq.testing.") and is_defined(name)}
 
 
+def unread_homes(config: str) -> set[str]:
+    """The packages in which a public name is at home and that the site's tool does not read: it would end with an
+    error."""
+    read = {
+        "raftmq",
+        "pyspark_raftmq",
+        *re.findall(r"\w+", config.partition("preload_modules: [")[2].partition("]")[0]),
+    }
+    objects = [getattr(package, name) for package in (raftmq, pyspark_raftmq) for name in package.__all__]
+    return {str(getattr(each, "__module__", "raftmq")).partition(".")[0] for each in objects} - read - {"builtins"}
+
+
+def test_the_site_reads_each_package_that_a_public_name_comes_from() -> None:
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert unread_homes(config) == set()
+    assert unread_homes(config.replace("raftmq_wire", "")) == {"raftmq_wire"}
+
+
 WORDS_MAX = 2500
 REFERENCES = {
     "access-table",
