@@ -17,7 +17,7 @@ from cluster.admin.pagination import AFTER, LIMIT
 from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves, documented
 from cluster.runtime.events import KINDS
 from cluster.runtime.host.versions import versions
-from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
+from cluster.runtime.request_limits import GROUP_LENGTH_MAX, INT64_MAX, TOPIC_LENGTH_MAX
 from raftmq_wire.topic_identity import FORM
 
 PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -27,8 +27,11 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
     "token": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"},
+    # The group may be made by this; others only name one that there is.
+    "/v1/groups/{name}/clone{name}": {"type": "string", "pattern": f"^[%|a-zA-Z0-9_-]{{1,{GROUP_LENGTH_MAX}}}$"},
 }
-"""Schemas of parameters in a path; all other parameters are names."""
+"""Schemas of parameters in a path; all other parameters are names. A name with another meaning at one address also has
+a schema under `PATH{NAME}`, which takes precedence there."""
 _WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": INT64_MAX}
 QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {"enum": ["local", "linearizable"], "default": "local"},
@@ -113,9 +116,13 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS.get(name, {"type": "string"})}
+        {"name": name, "in": "path", "required": True, "schema": _path_schema(route.path, name)}
         for name in _PARAMETER.findall(route.path)
     ]
+
+
+def _path_schema(path: str, name: str) -> dict[str, Any]:
+    return PATH_SCHEMAS.get(f"{path}{{{name}}}") or PATH_SCHEMAS.get(name, {"type": "string"})
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:

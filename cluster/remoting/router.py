@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cluster.broker.sends.send_outcomes import SendOutcomes
     from cluster.config.config import LimitsSection
     from cluster.replication.outcome import ReplyTo
+    from cluster.replication.pending_requests import PendingEntry
     from cluster.replication.proposals import Proposals
     from cluster.runtime.turns.work import Turns
     from statemachine.broker_state import BrokerState
@@ -154,6 +155,7 @@ class Router(Dispatch):
         self._forwarder = forwarder
         closings.listen(forwarder.clients_closed)
         closings.listen(self._on_closings)  # last: sessions end with it
+        proposals.undecided.add(self._keep_behind)
         proposals.unproposed.add(self.reroute)
 
     def part(self) -> Part:
@@ -341,6 +343,15 @@ class Router(Dispatch):
             self._forwarder.forward(frame)
         elif frame.path.room_for(size(), lambda: self._forward(frame)):
             self._forwarder.forward(frame, promised=frame.path.room.share(size()))
+
+    def _keep_behind(self, entry: PendingEntry, sends: list[Send]) -> None:
+        """Lets the later requests of these sends' connections wait until the entry is decided, or its sends are given
+        up. If it is lost, a send of it is stored only when its client sends it again: a later send that the next leader
+        got meanwhile would have overtaken it."""
+        paths = dict.fromkeys(send.connection for send in sends if isinstance(send.connection, ReplyPath))
+        lines = [path.order_line() for path in paths if not path.forwarded]  # others stand in the line of their node
+        if lines:
+            entry.goes_before(self._forwarder.keep_behind(lines))
 
     def reroute(self, sends: list[Send]) -> None:
         """Forwards sends to the new leader that were queued when leadership was lost: none was proposed."""

@@ -216,7 +216,7 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
 class PendingEntry:
     """A proposed entry, and the requests that wait for it."""
 
-    __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
+    __slots__ = ("answered", "behind", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
 
     def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
         self.id = entry_id
@@ -232,6 +232,19 @@ class PendingEntry:
         self.muted: set[int] = set()
         """Positions in `sends` of sends that must not be answered with the others: they have been answered (early, or
         with UNKNOWN), or wait for every voter's disk."""
+        self.behind: Callable[[], None] | None = None
+        """Lets requests go on that came after its sends and wait until the fate of these is told; None if there are
+        none."""
+
+    def goes_before(self, behind: Callable[[], None]) -> None:
+        """Registers `behind`, which is called once the fate of the entry's sends is told."""
+        self.behind = behind
+
+    def told(self) -> None:
+        """Lets requests go on that wait behind its sends."""
+        behind, self.behind = self.behind, None
+        if behind is not None:
+            behind()
 
 
 def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:

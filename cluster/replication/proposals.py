@@ -102,6 +102,9 @@ class Proposals:
         """Signal that this node accepts writes as leader: requests that waited for a leader may go on."""
         self.unproposed: Signal[[list[Send]]] = Signal()
         """Signal with the sends that were queued when leadership was lost: they go to the new leader."""
+        self.undecided: Signal[[PendingEntry, list[Send]]] = Signal()
+        """Signal, before `unproposed`, with each entry whose fate the next leader decides, and its sends that wait for
+        it, repeated ones too."""
         self.figures = ProposalMetrics(metrics, context, state)
         self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
@@ -383,6 +386,10 @@ class Proposals:
         for call in calls:
             call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
         self.offsets.close()
+        for entry in self._pending.values():
+            if entry.sends and not entry.answered:
+                waiting = [send for at, send in enumerate(entry.sends) if at not in entry.muted]
+                self.undecided(entry, waiting + self._twins.behind(entry.sends))
         sends = self._sends.take_all()
         sends += [twin for _, twin in self._twins.take(sends)]
         self.in_flight.sends.give_back(sum([send.size for send in sends]))
@@ -542,6 +549,8 @@ class Proposals:
             at += count
         if waiter.calls:
             self.figures.slow.told()
+        if waiter.behind is not None:
+            waiter.told()
 
     def _lost(self, waiter: PendingEntry) -> None:
         """Answers the requests of an entry with FAIL, because another leader's entry is at its index: it will never be
@@ -557,6 +566,7 @@ class Proposals:
         if not waiter.answered:
             tell_calls(waiter, Outcome.FAIL, remark)
         self.figures.slow.told()
+        waiter.told()
 
     def _give_up(self, entry: PendingEntry) -> None:
         entry.answered = True
@@ -567,3 +577,4 @@ class Proposals:
         entry.muted.update(range(len(entry.sends)))
         tell_calls(entry, Outcome.UNKNOWN, remark)
         self.figures.slow.told()
+        entry.told()

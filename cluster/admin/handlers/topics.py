@@ -33,7 +33,7 @@ NewAttributes = Annotated[
         extra_json_schema={
             "properties": {
                 **{name: {"enum": list(values)} for name, values in ATTRIBUTE_VALUES.items()},
-                RETENTION: {"pattern": f"^[0-9]{{1,{RETENTION_DIGITS_MAX}}}$"},
+                RETENTION: {"type": "string", "pattern": f"^[0-9]{{1,{RETENTION_DIGITS_MAX}}}$"},
             },
             "propertyNames": {"enum": [*ATTRIBUTE_VALUES, RETENTION]},
         },

@@ -233,6 +233,19 @@ class Forwarder:
         self.in_flight.forwarded.take(size)
         self._pass_on(forward_id, held)
 
+    def keep_behind(self, lines: list[OrderLine]) -> Callable[[], None]:
+        """Holds back what comes later in these lines; the returned function lets it go on."""
+        number = next(self._ids)
+        for line in lines:
+            line.join(number)
+
+        def go_on() -> None:
+            for line in lines:
+                line.leave(number)
+            self._soon(self.pump)
+
+        return go_on
+
     def pump(self) -> None:
         """Forwards the requests that the present leader has not received, because the leader or the connection to it
         changed."""

@@ -364,6 +364,12 @@ class Twins:
             self._sends.give_back(twin.size)
             contain("answering a send", tell, twin, remark)
 
+    def behind(self, sends: Iterable[Send]) -> list[Send]:
+        """Returns the repeats that wait for one of `sends`; they go on waiting."""
+        if not self.waiting:
+            return []
+        return [twin for send in sends for twin in self.waiting.get((send.producer_id, send.sequence), ())]
+
     def of(self, paths: Collection[ReplyTo]) -> list[Send]:
         """Returns the waiting repeats that came through one of `paths`."""
         return [twin for twins in self.waiting.values() for twin in twins if twin.connection in paths]
