@@ -351,7 +351,7 @@ class Router(Dispatch):
         paths = dict.fromkeys(send.connection for send in sends if isinstance(send.connection, ReplyPath))
         lines = [path.order_line() for path in paths if not path.forwarded]  # others stand in the line of their node
         if lines:
-            entry.goes_before(self._forwarder.keep_behind(lines))
+            entry.behind = self._forwarder.keep_behind(lines)
 
     def reroute(self, sends: list[Send]) -> None:
         """Forwards sends to the new leader that were queued when leadership was lost: none was proposed."""

@@ -236,15 +236,12 @@ class PendingEntry:
         """Lets requests go on that came after its sends and wait until the fate of these is told; None if there are
         none."""
 
-    def goes_before(self, behind: Callable[[], None]) -> None:
-        """Registers `behind`, which is called once the fate of the entry's sends is told."""
-        self.behind = behind
 
-    def told(self) -> None:
-        """Lets requests go on that wait behind its sends."""
-        behind, self.behind = self.behind, None
-        if behind is not None:
-            behind()
+def let_go_on(entry: PendingEntry) -> None:
+    """Lets requests go on that wait behind the entry's sends, whose fate was told."""
+    behind, entry.behind = entry.behind, None
+    if behind is not None:
+        behind()
 
 
 def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:

@@ -40,6 +40,7 @@ from cluster.replication.pending_requests import (
     encode,
     entry_of,
     find_send,
+    let_go_on,
     tell_calls,
 )
 from cluster.replication.send_queue import SendQueue, slot_of
@@ -550,7 +551,7 @@ class Proposals:
         if waiter.calls:
             self.figures.slow.told()
         if waiter.behind is not None:
-            waiter.told()
+            let_go_on(waiter)
 
     def _lost(self, waiter: PendingEntry) -> None:
         """Answers the requests of an entry with FAIL, because another leader's entry is at its index: it will never be
@@ -566,7 +567,7 @@ class Proposals:
         if not waiter.answered:
             tell_calls(waiter, Outcome.FAIL, remark)
         self.figures.slow.told()
-        waiter.told()
+        let_go_on(waiter)
 
     def _give_up(self, entry: PendingEntry) -> None:
         entry.answered = True
@@ -577,4 +578,4 @@ class Proposals:
         entry.muted.update(range(len(entry.sends)))
         tell_calls(entry, Outcome.UNKNOWN, remark)
         self.figures.slow.told()
-        entry.told()
+        let_go_on(entry)
