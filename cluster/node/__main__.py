@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import functools
 import os
 import signal
@@ -125,6 +126,7 @@ def _main(options: argparse.Namespace) -> int:
     if options.log_file:
         output = OutputFile(Path(options.log_file), section.file_bytes_max, section.files)
     logs.setup(section.level, section.format, config.node.id, output=output)
+    faulthandler.register(signal.SIGQUIT)  # prints the stacks of all threads, of a node that answers nothing too
     sys.setswitchinterval(0.0005)
     widen()
     try:

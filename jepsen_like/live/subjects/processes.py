@@ -69,6 +69,13 @@ class Processes:
             self.exits.setdefault(node, []).append(code)
         return code is None
 
+    def print_stacks(self, node: int) -> bool:
+        """Makes the node's process print the stacks of all its threads; False if it does not run."""
+        if not self.is_running(node):
+            return False
+        self._children[node].send_signal(signal.SIGQUIT)
+        return True
+
     def forget(self, node: int) -> None:
         """Forgets a node that does not run and never will again, so that its exit codes do not count for the run."""
         self._children.pop(node, None)

@@ -356,9 +356,13 @@ class RaftMQSubject(OfProcesses):
             return sum(pool.map(lambda node: read_node(mq, node, TOPIC, QUEUES, history, id_of), self.nodes))
 
     def evidence(self) -> list[str]:
-        """Returns the last log lines of nodes that ended by themselves."""
+        """Returns the last log lines of nodes that ended by themselves, and names those that run and answer nothing;
+        these write the stacks of their threads into their logs."""
         told = []
+        states = self.states()
         for node in self.nodes:
+            if states[node.id] is None and self.processes.print_stacks(node.id):
+                told.append(f"node {node.id} runs and answers nothing: {node.log} ends with the stacks of its threads")
             if codes := self.processes.exits.get(node.id):
                 last = " | ".join(line for line in log_tail(node, 3) if line.strip())
                 told.append(f"node {node.id} ended by itself {len(codes)} times, last with code {codes[-1]}: {last}")

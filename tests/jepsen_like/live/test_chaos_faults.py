@@ -6,7 +6,8 @@ import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +24,7 @@ from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import Pair, Traffic
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
 
 
@@ -445,3 +447,21 @@ def test_processes_are_paused_killed_and_missed(tmp_path: Path) -> None:
     assert processes.pause(2)
     processes.stop_all()
     assert not processes.is_running(2)
+
+
+def test_a_node_that_runs_and_answers_nothing_is_named() -> None:
+    asked: list[int] = []
+
+    def print_stacks(node: int) -> bool:
+        asked.append(node)
+        return node == 1
+
+    nodes = [SimpleNamespace(id=number, log=f"n{number}/node.log") for number in (1, 2, 3)]
+    subject = SimpleNamespace(
+        nodes=nodes,
+        states=lambda: {1: None, 2: state(1, True), 3: None},
+        processes=SimpleNamespace(print_stacks=print_stacks, exits={}),
+    )
+    told = RaftMQSubject.evidence(cast(Any, subject))
+    assert told == ["node 1 runs and answers nothing: n1/node.log ends with the stacks of its threads"]
+    assert asked == [1, 3]
