@@ -177,6 +177,8 @@ class Forwarder:
         self._early: list[tuple[NodeId, list[Any], bytes]] = []
         """Requests that were forwarded to this node too early: its writes are not open yet, for milliseconds after its
         election; or it has no connection to the sender yet, so that an answer would be lost."""
+        self._gone_early: set[tuple[NodeId, int]] = set()
+        """Requests whose clients went while there were early ones; empty when there are none."""
         self._open: dict[tuple[NodeId, int], ForwardedPath] = {}
         """Costly requests of other nodes' clients that are not answered: they end if the client is gone."""
         self._admitting = False
@@ -258,8 +260,10 @@ class Forwarder:
         answer."""
         if not self._early or self._admitting or not (self._leads() or self._leader() != self._own_id):
             return
-        ready = [waiting for waiting in self._early if self._transport.connected(waiting[0])]
-        self._keep_early([waiting for waiting in self._early if not self._transport.connected(waiting[0])])
+        gone = self._gone_early
+        waiting = [each for each in self._early if (each[0], each[1][0]) not in gone]
+        ready = [each for each in waiting if self._transport.connected(each[0])]
+        self._keep_early([each for each in waiting if not self._transport.connected(each[0])])
         self._admitting = True
         try:
             for peer, header, frame in ready:
@@ -274,6 +278,8 @@ class Forwarder:
         gone = sum(len(frame) for _, _, frame in self._early) - sum(len(frame) for _, _, frame in waiting)
         self.in_flight.early.give_back(gone)
         self._early = waiting
+        if not waiting:
+            self._gone_early.clear()
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
         """Remembers the sends of closed connections: they stay forwarded, and their clients may send them again. Tells
@@ -435,10 +441,12 @@ class Forwarder:
             raise WireError(f"malformed forward frame: {error}") from error
 
     def _gone(self, name: tuple[NodeId, int]) -> None:
-        """Ends a forwarded request whose client is gone."""
+        """Ends a forwarded request whose client is gone, also one that came early and waits (seed 831000032)."""
         path = self._open.pop(name, None)
         if path is not None:
             path.client_gone()
+        elif self._early:
+            self._gone_early.add(name)
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         match header:

@@ -142,3 +142,26 @@ def test_requests_that_were_forwarded_and_answered_leave_nothing_in_memory(sim: 
     finally:
         gc.enable()
     assert not any(each._paths for each in sim.leader().running.router._costly)
+
+
+def test_what_came_early_is_not_begun_once_its_client_is_gone(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader had no connection to the follower yet, and looked for what was to end among what it had begun."""
+    leader, through = sim.leader(), sim.followers()[0]
+    forwarder, begun = leader.forwarder, 0
+
+    def local(frame: object) -> None:
+        nonlocal begun
+        begun += 1
+
+    monkeypatch.setattr(forwarder, "_local", local)
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.transport, "connected", lambda peer: False)
+        path, other = flood(sim, through), flood(sim, through)
+        sim.loop.run_until(lambda: len(forwarder._early) == 2 * FLOOD, 5)
+        path.close()
+        sim.loop.run_until(lambda: len(forwarder._gone_early) == FLOOD, 5)
+    sim.loop.run_until(lambda: not forwarder._early, 5)
+    assert begun == FLOOD, "those of the other client"
+    assert not other.closed
+    assert not forwarder._gone_early
+    assert forwarder.in_flight.early.bytes == 0
