@@ -220,7 +220,7 @@ class Forwarder:
             if promised is not None:
                 promised.hold(0)
                 path.room_given_back()
-            _answer(frame, ResponseCode.SYSTEM_BUSY, over)
+            self._refuse_busy(frame, over)
             return
         if frame.identity is None and code in SENDS:
             frame.identity = self._names.name_held(frame)
@@ -492,14 +492,17 @@ class Forwarder:
             # A later send of its connection may be kept already. If this one came back, it would be stored behind that
             # one, and its client would not learn of it (seed 762000023).
             over = over_limit(self._limits, path, len(frame), self.in_flight.early.bytes)
-            _answer(passed_on, ResponseCode.SYSTEM_BUSY, over)
+            self._refuse_busy(passed_on, over)
             return
         if request.code in COSTLY and not request.flag & FLAG_ONEWAY:  # no answer would take it out again
             self._open[peer, forward_id] = path
         if self._works[path.owner] >= WORKS_MAX:
-            _answer(passed_on, ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
+            self._refuse_busy(passed_on, _TOO_MUCH)
         else:
             self._local(passed_on)
+
+    def _refuse_busy(self, frame: Frame, why: str) -> None:
+        _answer(frame, ResponseCode.SYSTEM_BUSY, why)
 
     def _early_fits(self, size: int) -> bool:
         return self.in_flight.early.bytes + size <= self._limits.node_inflight_bytes_max
