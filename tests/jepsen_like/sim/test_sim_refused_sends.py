@@ -1,5 +1,4 @@
-"""The sends that nodes refused for now are known to the check of their order, whoever refused them, and whoever heard of
-it."""
+"""The check of the order of sends knows all that nodes refused for now, whoever refused them, and whoever heard of it."""
 
 from __future__ import annotations
 
