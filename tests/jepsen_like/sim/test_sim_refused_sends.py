@@ -1,4 +1,4 @@
-"""The check of the order of sends knows all that nodes refused for now, whoever refused them, and whoever heard of it."""
+"""The check of the order of sends knows all that nodes refused for now, whoever refused it and whoever heard of it."""
 
 from __future__ import annotations
 
