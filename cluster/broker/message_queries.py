@@ -69,7 +69,7 @@ class MessageQueries:
                 if found is not None:
                     complete(self._services.state, self._old, config, query, found, answer)
 
-            begin_steps(self._services.turns, client, steps())
+            begin_steps(self._services.turns.patient, client, steps())
 
         self._services.read_index(look)
 

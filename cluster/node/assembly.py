@@ -62,7 +62,7 @@ from cluster.runtime.leader_handover import Succession
 from cluster.runtime.listeners import Signal
 from cluster.runtime.periodic_tasks import Every
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
-from cluster.runtime.turns.work import Turns
+from cluster.runtime.turns.work import Paused, Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect_state import give_up
@@ -204,7 +204,8 @@ class Assembly:
         self.raw = raw = storage.raw_node(config, self.environment.random(), self.environment.send_bytes)
         self.inbox = inbox = DriverInbox(loop)
         self.succession = Succession(raw, inbox.wake)
-        turns = Turns(loop.call_soon, self.environment.turn_share)
+        share, paused = self.environment.turn_share, Paused(loop, lambda: self.driver.turns)
+        turns = Turns(loop.call_soon, share, patient=paused)
         self._context = context = NodeContext(
             config,
             self.environment,

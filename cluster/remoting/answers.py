@@ -110,7 +110,7 @@ NAMES_PER_STEP = 256
 
 def answer_in_steps(services: Services, request: Request, steps: Answer, ext: dict[str, str] | None = None) -> None:
     """Answers with the body that the steps return, or with the error that they raise."""
-    begin_steps(services.turns, request.connection, _answered(request, steps, ext))
+    begin_steps(services.turns.patient, request.connection, _answered(request, steps, ext))
 
 
 def _answered(request: Request, steps: Answer, ext: dict[str, str] | None) -> Generator[None, None, None]:

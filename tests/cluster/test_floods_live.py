@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -87,7 +86,7 @@ async def beside(cluster: LocalCluster, act: Act, like: Act | None = None) -> No
         async def played(part: Act) -> tuple[Seen, Seen]:
             sent, asked = Seen([], []), Seen([], [])
             async with (
-                floods.until_done(sent, partial(floods.sends, nodes[0].broker_port)),
+                floods.honest_sends(nodes[0].broker_port, sent),
                 floods.until_done(asked, admins[0].commands),
             ):
                 await part(nodes)

@@ -93,7 +93,7 @@ class OffsetResets:
     def _find(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> None:
         """Calls `done` with the new offset of each queue. It looks at one queue after the other, in as many turns as
         that takes."""
-        self._services.turns.begin(self, self._look(wish, topic, done))
+        self._services.turns.patient.begin(self, self._look(wish, topic, done))
 
     def _look(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> Steps:
         queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)

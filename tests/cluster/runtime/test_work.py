@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
-from cluster.runtime.turns.work import Steps, Turns
+from cluster.runtime.turns.work import PAUSE_S, Paused, Steps, Turns
 from raftlog.work import charge
 
 
@@ -123,3 +124,42 @@ async def test_a_coroutine_breathes_between_its_steps() -> None:
 
     await asyncio.gather(work("a"), work("b"))
     assert did == ["a0", "a1", "b0", "a2", "b1", "b2"]  # each in a turn of its own
+
+
+class Clock:
+    """A loop that notes what is scheduled, and when."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def call_soon(self, again: Callable[[], None]) -> None:
+        self.asked.append(0.0)
+
+    def call_later(self, delay_s: float, again: Callable[[], None]) -> None:
+        self.asked.append(delay_s)
+
+
+def test_patient_work_pauses_while_the_node_has_other_turns() -> None:
+    clock, turns = Clock(), iter((7, 7, 8, 8, 20))
+    paused = Paused(cast(Any, clock), turns.__next__)
+    for _ in range(5):
+        paused(lambda: None)
+    assert clock.asked == [PAUSE_S, 0.0, PAUSE_S, 0.0, PAUSE_S]
+
+
+def test_patient_work_has_a_share_of_its_own_and_leaves_other_work_its_turns() -> None:
+    loop, later = Loop(), list[Callable[[], None]]()
+    turns = Turns(loop.soon.append, share=10, patient=later.append)
+    turns.patient.begin("list", loop.work("list", 5))
+    turns.begin("send", loop.work("send", 3))
+    assert loop.did == ["list0", "list1", "send0", "send1"]
+    assert loop.turn() == ["send2"]
+    assert loop.turn() == []
+    loop.did.clear()
+    later.pop()()
+    assert loop.did == ["list2", "list3"]
+
+
+def test_without_a_pause_patient_work_is_like_all_other() -> None:
+    turns = Turns(lambda again: None)
+    assert turns.patient is turns
