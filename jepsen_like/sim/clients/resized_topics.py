@@ -66,10 +66,17 @@ class Ledger:
         self.handed: dict[Place, int] = defaultdict(int)
         """Queue -> the offset behind the last message that the group was given: the highest that it may have
         committed."""
+        self.others: Counter[str] = Counter()
+        """Topic -> other groups that may read it."""
+        self.left_s: dict[str, float] = {}
+        """Topic -> the time at which the last of these was deleted."""
 
     def not_consumed(self, topic: str, queues: range, asked_s: float) -> int:
         """Returns the number of messages in these queues that were acknowledged before `asked_s`, are kept, and were
-        surely not consumed until now."""
+        surely not consumed until now. None, if another group may have read the topic since: the nodes may not know yet
+        that this one reads it too, and to that one they may be consumed (seed 832000023)."""
+        if self.others[topic] or self.left_s.get(topic, -1.0) >= asked_s:
+            return 0
         return sum(
             offset >= max(self.handed[topic, queue], self._floor(topic, queue)) and stored.answered_s < asked_s
             for queue in queues
@@ -245,6 +252,7 @@ class ResizedTopics(Asker):
         """Lets a new group commit an offset beyond the end of queue 0, read, and mend it. Raises RaftMQError,
         OSError."""
         admin = client.admin
+        self.ledger.others[topic] += 1  # for good, unless it is surely deleted
         await admin.create_group(group)
         await admin.commit(group, topic, 0, BEYOND)
         shown = (await admin.offsets(group, topic))[0]
@@ -256,6 +264,8 @@ class ResizedTopics(Asker):
         if await self._reads(client, group, topic) == "beyond":
             self._report("queues", f"{group} stands within {topic} queue 0 again, and its consumer denies that")
         await admin.delete_group(group)
+        self.ledger.others[topic] -= 1
+        self.ledger.left_s[topic] = self.host.loop.now
 
     async def _reads(self, client: AsyncClient, group: str, topic: str) -> str:
         """Reads up to the end that the queues have now; returns what was met: the end, "beyond", or "" for anything

@@ -158,8 +158,13 @@ class Stalls:
         return self._rng.sample(members, 2) if which == "some" else members
 
     def _expect_leader(self, when: str) -> None:
-        world, end = self._world, self._world.loop.now + LEADER_S
+        """Waits for a leader that takes writes. One that stood still itself may have hundreds of entries to apply
+        first, and each takes its time here (seed 832001039): as long as it goes on with them, it is waited for."""
+        world, end, applied = self._world, self._world.loop.now + LEADER_S, -1
         while not self._leads() and not world.monitor.violations:
+            leader = world.nemesis.leader()
+            if leader is not None and leader.node is not None and leader.node.raw.applied_index > applied:
+                applied, end = leader.node.raw.applied_index, world.loop.now + LEADER_S
             if world.loop.now >= end:
                 world.monitor.report("stall", f"nobody takes writes {LEADER_S:.0f} s after {when}")
             world.pass_time(0.05)
