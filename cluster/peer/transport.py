@@ -496,8 +496,7 @@ class PeerTransport:
         incarnation = header[6] if len(header) > 6 else 0
         if incarnation:
             if self._incarnations.get(peer, incarnation) != incarnation:
-                for link in [link for (to, _), link in self.links.items() if to == peer]:
-                    link.abort()
+                self._end_earlier_run(peer, incarnation)
             self._incarnations[peer] = incarnation
         self._note_level(peer, handshake.level(header))
         if channel != CONTROL or all(_is_address(host) for host, _ in self._addresses(peer, CONTROL)):
@@ -507,9 +506,18 @@ class PeerTransport:
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
 
+    def _end_earlier_run(self, peer: NodeId, incarnation: object) -> None:
+        """Ends the connections of other runs of the peer than this one. Nobody closes those of a run that lost power,
+        and the level that it announced would be taken for the peer's after this run has ended. If this HELLO is the
+        late one of an earlier run, the peer connects again and ends that one."""
+        for link in [link for (to, _), link in self.links.items() if to == peer]:
+            link.abort()
+        for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.incarnation != incarnation]:
+            inlet.abort()
+
     def _note_level(self, peer: NodeId, *said: int) -> None:
-        """Records the lowest level that the peer announced on its open connections. A connection of an earlier run may
-        arrive late and counts until it closes, because nobody knows which version runs."""
+        """Records the lowest level that the peer announced on its open connections. The HELLO of an earlier
+        run may arrive late and counts until its connection closes, because nobody knows which version runs."""
         levels = [*said, *(handshake.level(inlet.introduction) for inlet in self.inlets if inlet.peer == peer)]
         if levels:
             self._levels[peer] = min(levels)

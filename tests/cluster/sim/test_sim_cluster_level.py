@@ -60,9 +60,9 @@ def levels(sim: SimCluster) -> list[int]:
     return [node.state.level for node in sim.running]
 
 
-def restart(sim: SimCluster, node: SimNode, level: int) -> None:
+def restart(sim: SimCluster, node: SimNode, level: int, *, power: bool = False) -> None:
     """Starts another version of the node, which knows levels up to `level`."""
-    node.kill(power=False)
+    node.kill(power=power)
     node.level = level
     node.start()
     sim.loop.run_until(lambda: node.is_started and sim.find_leader(), 30, "it is back")
@@ -174,6 +174,19 @@ def test_what_an_earlier_life_announced_late_counts_until_its_connection_closes(
     del transport.inlets[late]
     transport._note_level(peer)
     assert transport._levels[peer] == LEVEL
+
+
+def test_what_a_run_without_power_announced_ends_with_the_next_run(sim_of: Callable[..., Any]) -> None:
+    """Seed 832001105: nobody closed the connections of a node that lost power. After its next run, an older version,
+    had ended, the level on them let a leader finalize."""
+    sim = sim_of()
+    old = sim.followers()[0]
+    transport = sim.leader().running.transport
+    restart(sim, old, BASELINE, power=True)
+    assert len({inlet.incarnation for inlet in transport.inlets if inlet.peer == old.node_id}) == 1
+    old.kill(power=False)
+    sim.loop.run_for(1.0)
+    assert f"node {old.node_id} (voter) is down" in why_not(sim)
 
 
 def test_the_leader_finalizes_by_itself_once_all_have_announced_the_level_for_that_long(
