@@ -1,59 +1,12 @@
 """Commands: the content of a COMMAND entry (one msgpack array) and of the effects of a MESSAGES entry.
 
+A command is `[name, argument...]`. Each has a class, beside the family of rows that applies it (`family.py`); the class
+says the name, the arguments and their types. `command_table.py` lists all of them and reads them from entries. The
+leader decides when it proposes a command, and apply answers with a result. Only a command that a client sent may be
+answered with an error; none depends on a clock.
+
 A CHANGE entry (from level 12 on) holds `[author, [command, ...]]`: commands that a person asked for. The author is a
 text for people, of at most 200 characters.
-
-A command is `[name, argument...]`, names and arguments below. The leader decides when it proposes, and apply answers
-with a result. Only a command that a client sent may be answered with an error; none depends on a clock.
-
-    create_topic    config: map, if_absent: bool        id is given by apply; updates the config unless if_absent
-    delete_topic    name
-    put_group       config: map, if_absent: bool        from level 13 on consume_broadcast_enable counts
-    delete_group    name, clean_offsets: bool
-    subscribe       group, [[topic, expression_type, sub_string, sub_version], ...]   replaces the group's subscriptions
-    commit_offsets  [[group, topic_id, queue_id, offset], ...]     last value wins, also backwards (RocketMQ allows it)
-    end_sessions    [producer_id, ...]      forget producers whose connection closed with nothing unanswered
-    expire          before_ms      forget producer sessions and unique rows idle since before that log time
-    acknowledge     index          an operator acknowledges the MEMBERSHIP at that index: its alarm ends
-    finalize        level          the cluster has that level from here on (LEVELS); it never goes down
-    lock_queues     group, client_id, now_ms, expires_ms, [[topic_id, queue_id], ...]     log times of the proposal
-    unlock_queues   group, client_id, [[topic_id, queue_id], ...] or nil for all that the client holds
-    lock_queues_of, unlock_queues_of    user id, then as above: from level 13 on, for the client of a user
-    reset_offsets   group, now_ms, [[topic_id, queue_id, offset], ...]     moves committed offsets; the group's commits
-                    of the queue are left out until its consumer is told
-    end_resets      group, [[topic_id, queue_id, number], ...]     that reset is known to the queue's consumer
-    deliver_timers  [[due_ms, position], ...]      rows of scheduled messages; their copies are in the same entry
-    drop_timers     [[due_ms, position], ...]      the same, without copies: nobody can have the messages any more
-    end_halves      [position, ...]      the transactions of these half messages end; in the entry of the copy, if it
-                                         is committed
-    check_halves    next_ms, [position, ...]      their producers are asked now and again at that log time
-    recall_timer    due_ms, position, message_position      that message of the row [due_ms, position] is not delivered;
-                    the position is where it was first stored
-    tier_state      base, state, term, span or nil, parts or nil      the segment at that position comes into that state
-                    (tier.py); span: [end, first_index, last_index, first_ms, last_ms], with UPLOADING; parts:
-                    [[name, size, digest, crc32c], ...], with UPLOADED
-    open_attempt    name, write, now_ms      an attempt at that write; value: its number
-    commit_write    name, write, now_ms, [[attempt, messages], ...]      these win; the others of the write, and of
-                    earlier ones of the name, are discarded
-    discard_attempts  [attempt, ...]      those of them that are open
-    drop_staged     attempt, rows      removes so many rows of a discarded attempt
-    forget_write    name      nothing was committed under the name
-    set_config      version, now_ms, author, reason, {key: value, ...}     the cluster's configuration, if it is still
-                    of that version (settings.py)
-    set_maintenance node, now_ms, author, reason or nil     that node is in maintenance, or not any more
-  from level 11 on: users and their rules (access/users.py); an origin is [now_ms, user, address of the client]
-    create_user     origin, id, name, super: bool, enabled: bool, encrypted secret, key id      the id is the next one
-    change_user     origin, id, {super: bool, enabled: bool, secret: [encrypted, key id]}      any of them; from level
-                    13 on a secret ends the user's tokens but those with a label of keep_tokens: [label, ...]
-    remove_user     origin, id      with its rules and tokens
-    set_rules       origin, user id, [[policy, resource, [action, ...], [source, ...], allow: bool], ...]
-    remove_rules    origin, user id, policy or nil, resource or nil
-    put_token       origin, user id, SHA-256, ends_ms, label
-    remove_token    origin, SHA-256
-    set_auth_mode   origin, off | observe | enforce
-    set_auth_key    origin, key id      the key that secrets are encrypted with
-  from level 13 on: the users whose things are
-    own_halves      [[position, user id], ...]      half messages of the same entry
 
 No command removes rows without a bound (removals.py): delete_topic, delete_group and expire begin a removal, which
 slices carry out (trim.py), and so does commit_write if many attempts lose. lock_queues leaves locks of the group that
@@ -63,90 +16,73 @@ have expired where they are: expire takes them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgpack
+import msgspec
+from msgspec import Meta
 
 from raftlog.format_versions import BASELINE
-from raftlog.types import EntryType
 from raftlog.work import charge_text
-
-CREATE_TOPIC = "create_topic"
-DELETE_TOPIC = "delete_topic"
-PUT_GROUP = "put_group"
-DELETE_GROUP = "delete_group"
-SUBSCRIBE = "subscribe"
-COMMIT_OFFSETS = "commit_offsets"
-END_SESSIONS = "end_sessions"
-EXPIRE = "expire"
-ACKNOWLEDGE = "acknowledge"
-FINALIZE = "finalize"
-LOCK_QUEUES = "lock_queues"
-UNLOCK_QUEUES = "unlock_queues"
-LOCK_QUEUES_OF = "lock_queues_of"
-UNLOCK_QUEUES_OF = "unlock_queues_of"
-RESET_OFFSETS = "reset_offsets"
-END_RESETS = "end_resets"
-DELIVER_TIMERS = "deliver_timers"
-DROP_TIMERS = "drop_timers"
-END_HALVES = "end_halves"
-CHECK_HALVES = "check_halves"
-RECALL_TIMER = "recall_timer"
-TIER_STATE = "tier_state"
-OPEN_ATTEMPT = "open_attempt"
-COMMIT_WRITE = "commit_write"
-DISCARD_ATTEMPTS = "discard_attempts"
-DROP_STAGED = "drop_staged"
-FORGET_WRITE = "forget_write"
-SET_CONFIG = "set_config"
-SET_MAINTENANCE = "set_maintenance"
-CREATE_USER = "create_user"
-CHANGE_USER = "change_user"
-REMOVE_USER = "remove_user"
-SET_RULES = "set_rules"
-REMOVE_RULES = "remove_rules"
-PUT_TOKEN = "put_token"
-REMOVE_TOKEN = "remove_token"
-SET_AUTH_MODE = "set_auth_mode"
-SET_AUTH_KEY = "set_auth_key"
-ROTATE_AUTH_KEY = "rotate_auth_key"
-RESEAL_USER = "reseal_user"
-OWN_HALVES = "own_halves"
 
 ACCESS_LEVEL = BASELINE + 1
 """The level of the commands about users, rules and tokens."""
-_ACCESS = (
-    CREATE_USER,
-    CHANGE_USER,
-    REMOVE_USER,
-    SET_RULES,
-    REMOVE_RULES,
-    PUT_TOKEN,
-    REMOVE_TOKEN,
-    SET_AUTH_MODE,
-    SET_AUTH_KEY,
-)
-LEVELS: dict[str, int] = dict.fromkeys(_ACCESS, ACCESS_LEVEL)
-"""The commands that came after the baseline, each with its level. All other commands have level BASELINE."""
 CHANGES_LEVEL = BASELINE + 2
 """The level of CHANGE entries, and of topic rows with the time and author of the topic's creation and last change."""
 AUTHOR_LENGTH_MAX = 200
 ROTATION_LEVEL = CHANGES_LEVEL
 """The level of the commands that replace the key of users' secrets."""
-LEVELS |= dict.fromkeys((ROTATE_AUTH_KEY, RESEAL_USER), ROTATION_LEVEL)
 OWNERS_LEVEL = BASELINE + 3
 """The level of owners (docs/adr/0098): half messages and queue locks name the user whose they are, and the sessions of
 senders are named by kind and user."""
-LEVELS[OWN_HALVES] = OWNERS_LEVEL
-LEVELS |= dict.fromkeys((LOCK_QUEUES_OF, UNLOCK_QUEUES_OF), OWNERS_LEVEL)
 SETTINGS_LEVEL = OWNERS_LEVEL
 """The level from which on `put_group` says if a group's broadcasting consumers are refused."""
-NO_OWNER = 0
-"""The user in rows that no proven user owns (`statemachine.access.users.NOBODY`)."""
-LEVEL = max(OWNERS_LEVEL, *LEVELS.values())
+LEVEL = OWNERS_LEVEL
 """The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
 command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
+NO_OWNER = 0
+"""The user in rows that no proven user owns (`statemachine.access.users.NOBODY`)."""
+
+U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+U64 = Annotated[int, Meta(ge=0)]
+"""A whole number from 0 on. msgpack has none above 2**64 - 1."""
+I64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+NumberFrom1 = Annotated[int, Meta(ge=1)]
+TEXT_LENGTH_MAX = 256
+Text = Annotated[str, Meta(max_length=TEXT_LENGTH_MAX)]
+"""A text for people: an author, a reason, a label."""
+
+
+class Command(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """The base of all commands. The tag of a class is the command's name, and its fields are the arguments in their
+    order. Both are in every log: never change them, their number or their types. A command with other arguments has
+    another name, and a level above those of all releases.
+
+    Fields have no default values, so that a command without all of its arguments is not valid. An argument of the type
+    `object` is checked by the family, only where the state asks for it.
+    """
+
+    LEVEL: ClassVar[int] = BASELINE
+    """The level that the cluster must have before a leader may propose the command."""
+
+
+class Invalid(NamedTuple):
+    """A command of a known name in an entry, with arguments that its class does not take. Its result is `invalid`."""
+
+    name: str
+    why: str
+
+
+class Unknown(NamedTuple):
+    """A command in an entry whose name this version does not know. It stops the node."""
+
+    name: object
+
+
+Found = Command | Invalid | Unknown
+"""A command as it is found in an entry."""
 
 
 def is_same(owner: int, user: int) -> bool:
@@ -154,15 +90,18 @@ def is_same(owner: int, user: int) -> bool:
     return owner == user or NO_OWNER in (owner, user)
 
 
+def name_of(kind: type[Command]) -> str:
+    """Returns the name of the commands of a class."""
+    return str(kind.__struct_config__.tag)
+
+
 def level_of(commands: Iterable[Command]) -> int:
     """Returns the level that the state must have before these commands may be proposed."""
-    return max([LEVELS.get(command[0], BASELINE) for command in commands], default=BASELINE)
+    return max([command.LEVEL for command in commands], default=BASELINE)
 
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """Pattern of the characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""
-
-Command = list[Any]
 
 
 class CommandResult(NamedTuple):
@@ -191,6 +130,26 @@ def done(value: Any = None) -> CommandResult:
 def not_found(what: str) -> CommandResult:
     """Returns the result of a command about something that does not exist. Nothing changed."""
     return CommandResult(False, "not_found", what)
+
+
+def invalid(why: str) -> CommandResult:
+    """Returns the result of a command whose arguments are not valid. Nothing changed."""
+    return CommandResult(False, "invalid", why)
+
+
+# -- checks of values that no field's type tells
+
+T = TypeVar("T")
+_AS_THEY_ARE = (bytes,)
+"""Types that are not converted: a str is no bytes."""
+
+
+def converted(value: object, kind: type[T]) -> T:
+    """Returns `value`, made of what msgpack knows, as the type `kind`. Raises InvalidCommandError if it is none."""
+    try:
+        return msgspec.convert(value, kind, builtin_types=_AS_THEY_ARE)
+    except msgspec.ValidationError as error:
+        raise InvalidCommandError(str(error)) from None
 
 
 def checked_int(value: Any, what: str, low: int, high: int) -> int:
@@ -231,27 +190,32 @@ def checked_str_map(value: Any, what: str) -> dict[str, str]:
     return dict(sorted(value.items()))
 
 
-def checked_fields(config: Any, known: frozenset[str]) -> dict[str, Any]:
-    """Returns `config` if it is a map with known keys only. Raises InvalidCommandError."""
-    if type(config) is not dict:
-        raise InvalidCommandError(f"config must be a map, not {config!r}")
+def check_fields(config: Mapping[str, object], known: frozenset[str]) -> None:
+    """Raises InvalidCommandError if the map has other keys than the known ones."""
     unknown = [key for key in config if key not in known]
     if unknown:
         raise InvalidCommandError(f"config has unknown fields {unknown!r}; known are {', '.join(sorted(known))}")
-    return config
 
 
-def pack(commands: list[Command]) -> bytes:
+# -- packed
+
+_PLACE = re.compile(r"\$\[(\d+)\]")
+"""The place of an argument in an error of msgspec; 0 is the name."""
+
+
+def pack(commands: Sequence[Command]) -> bytes:
     """Packs commands as the payload of a COMMAND entry or the effects section of a MESSAGES entry.
 
     Raises ValueError, OverflowError or TypeError for values that msgpack cannot encode: integers beyond 64 bits, text
     that is not valid Unicode, too many levels.
     """
-    packed: bytes = msgpack.packb(commands, use_bin_type=True)
-    return packed
+    try:
+        return msgspec.msgpack.encode(commands)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
-def pack_bare(commands: list[Command]) -> bytes:
+def pack_bare(commands: Sequence[Command]) -> bytes:
     """Packs the commands back to back, without their count, as a part for `join`. Raises like `pack`."""
     return pack(commands)[len(_array_header(len(commands))) :]
 
@@ -260,6 +224,15 @@ def join(count: int, parts: Iterable[bytes]) -> bytes:
     """Joins parts made by `pack_bare` into what `pack` would return for all their `count` commands, without packing any
     of them again."""
     return b"".join((_array_header(count), *parts))
+
+
+def extend(packed: bytes, commands: Sequence[Command]) -> bytes:
+    """Returns what `pack` would return for the commands in `packed`, which `pack` made (or b"" for none), followed by
+    `commands`. Raises like `pack`."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(packed)
+    count = unpacker.read_array_header() if packed else 0
+    return join(count + len(commands), (packed[unpacker.tell() :], pack_bare(commands)))
 
 
 def _array_header(count: int) -> bytes:
@@ -272,42 +245,59 @@ def pack_change(author: str, packed: bytes) -> bytes:
     return b"".join((_array_header(2), msgpack.packb(author[:AUTHOR_LENGTH_MAX]), packed))
 
 
-def unpack_change(data: bytes) -> tuple[str, list[Command]]:
-    """Returns the author and the commands of a CHANGE entry. Raises ValueError."""
+# -- unpacked
+
+
+class CommandReader:
+    """Reads commands of these classes from entries: one at a time, so that one that is not valid spoils no other."""
+
+    def __init__(self, kinds: Iterable[type[Command]]) -> None:
+        self.kinds: Mapping[str, type[Command]] = {name_of(kind): kind for kind in kinds}
+        """The classes of the commands by their names."""
+
+    def unpack(self, data: bytes) -> list[Found]:
+        """Returns the commands in the bytes of `pack`; [] for no bytes. Raises ValueError unless they are an array of
+        arrays."""
+        return self._found_in(_unpacked(data)) if data else []
+
+    def unpack_change(self, data: bytes) -> tuple[str, list[Found]]:
+        """Returns the author and the commands of a CHANGE entry. Raises ValueError."""
+        found = _unpacked(data)
+        if not isinstance(found, list) or len(found) != 2:
+            raise ValueError("not an author with commands")
+        author, commands = found
+        if type(author) is not str or len(author) > AUTHOR_LENGTH_MAX:
+            raise ValueError("the author is no text of at most 200 characters")
+        return author, self._found_in(commands)
+
+    def _found_in(self, commands: object) -> list[Found]:
+        if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands):
+            raise ValueError("not an array of commands")
+        return [self._found(command) for command in commands]
+
+    def _found(self, command: list[Any]) -> Found:
+        name = command[0]
+        kind = self.kinds.get(name) if isinstance(name, str) else None
+        if kind is None:
+            return Unknown(name)
+        try:
+            return msgspec.convert(command, kind, builtin_types=_AS_THEY_ARE)
+        except msgspec.ValidationError as error:
+            return Invalid(name, _why(kind, command, str(error)))
+
+
+def _why(kind: type[Command], command: list[Any], said: str) -> str:
+    """Returns the reason why the command is not valid: what msgspec said, with names of arguments for their places."""
+    name, arguments = name_of(kind), kind.__struct_fields__
+    if len(command) != 1 + len(arguments):
+        return f"{name} takes {len(arguments)} arguments, not {len(command) - 1}"
+    return f"{name}: {_PLACE.sub(lambda place: arguments[int(place[1]) - 1], said, count=1)}"
+
+
+def _unpacked(data: bytes) -> object:
     charge_text(len(data))
     try:
-        found = msgpack.unpackb(data, raw=False, strict_map_key=False)
-    except TypeError as error:
-        raise ValueError(str(error)) from error
-    if not isinstance(found, list) or len(found) != 2:
-        raise ValueError("not an author with commands")
-    author, commands = found
-    if type(author) is not str or len(author) > AUTHOR_LENGTH_MAX:
-        raise ValueError("the author is no text of at most 200 characters")
-    return author, _checked(commands)
-
-
-def in_entry(kind: int, payload: bytes) -> list[Command]:
-    """Returns the commands of a COMMAND or CHANGE entry; [] for another kind. Raises ValueError."""
-    if kind == EntryType.CHANGE:
-        return unpack_change(payload)[1]
-    return unpack(payload) if kind == EntryType.COMMAND else []
-
-
-def _checked(commands: Any) -> list[Command]:
-    if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands):
-        raise ValueError("not an array of commands")
-    return commands
-
-
-def unpack(data: bytes) -> list[Command]:
-    """Returns the commands in the bytes of `pack`; [] for no bytes. Raises ValueError unless they are an array of
-    arrays."""
-    if not data:
-        return []
-    charge_text(len(data))
-    try:
-        commands = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        found: object = msgpack.unpackb(data, raw=False, strict_map_key=False)
     except TypeError as error:  # a map whose key is itself an array or a map
         raise ValueError(str(error)) from error
-    return _checked(commands)
+    return found

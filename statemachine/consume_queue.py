@@ -13,6 +13,7 @@ from collections.abc import Mapping, Set
 
 from raftlog.errors import InvariantViolationError
 from statemachine import queue_reads
+from statemachine.family import Family
 from statemachine.payload import ITEM
 from statemachine.removals import Done
 from statemachine.rows import keys
@@ -91,7 +92,7 @@ class _Rows:
         self.step()
 
 
-class ConsumeQueues:
+class ConsumeQueues(Family):
     """All consume queues. `max_offset` and `min_offset` may be called on any thread, all else on the apply thread."""
 
     def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX, removed: Set[int] = frozenset()) -> None:
@@ -113,6 +114,8 @@ class ConsumeQueues:
         """The lowest offset of each queue. The key is the queue's number (`_name`), which takes less memory than a
         second tuple per queue."""
         self._trimmed: dict[Queue, int] = {}
+        self.grown: set[Queue] = set()
+        """The queues to which the last applied batch has added messages."""
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
         """Returns the offset that the queue's next message gets, 0 if it never had one. Every item below it can be
@@ -128,6 +131,13 @@ class ConsumeQueues:
         if end is None:
             end = self._ends.setdefault(queue, queue_reads.end_offset(self._kv, topic_id, queue_id))
         return end
+
+    def stored_queues(self, topic_id: int, queues: int) -> int:
+        """Returns the number of queues that a topic of `queues` queues has or had: those that it lost when their number
+        was reduced count as long as they have rows. Any thread may call it."""
+        if topic_id in self._removed:
+            return queues
+        return max(queues, queue_reads.queues_with_rows(self._kv, topic_id))
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
         """Returns the first offset of the queue that was not trimmed; `max_offset` if all were. Any thread may
@@ -259,8 +269,8 @@ class ConsumeQueues:
         if tail is not None:
             tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]
 
-    def publish(self) -> set[Queue]:
-        """Shows the queues' new bounds to readers; called after the batch is written. Returns the queues that grew."""
+    def publish(self) -> None:
+        """Shows the queues' new bounds to readers; called after the batch is written."""
         touched = self._touched
         self._touched = {}
         self._firsts.update((_name(*queue), first) for queue, first in self._trimmed.items())
@@ -278,7 +288,7 @@ class ConsumeQueues:
             self._forget_some()
         while self._tails_bytes > self._tails_bytes_max:
             self._tails_bytes -= self._tails.popitem(last=False)[1].bytes
-        return set(touched)
+        self.grown = set(touched)
 
     def _forget_some(self) -> None:
         """Drops the bounds of some queues of deleted topics from memory."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
 from raftlog.work import charge
-from statemachine.commands import CommandResult, InvalidCommandError, done
+from statemachine.commands import Command, CommandResult, done
+from statemachine.family import Family, applies
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
 from statemachine.removals import Done
 from statemachine.rows import keys
@@ -151,7 +152,13 @@ class UniqueMessage(NamedTuple):
     time_ms: int
 
 
-class Dedup:
+class EndSessions(Command, tag="end_sessions", frozen=True):
+    """Forgets producers whose connection closed with nothing unanswered."""
+
+    producer_ids: Sequence[bytes]
+
+
+class Dedup(Family):
     """All producer sessions and unique rows. They are rows in the store; the recently used sessions are in memory too.
     One thread applies. Any thread may call `session` and `unique`, and one other thread reads sessions in steps."""
 
@@ -328,13 +335,12 @@ class Dedup:
                 _take(stage, row_key, row)
         return Done(used, None)
 
-    def end(self, stage: Stage, producer_ids: object) -> CommandResult:
+    @applies(EndSessions)
+    def end(self, stage: Stage, command: EndSessions) -> CommandResult:
         """Removes the sessions of these producers, known or not. A producer with many rows is marked as settled and
         long idle instead, so that `expire_sessions` removes it. The result's value is the number of known producers."""
-        if type(producer_ids) is not list or not all(type(one) is bytes for one in producer_ids):
-            raise InvalidCommandError(f"producer ids must be an array of bytes, not {producer_ids!r}")
         known = 0
-        for producer_id in producer_ids:
+        for producer_id in command.producer_ids:
             session = self._current(producer_id)
             if session is not None:
                 if session.parts_count > ENDED_PARTS_MAX:

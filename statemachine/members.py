@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from raftlog import membership as memberships
 from raftlog.membership import Membership
 from raftlog.types import Entry
-from statemachine.commands import CommandResult, checked_int, done, not_found
+from statemachine.commands import Command, CommandResult, NumberFrom1, done, not_found
+from statemachine.family import Family, applies
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
 
-class Members:
+class Acknowledge(Command, tag="acknowledge", frozen=True):
+    """Tells that an operator acknowledges the MEMBERSHIP entry at that index: its alarm ends."""
+
+    index: NumberFrom1
+
+
+class Members(Family):
     """The newest MEMBERSHIP entry that was applied. Readers see an immutable value that is replaced as a whole."""
 
     def __init__(self, kv: KV) -> None:
@@ -28,10 +33,11 @@ class Members:
         self._membership = memberships.decode(entry)
         stage.put(META, keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
 
-    def acknowledge(self, stage: Stage, index: Any) -> CommandResult:
-        """Records that an operator acknowledged the membership event at `index`, which must be the newest one. The
-        result's value is the index."""
-        index = checked_int(index, "index", 1, keys.U64_MAX)
+    @applies(Acknowledge)
+    def acknowledge(self, stage: Stage, command: Acknowledge) -> CommandResult:
+        """Records that an operator acknowledged a membership event, which must be the newest one. The result's value is
+        its index."""
+        index = command.index
         if self._membership is None or self._membership.index != index:
             return not_found(f"no event at index {index}")
         self._acknowledged = index

@@ -19,6 +19,7 @@ from operator import call
 from typing import NamedTuple
 
 from raftmq_wire.crc import crc32
+from statemachine.family import Family
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
 from statemachine.rows.write_batch import Stage
@@ -75,7 +76,7 @@ class _View(NamedTuple):
 _NO_VIEW = _View(-1, [], 0)
 
 
-class MessageIndex:
+class MessageIndex(Family):
     """All buckets of the index. `add`, `roll` and `publish` are for the apply thread only, every other member for any
     thread."""
 
@@ -83,7 +84,7 @@ class MessageIndex:
         self._kv = kv
         self._open = _load_open(kv)
         self._view = _NO_VIEW
-        self._changed = True
+        self.changed: bool = True
         self.publish()
 
     # -- apply lane
@@ -103,7 +104,7 @@ class MessageIndex:
         bucket.size += len(records)
         if bucket.size >= RECORDS_MAX * RECORD.size:
             _merge(stage, bucket)
-        self._changed = True
+        self.changed = True
 
     def roll(self, stage: Stage, time_ms: int) -> None:
         """Closes the open bucket, if there is one, because the next entry, stored at `time_ms`, begins a segment."""
@@ -115,7 +116,7 @@ class MessageIndex:
         stage.put(INDEX, key, keys.INDEX_BUCKET.pack(first_ms, time_ms))
         stage.before[INDEX].setdefault(key, keys.INDEX_BUCKET.pack(first_ms, keys.U64_MAX))
         self._open = None
-        self._changed = True
+        self.changed = True
 
     def trim(self, stage: Stage, position: int) -> None:
         """Drops the buckets of segments below `position`, where a segment begins. The open bucket always stays."""
@@ -138,10 +139,10 @@ class MessageIndex:
 
     def publish(self) -> None:
         """Shows the records of the applied batch to readers; called after the batch is written."""
-        if self._changed:
+        if self.changed:
             bucket = self._open
             self._view = _NO_VIEW if bucket is None else _View(bucket.base, bucket.pieces, len(bucket.pieces))
-            self._changed = False
+            self.changed = False
 
     # -- any thread
 

@@ -1,9 +1,11 @@
-"""Carries out removals of many rows (removals.py): decides which rows each step walks over."""
+"""Begins removals of many rows (removals.py) and carries them out: decides which rows each step walks over."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from statemachine.commands import U64, Command, CommandResult, done
+from statemachine.family import Family, applies
 from statemachine.removals import SESSIONS, Done, Losers, Removal, RemovalKind, Removals
 from statemachine.rows.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
 
@@ -12,19 +14,45 @@ if TYPE_CHECKING:
 
     from statemachine.consume_queue import ConsumeQueues
     from statemachine.consuming.consumer_offsets import ConsumerOffsets
+    from statemachine.consuming.groups import Groups
     from statemachine.consuming.offset_resets import OffsetResets
     from statemachine.consuming.queue_locks import QueueLocks
     from statemachine.consuming.queue_rows import QueueRows
     from statemachine.dedup import Dedup
     from statemachine.delivery.staged_writes import StagedWrites
     from statemachine.rows.write_batch import Stage
+    from statemachine.topics import TopicConfig, Topics
 
 
-class RemovalSlices:
-    """Begins removals of many rows, and carries out their slices. For the apply thread only."""
+class DeleteTopic(Command, tag="delete_topic", frozen=True):
+    """Deletes a topic with all its messages. Slices remove its rows."""
+
+    name: str
+
+
+class DeleteGroup(Command, tag="delete_group", frozen=True):
+    """Deletes a consumer group with its locks and resets, and with its committed offsets if `clean_offsets` is set.
+    Slices remove its rows."""
+
+    name: str
+    clean_offsets: bool
+
+
+class Expire(Command, tag="expire", frozen=True):
+    """Forgets producer sessions and unique rows idle since before that log time. Slices remove them."""
+
+    before_ms: U64
+
+
+class RemovalSlices(Family):
+    """Begins removals of many rows, and carries out their slices. It has no rows of its own."""
+
+    changed = False
 
     def __init__(
         self,
+        topics: Topics,
+        groups: Groups,
         removals: Removals,
         queues: ConsumeQueues,
         dedup: Dedup,
@@ -33,28 +61,41 @@ class RemovalSlices:
         resets: OffsetResets,
         writes: StagedWrites,
     ) -> None:
+        self._topics, self._groups = topics, groups
         self._removals = removals
         self._writes = writes
         self._queues, self._dedup, self._locks = queues, dedup, locks
         self._rows: Mapping[str, QueueRows[Any]] = {OFFSETS: offsets, LOCKS: locks, RESETS: resets}
 
-    def begin_topic(self, stage: Stage, topic_id: int, queues: int) -> None:
-        """Hides all rows of a deleted topic, which had `queues` queues, and begins their removal."""
-        self._removals.begin(stage, Removal(RemovalKind.TOPIC, topic_id))
-        self._queues.forget_topic(topic_id, queues)
+    @applies(DeleteTopic)
+    def delete_topic(self, stage: Stage, command: DeleteTopic) -> CommandResult:
+        """Deletes a topic: hides all its rows and begins their removal. The result's value is its last TopicConfig."""
+        result = self._topics.delete(stage, command.name)
+        if result.ok:
+            topic: TopicConfig = result.value
+            self._removals.begin(stage, Removal(RemovalKind.TOPIC, topic.id))
+            self._queues.forget_topic(topic.id, self._queues.stored_queues(topic.id, topic.queues))
+        return result
 
-    def begin_group(self, stage: Stage, group: str, *, offsets: bool) -> None:
-        """Hides a deleted group's locks and resets, and with `offsets` its offsets, and begins their removal."""
-        removal = Removal(RemovalKind.GROUP, group, offsets)
-        self._removals.begin(stage, removal)
-        for family in removal.steps:
-            self._rows[family].forget_group(group)
+    @applies(DeleteGroup)
+    def delete_group(self, stage: Stage, command: DeleteGroup) -> CommandResult:
+        """Deletes a group: hides its locks and resets, with `clean_offsets` its offsets too, and begins their removal.
+        The result's value is its last GroupConfig."""
+        result = self._groups.delete(stage, command.name)
+        if result.ok:
+            removal = Removal(RemovalKind.GROUP, command.name, command.clean_offsets)
+            self._removals.begin(stage, removal)
+            for family in removal.steps:
+                self._rows[family].forget_group(command.name)
+        return result
 
-    def begin_expire(self, stage: Stage, before_ms: int) -> None:
+    @applies(Expire)
+    def expire(self, stage: Stage, command: Expire) -> CommandResult:
         """Begins to remove sessions, unique rows and locks that were not used since that log time. Does nothing while
         another such removal is pending; the leader asks again later."""
         if not self._removals.expires:
-            self._removals.begin(stage, Removal(RemovalKind.EXPIRE, before_ms))
+            self._removals.begin(stage, Removal(RemovalKind.EXPIRE, command.before_ms))
+        return done()
 
     def go_on(self, stage: Stage, rows_max: int) -> None:
         """Carries out the next slice of the first removal; if that removal ends, the slice continues with the following
@@ -62,9 +103,9 @@ class RemovalSlices:
         store as it is."""
         removals = self._removals
         while rows_max > 0 and removals.first is not None:
-            done = self._step(stage, removals.first, rows_max)
-            rows_max -= max(1, done.rows)
-            removals.go_on(stage, done.at)
+            reached = self._step(stage, removals.first, rows_max)
+            rows_max -= max(1, reached.rows)
+            removals.go_on(stage, reached.at)
 
     def _step(self, stage: Stage, removal: Removal, rows_max: int) -> Done:
         place, kind, what = self._removals.place, removal.kind, removal.what

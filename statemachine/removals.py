@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from statemachine.family import Family
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
 from statemachine.rows.write_batch import Stage
@@ -98,7 +99,7 @@ class Done(NamedTuple):
 BEGIN = Place(0, keys.FIRST)
 
 
-class Removals:
+class Removals(Family):
     """All pending removals. Any thread may use `topics`, `pending` and `loses`; everything else is for the apply thread
     only."""
 
@@ -123,7 +124,7 @@ class Removals:
             self._add(keys.removal_number(key), _unpack(row))
         row_at = kv.get(META, keys.REMOVAL_AT_KEY) if self._removals else None
         self._place = BEGIN if row_at is None else Place(row_at[0], row_at[1:])
-        self._changed = True
+        self.changed: bool = True
         self.pending = 0
         """The number of removals that are not finished, as readers see it."""
         self.publish()
@@ -144,7 +145,7 @@ class Removals:
         number = next(reversed(self._removals), 0) + 1
         self._add(number, removal)
         stage.put(META, keys.removal_key(number), _pack(removal))
-        self._changed = True
+        self.changed = True
 
     def begin_write(self, stage: Stage, losers: Losers) -> None:
         """Begins the removal of the attempts that lost, or adds them to a removal of the same name that no slice has
@@ -170,7 +171,7 @@ class Removals:
         number, removal = next(iter(self._removals.items()))
         step = self._place.step
         self._place = Place(step, at) if at is not None else Place(step + 1, keys.FIRST)
-        self._changed = True
+        self.changed = True
         if self._place.step < len(removal.steps):
             stage.put(META, keys.REMOVAL_AT_KEY, bytes([self._place.step]) + self._place.at)
             return
@@ -199,8 +200,8 @@ class Removals:
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
-        if self._changed:
-            self._changed = False
+        if self.changed:
+            self.changed = False
             self.pending = len(self._removals)
             self.topics.update(self._gone)
             self.topics.difference_update(self._over)

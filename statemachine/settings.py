@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgpack
+from msgspec import Meta
 
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
+from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, done
+from statemachine.family import Family, applies
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
@@ -26,8 +28,6 @@ KEY = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 KEY_LENGTH_MAX = 96
 VALUE_LENGTH_MAX = 4096
 KEYS_MAX = 1024
-TEXT_LENGTH_MAX = 256
-"""The most characters of a change's author or reason."""
 CHANGES_KEPT = 256
 """The number of configuration changes whose rows are kept. Applying a change removes older ones."""
 NODE_MAX = 65535
@@ -62,7 +62,28 @@ class Maintenance(NamedTuple):
     reason: str
 
 
-class Settings:
+class SetConfig(Command, tag="set_config", frozen=True):
+    """Sets keys of the cluster's configuration, if it still has that version."""
+
+    version: U64
+    now_ms: U64
+    """Log time of the proposal."""
+    author: Text
+    reason: Text
+    values: Mapping[str, object]
+
+
+class SetMaintenance(Command, tag="set_maintenance", frozen=True):
+    """Begins the maintenance of a node, or ends it if there is no reason."""
+
+    node: Annotated[int, Meta(ge=1, le=NODE_MAX)]
+    now_ms: U64
+    """Log time of the proposal."""
+    author: Text
+    reason: Text | None
+
+
+class Settings(Family):
     """The configuration of the cluster. The apply thread changes it; `by_key`, `version` and `maintenance` are replaced
     and never changed, so any thread may read them."""
 
@@ -78,7 +99,7 @@ class Settings:
         }
         newest = kv.seek_last(META, *keys.SETTING_CHANGES)
         self._version = 0 if newest is None else keys.setting_version(newest[0])
-        self.changed = True
+        self.changed: bool = True
         """True if the batch being applied has changed the configuration or a maintenance."""
         self.by_key: Mapping[str, Setting] = {}
         """The configuration: key -> setting. Empty until the cluster gets its first configuration."""
@@ -97,14 +118,12 @@ class Settings:
             yield Change(keys.setting_version(row[0]), time_ms, author, reason, pairs)
             end, limit = row[0], limit - 1
 
-    def set(self, stage: Stage, version: Any, now_ms: Any, author: Any, reason: Any, values: Any) -> CommandResult:
-        """Sets keys, if the configuration still has the version `version`; otherwise the result is `conflict`. Keys
-        that already have their value are left out; if none is left, there is no new version. The result's value is the
-        version afterwards."""
-        version = checked_int(version, "version", 0, keys.U64_MAX)
-        now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
-        author, reason = _checked_text(author, "author"), _checked_text(reason, "reason")
-        wanted = _checked_values(values)
+    @applies(SetConfig)
+    def set(self, stage: Stage, command: SetConfig) -> CommandResult:
+        """Sets keys, if the configuration still has the version in the command; otherwise the result is `conflict`.
+        Keys that already have their value are left out; if none is left, there is no new version. The result's value is
+        the version afterwards."""
+        version, wanted = command.version, _checked_values(command.values)
         if version != self._version:
             told = f"the configuration was changed meanwhile: it has version {self._version}, not {version}"
             return CommandResult(False, "conflict", told)
@@ -121,18 +140,18 @@ class Settings:
         for key in changed:
             self._rows[key] = setting = Setting(wanted[key], self._version)
             stage.put(META, keys.setting_key(key), msgpack.packb(list(setting)))
-        row = msgpack.packb([now_ms, author, reason, changed])
+        row = msgpack.packb([command.now_ms, command.author, command.reason, changed])
         stage.put(META, keys.setting_change_key(self._version), row)
         if self._version > CHANGES_KEPT:
             stage.delete(META, keys.setting_change_key(self._version - CHANGES_KEPT))
         self.changed = True
         return done(self._version)
 
-    def maintain(self, stage: Stage, node: Any, now_ms: Any, author: Any, reason: Any) -> CommandResult:
-        """Begins the maintenance of a node, or ends it if `reason` is None. A maintenance that continues keeps the time
-        at which it began. The result's value is True if anything changed."""
-        node = checked_int(node, "node", 1, NODE_MAX)
-        now_ms, author = checked_int(now_ms, "now_ms", 0, keys.U64_MAX), _checked_text(author, "author")
+    @applies(SetMaintenance)
+    def maintain(self, stage: Stage, command: SetMaintenance) -> CommandResult:
+        """Begins the maintenance of a node, or ends it if the reason is None. A maintenance that continues keeps the
+        time at which it began. The result's value is True if anything changed."""
+        node, reason = command.node, command.reason
         known = self._nodes.get(node)
         if reason is None:
             if known is None:
@@ -140,8 +159,8 @@ class Settings:
             del self._nodes[node]
             stage.delete(META, keys.maintenance_key(node))
         else:
-            since_ms = now_ms if known is None else known.since_ms
-            wanted = Maintenance(since_ms, author, _checked_text(reason, "reason"))
+            since_ms = command.now_ms if known is None else known.since_ms
+            wanted = Maintenance(since_ms, command.author, reason)
             if known == wanted:
                 return done(False)
             self._nodes[node] = wanted
@@ -157,22 +176,18 @@ class Settings:
             self.version = self._version
 
 
-def _checked_text(text: Any, what: str) -> str:
-    checked = checked_str(text, what)
-    if len(checked) > TEXT_LENGTH_MAX:
-        raise InvalidCommandError(f"{what} has {len(checked)} characters, {TEXT_LENGTH_MAX} are allowed")
-    return checked
-
-
-def _checked_values(values: Any) -> dict[str, Value]:
+def _checked_values(values: Mapping[str, object]) -> dict[str, Value]:
     """Returns the key-value map of a command, sorted by key. Raises InvalidCommandError."""
-    if type(values) is not dict or not values or len(values) > KEYS_MAX:
+    if not values or len(values) > KEYS_MAX:
         raise InvalidCommandError(f"values must be a map of 1 to {KEYS_MAX} keys")
-    for key, value in values.items():
-        if type(key) is not str or len(key) > KEY_LENGTH_MAX or not KEY.fullmatch(key):
-            raise InvalidCommandError(f"a key is section.name, not {key!r}")
-        if type(value) is str and len(value) > VALUE_LENGTH_MAX:
-            raise InvalidCommandError(f"{key} has {len(value)} characters, {VALUE_LENGTH_MAX} are allowed")
-        if type(value) not in (bool, int, str) or (type(value) is int and not -(2**63) <= value < 2**63):
-            raise InvalidCommandError(f"{key} must be true, false, a whole number or a text, not {value!r}")
-    return dict(sorted(values.items()))
+    return {key: _checked_value(key, value) for key, value in sorted(values.items())}
+
+
+def _checked_value(key: str, value: object) -> Value:
+    if len(key) > KEY_LENGTH_MAX or not KEY.fullmatch(key):
+        raise InvalidCommandError(f"a key is section.name, not {key!r}")
+    if isinstance(value, str) and len(value) > VALUE_LENGTH_MAX:
+        raise InvalidCommandError(f"{key} has {len(value)} characters, {VALUE_LENGTH_MAX} are allowed")
+    if not isinstance(value, bool | int | str) or (type(value) is int and not -(2**63) <= value < 2**63):
+        raise InvalidCommandError(f"{key} must be true, false, a whole number or a text, not {value!r}")
+    return value

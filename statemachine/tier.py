@@ -19,17 +19,28 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgpack
+from msgspec import Meta
 
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
+from statemachine.commands import (
+    U32,
+    U64,
+    Command,
+    CommandResult,
+    InvalidCommandError,
+    NumberFrom1,
+    converted,
+    done,
+)
+from statemachine.family import Family, applies
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TIER
 from statemachine.rows.write_batch import Stage
+from statemachine.trim import TrimState
 
 PARTS_MAX = 64
 """The most objects in which one segment is stored: parts of 64 MiB, and its index."""
@@ -67,23 +78,23 @@ class TierPart(NamedTuple):
     """One object of a segment in the tier. Its name contains the hash of its content, so every node that writes the
     object writes the same bytes."""
 
-    name: str
+    name: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
     """The object's name below the cluster's prefix."""
-    size: int
-    digest: bytes
+    size: NumberFrom1
+    digest: Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
     """Digest of the object's content: XXH3, 128 bits, big-endian."""
-    crc32c: int
+    crc32c: U32
 
 
 class SegmentSpan(NamedTuple):
     """The part of the log that one segment covers: its end, and the indexes and times of its first and last entries."""
 
-    end: int
+    end: U64
     """Position in the log at which the next segment begins."""
-    first_index: int
-    last_index: int
-    first_ms: int
-    last_ms: int
+    first_index: U64
+    last_index: U64
+    first_ms: U64
+    last_ms: U64
     """Log time of the last entry; `first_ms` is that of the first."""
 
 
@@ -116,11 +127,26 @@ the same rows."""
 _base, _end = attrgetter("base"), attrgetter("end")
 
 
-class TierSegments:
+class MoveSegment(Command, tag="tier_state", frozen=True):
+    """Brings the segment at position `base` into a state."""
+
+    base: U64
+    state: TierState
+    term: NumberFrom1
+    """The term of the leader that asks for it."""
+    span: object
+    """The segment's `SegmentSpan`, with UPLOADING; otherwise ignored."""
+    parts: object
+    """A list of the segment's `TierPart`s, with UPLOADED; otherwise ignored."""
+
+
+class TierSegments(Family):
     """The rows of all segments in the tier, lowest first, all of them in memory: about 500 bytes for 64 MiB of log.
     `rows` is replaced as a whole, so any thread may read it."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, trim: TrimState) -> None:
+        """`trim`: the beginning of the log."""
+        self._trim = trim
         self.rows: Rows = tuple(
             decode(keys.U64.unpack(key)[0], row) for key, row in kv.scan(TIER, keys.FIRST, keys.LAST)
         )
@@ -129,9 +155,8 @@ class TierSegments:
         """The last call of `verified_to`: (rows, position, answer)."""
         self._above: tuple[Rows, int, Rows] = (), 0, ()
         """The last call of `above`: (rows, position, answer). Readers ask for the same position again and again."""
-        self.changed = False
-        """True if the batch being applied has changed a row, so that `publish` must be called. Other batches save the
-        call."""
+        self.changed: bool = False
+        """True if the batch being applied has changed a row."""
 
     # -- any thread
 
@@ -174,34 +199,15 @@ class TierSegments:
 
     # -- apply
 
-    def move(
-        self,
-        stage: Stage,
-        base: Any,
-        state: Any,
-        term: Any,
-        span: Any,
-        parts: Any,
-        log_begins: int,
-        kept_from: int,
-    ) -> CommandResult:
-        """Brings the segment at `base` into `state`. `log_begins`: the position at which this state's log begins;
-        `kept_from`: the position from which the log is kept, here or in the tier. The result's value is the state that
-        the segment is in afterwards. Raises InvalidCommandError if `state` is not a next step; nothing has changed
-        then."""
-        base = checked_int(base, "base", 0, keys.U64_MAX)
-        term = checked_int(term, "term", 1, keys.U64_MAX)
-        try:
-            wanted = TierState(checked_int(state, "state", TierState.UPLOADING, TierState.DELETED))
-        except ValueError as error:
-            raise InvalidCommandError(str(error)) from error
+    @applies(MoveSegment)
+    def move(self, stage: Stage, command: MoveSegment) -> CommandResult:
+        """Brings the segment into the state. The result's value is the state that the segment is in afterwards. Raises
+        InvalidCommandError if that is not a next step; nothing has changed then."""
+        base, wanted = command.base, command.state
         rows = self._staged
         number = bisect_left(rows, base, key=_base)
         known = rows[number] if number < len(rows) and rows[number].base == base else None
-        if known is None:
-            row = self._begin(base, wanted, term, _check_span(base, span), log_begins)
-        else:
-            row = self._go_on(known, wanted, term, parts, kept_from)
+        row = self._begin(command) if known is None else self._go_on(known, command)
         if wanted is TierState.DELETED:
             self._staged = rows[:number] + rows[number + 1 :]
             stage.delete(TIER, keys.U64.pack(base))
@@ -212,7 +218,10 @@ class TierSegments:
             self.changed = True
         return done(int(wanted))
 
-    def _begin(self, base: int, wanted: TierState, term: int, span: SegmentSpan, log_begins: int) -> TierSegment:
+    def _begin(self, command: MoveSegment) -> TierSegment:
+        base, wanted, term = command.base, command.state, command.term
+        span = _check_span(base, command.span)
+        log_begins = self._trim.mark.position  # as written: a TRIM is alone in its batch
         if wanted is not TierState.UPLOADING:
             raise InvalidCommandError(f"no upload of the segment at {base} has begun: it cannot be {wanted.name}")
         last = self._staged[-1] if self._staged else None
@@ -225,7 +234,8 @@ class TierSegments:
             )
         return TierSegment(base, wanted, span, term, ())
 
-    def _go_on(self, known: TierSegment, wanted: TierState, term: int, parts: Any, kept_from: int) -> TierSegment:
+    def _go_on(self, known: TierSegment, command: MoveSegment) -> TierSegment:
+        wanted, term, kept_from = command.state, command.term, self._trim.kept.position
         if wanted not in _NEXT[known.state]:
             raise InvalidCommandError(f"the segment at {known.base} is {known.state.name}: it cannot be {wanted.name}")
         if term < known.term:
@@ -234,7 +244,7 @@ class TierSegments:
             raise InvalidCommandError(
                 f"the segment at {known.base} ends at {known.end}, and the log is kept from {kept_from}: it is needed"
             )
-        told = _check_parts(known, parts) if wanted is TierState.UPLOADED else known.parts
+        told = _check_parts(known, command.parts) if wanted is TierState.UPLOADED else known.parts
         return known._replace(state=wanted, term=term, parts=told)
 
     def publish(self) -> None:
@@ -255,40 +265,23 @@ def decode(base: int, value: bytes) -> TierSegment:
     return TierSegment(base, TierState(state), SegmentSpan(*span), term, tuple(TierPart(*part) for part in parts))
 
 
-def _check_span(base: int, span: Any) -> SegmentSpan:
-    if type(span) is not list or len(span) != len(SegmentSpan._fields):
-        raise InvalidCommandError(f"a span is [{', '.join(SegmentSpan._fields)}], not {span!r}")
-    found = SegmentSpan(
-        *(checked_int(n, name, 0, keys.U64_MAX) for n, name in zip(span, SegmentSpan._fields, strict=True))
-    )
+_Parts = Annotated[tuple[TierPart, ...], Meta(min_length=1, max_length=PARTS_MAX)]
+
+
+def _check_span(base: int, span: object) -> SegmentSpan:
+    found = converted(span, SegmentSpan)
     if not (found.end > base and found.last_index >= found.first_index and found.last_ms >= found.first_ms):
         raise InvalidCommandError(f"the span of the segment at {base} ends before it begins: {span!r}")
     return found
 
 
-def _check_parts(segment: TierSegment, parts: Any) -> tuple[TierPart, ...]:
+def _check_parts(segment: TierSegment, parts: object) -> tuple[TierPart, ...]:
     """Returns the checked parts of a segment. Those that contain frames must together have the segment's size. Raises
     InvalidCommandError."""
-    if type(parts) is not list or not 0 < len(parts) <= PARTS_MAX:
-        raise InvalidCommandError(f"parts must be a list of 1 to {PARTS_MAX}")
-    found = tuple(_check_each(parts))
+    found: tuple[TierPart, ...] = converted(parts, _Parts)
     if len({part.name for part in found}) < len(found):
         raise InvalidCommandError("two parts have one name")
     size = sum(part.size for part in found if part.name.startswith(LOG_PREFIX))
     if size != segment.end - segment.base:
         raise InvalidCommandError(f"the parts of the log have {size} bytes, the segment {segment.end - segment.base}")
     return found
-
-
-def _check_each(parts: Sequence[Any]) -> Iterator[TierPart]:
-    for part in parts:
-        if type(part) is not list or len(part) != len(TierPart._fields):
-            raise InvalidCommandError(f"a part is [{', '.join(TierPart._fields)}], not {part!r}")
-        name, size, digest, crc32c = part
-        if not 0 < len(checked_str(name, "name")) <= NAME_LENGTH_MAX:
-            raise InvalidCommandError(f"a part's name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}")
-        if type(digest) is not bytes or len(digest) != DIGEST_SIZE:
-            raise InvalidCommandError("a part's digest has 16 bytes")
-        yield TierPart(
-            name, checked_int(size, "size", 1, keys.U64_MAX), digest, checked_int(crc32c, "crc32c", 0, keys.U32_MAX)
-        )

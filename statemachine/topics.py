@@ -6,18 +6,21 @@ later topic with the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 
 from raftlog.errors import InvariantViolationError
+from raftlog.format_versions import BASELINE
 from statemachine.commands import (
+    CHANGES_LEVEL,
+    Command,
     CommandResult,
     InvalidCommandError,
+    check_fields,
     checked_bool,
-    checked_fields,
     checked_int,
     checked_name,
     checked_str,
@@ -25,6 +28,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
+from statemachine.family import Family, applies
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap
@@ -46,13 +50,12 @@ RETENTION_DIGITS_MAX = 15
 _FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sys_flag", "attributes"})
 
 
-class Stamp(NamedTuple):
-    """The time and the author of a change."""
+class CreateTopic(Command, tag="create_topic", frozen=True):
+    """Creates a topic, or changes the named fields of an existing one unless `if_absent` is set. Apply gives the id."""
 
-    now_ms: int
-    """Log time of the entry with the change."""
-    author: str
-    """A person's name, or an address; "" if no person asked for the change."""
+    config: Mapping[str, object]
+    """The name, and fields of `TopicConfig`."""
+    if_absent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def is_retention(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= RETENTION_DIGITS_MAX
 
 
-def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig:
+def check_topic_config(base: TopicConfig, config: Mapping[str, object]) -> TopicConfig:
     """Returns `base` with the fields in `config` set, after checking them. Raises InvalidCommandError, which names the
     field."""
     attributes = checked_str_map(config.get("attributes", base.attributes), "attributes")
@@ -140,17 +143,19 @@ def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig
     )
 
 
-class Topics:
+class Topics(Family):
     """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a batch of entries appear there
     once it is written."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
+        """`level` returns the level of the cluster at the command that is being applied."""
+        self._level = level
         found = [_unpack_row(keys.U32.unpack(key)[0], value) for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST)]
         row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
         self._ids = {topic.id: topic for topic in found}
         """The topics by id, with the changes of the batch being applied."""
-        self._changed: dict[str, TopicConfig | None] = {}
+        self.changed: dict[str, TopicConfig | None] = {}
         """Topics that the batch being applied has changed; None for a deleted one."""
         self.by_name = SortedMap((topic.name, topic) for topic in found)
         self.by_id = SortedMap(self._ids)
@@ -167,16 +172,19 @@ class Topics:
         topic = self._ids.get(topic_id)
         return topic is not None and queue_id < topic.queues
 
-    def create(self, stage: Stage, config: Any, if_absent: Any, stamp: Stamp | None = None) -> CommandResult:
-        """Creates the topic, or updates the given fields of an existing one. The result's value is its TopicConfig.
-        `stamp`: time and author of the entry; None before the cluster has level 12."""
-        config = checked_fields(config, _FIELDS)
+    @applies(CreateTopic)
+    def create(self, stage: Stage, command: CreateTopic) -> CommandResult:
+        """Creates the topic, or updates the given fields of an existing one. The result's value is its TopicConfig,
+        with time and author of the entry from level 12 on."""
+        config = command.config
+        check_fields(config, _FIELDS)
         name = check_topic_name(config.get("name"))
         existing = self._current(name)
         topic = check_topic_config(existing or TopicConfig(self._next_id, name), config)
-        if checked_bool(if_absent, "if_absent") and existing is not None:
+        if command.if_absent and existing is not None:
             return CommandResult(True, "exists", existing)
-        if stamp is not None:
+        if self._level() >= CHANGES_LEVEL:
+            stamp = stage.stamp
             made_ms = stamp.now_ms if existing is None else topic.created_ms
             topic = replace(topic, created_ms=made_ms, changed_ms=stamp.now_ms, changed_by=stamp.author)
         if existing is None:
@@ -188,21 +196,21 @@ class Topics:
         self._remember(topic)
         return done(topic)
 
-    def delete(self, stage: Stage, name: Any) -> CommandResult:
+    def delete(self, stage: Stage, name: str) -> CommandResult:
         """Deletes the topic's configuration; the caller removes its rows in queues. The result's value is its last
         TopicConfig."""
-        topic = self._current(checked_str(name, "topic name"))
+        topic = self._current(name)
         if topic is None:
             return not_found(f"no topic {name!r}")
         del self._ids[topic.id]
-        self._changed[topic.name] = None
+        self.changed[topic.name] = None
         stage.delete(TOPICS, keys.U32.pack(topic.id))
         return done(topic)
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
-        if self._changed:
-            changed, self._changed = self._changed, {}
+        if self.changed:
+            changed, self.changed = self.changed, {}
             for name, topic in changed.items():
                 self._publish_one(self.by_name.get(name), topic)
 
@@ -218,11 +226,11 @@ class Topics:
 
     def _current(self, name: str) -> TopicConfig | None:
         """Returns the topic, with the changes of the batch being applied."""
-        return self._changed[name] if name in self._changed else self.by_name.get(name)
+        return self.changed[name] if name in self.changed else self.by_name.get(name)
 
     def _remember(self, topic: TopicConfig) -> None:
         self._ids[topic.id] = topic
-        self._changed[topic.name] = topic
+        self.changed[topic.name] = topic
 
 
 def _pack_row(topic: TopicConfig) -> bytes:

@@ -35,6 +35,7 @@ import msgpack
 
 from raftlog.format_versions import remark
 from raftlog.types import Entry, EntryType
+from statemachine.family import Family
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, META
 from statemachine.rows.write_batch import Stage
@@ -171,7 +172,7 @@ def _number(value: object) -> int:
     return value
 
 
-class TrimState:
+class TrimState(Family):
     """The beginning of the log and the sweep under way, with their rows. `mark`, `kept` and `sweep` are replaced as
     wholes, so any thread may read them."""
 
@@ -181,7 +182,7 @@ class TrimState:
         self._staged_kept = None if row is None else Kept(*keys.KEPT.unpack(row))
         self.kept = self._kept()
         self.sweep = self._staged_sweep = _load_sweep(kv)
-        self.changed = False
+        self.changed: bool = False
         """True if the batch being applied has changed the beginning of the log or the sweep."""
 
     def _kept(self) -> Kept:

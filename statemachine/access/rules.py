@@ -10,10 +10,12 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
 
 from raftlog.work import charge
-from statemachine.commands import InvalidCommandError, checked_bool, checked_int, checked_str
+from statemachine.commands import InvalidCommandError
 
 RESOURCE_LENGTH_MAX: Final = 300
 """The most characters of a resource as written: the longest name of a topic and the word for its kind fit."""
@@ -103,6 +105,17 @@ class Rule(NamedTuple):
     allow: bool
 
 
+PolicyNumber = Annotated[int, Meta(ge=int(min(Policy)), le=int(max(Policy)))]
+RuleRow = tuple[
+    PolicyNumber,
+    str,
+    Annotated[Sequence[str], Meta(min_length=1, max_length=len(Action))],
+    Annotated[Sequence[str], Meta(max_length=SOURCES_MAX)],
+    bool,
+]
+"""A rule in commands and rows: (policy, resource, names of actions, sources, allow)."""
+
+
 class RuleIndex:
     """The rules of one user, found by the resource to which they apply. Made on first use, because few of many users
     ask."""
@@ -162,9 +175,8 @@ class Need(NamedTuple):
         return f"{actions} on {KIND_NAMES[self.kind]}:{self.name}"
 
 
-def parse_resource(text: Any) -> Resource:
+def parse_resource(words: str) -> Resource:
     """Parses a resource as RocketMQ writes it. Raises InvalidCommandError."""
-    words = checked_str(text, "resource")
     if len(words) > RESOURCE_LENGTH_MAX:
         raise InvalidCommandError(f"a resource has at most {RESOURCE_LENGTH_MAX} characters, not {len(words)}")
     if words == "*":
@@ -182,38 +194,25 @@ def parse_resource(text: Any) -> Resource:
     return Resource(_KINDS[kind.lower()], Pattern.PREFIX if prefix else Pattern.ALL, prefix)
 
 
-def parse_actions(names: Any) -> frozenset[Action]:
+def parse_actions(names: Sequence[str]) -> frozenset[Action]:
     """Parses the names of actions, in upper or lower case. Raises InvalidCommandError."""
-    if type(names) is not list or not names or len(names) > len(Action):
-        raise InvalidCommandError(f"a rule has 1 to {len(Action)} actions, not {names!r:.200}")
-    found = [_ACTIONS.get(checked_str(name, "action").lower()) for name in names]
+    found = [_ACTIONS.get(name.lower()) for name in names]
     if None in found:
         known = ", ".join(ACTION_NAMES.values())
         raise InvalidCommandError(f"actions are {known}, not {names!r:.200}")
     return frozenset([action for action in found if action is not None])
 
 
-def parse_rule(row: Any) -> Rule:
-    """Parses a rule as commands carry it: [policy, resource, [action, ...], [source, ...], allow]. Raises
-    InvalidCommandError."""
-    if type(row) is not list or len(row) != 5:
-        raise InvalidCommandError(f"a rule is [policy, resource, actions, sources, allow], not {row!r:.200}")
+def parse_rule(row: RuleRow) -> Rule:
+    """Parses a rule as commands carry it. Raises InvalidCommandError."""
     policy, resource, actions, sources, allow = row
-    return Rule(
-        Policy(checked_int(policy, "policy", min(Policy), max(Policy))),
-        parse_resource(resource),
-        parse_actions(actions),
-        _parse_sources(sources),
-        checked_bool(allow, "allow"),
-    )
+    return Rule(Policy(policy), parse_resource(resource), parse_actions(actions), _parse_sources(sources), allow)
 
 
-def _parse_sources(sources: Any) -> tuple[str, ...]:
-    if type(sources) is not list or len(sources) > SOURCES_MAX:
-        raise InvalidCommandError(f"a rule has a list of at most {SOURCES_MAX} sources, not {sources!r:.200}")
+def _parse_sources(sources: Sequence[str]) -> tuple[str, ...]:
     for source in sources:
         try:
-            network(checked_str(source, "source"))
+            network(source)
         except ValueError as error:
             raise InvalidCommandError(f"source {source!r:.100} is no address and no network: {error}") from None
     return tuple(sorted(set(sources)))
@@ -241,7 +240,7 @@ def comes_from(source: str, sources: Iterable[str]) -> bool:
     return address is not None and any(address in network(text) for text in sources)
 
 
-def rule_row(rule: Rule) -> list[Any]:
+def rule_row(rule: Rule) -> RuleRow:
     """Returns the rule in the form that `parse_rule` reads."""
     actions = [ACTION_NAMES[action] for action in sorted(rule.actions)]
-    return [int(rule.policy), str(rule.resource), actions, list(rule.sources), rule.allow]
+    return int(rule.policy), str(rule.resource), actions, rule.sources, rule.allow

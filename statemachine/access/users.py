@@ -21,6 +21,23 @@ import msgpack
 
 from raftlog.format_versions import BASELINE
 from raftlog.work import charge
+from statemachine.access.access_commands import (
+    TOKENS_OF_USER_MAX,
+    ChangeUser,
+    CreateUser,
+    Labels,
+    Origin,
+    PutToken,
+    RemoveRules,
+    RemoveToken,
+    RemoveUser,
+    ResealUser,
+    RotateAuthKey,
+    Secret,
+    SetAuthKey,
+    SetAuthMode,
+    SetRules,
+)
 from statemachine.access.rules import (
     RULES_OF_USER_MAX,
     Policy,
@@ -33,14 +50,15 @@ from statemachine.access.rules import (
 )
 from statemachine.commands import (
     OWNERS_LEVEL,
+    TEXT_LENGTH_MAX,
     CommandResult,
     InvalidCommandError,
     checked_bool,
-    checked_int,
-    checked_str,
+    converted,
     done,
     not_found,
 )
+from statemachine.family import Family, applies
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
@@ -48,15 +66,10 @@ from statemachine.rows.write_batch import Stage
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 USERS_MAX: Final = 10_000
-TOKENS_OF_USER_MAX: Final = 100
-SECRET_BYTES_MAX: Final = 512
-"""The most bytes of a user's encrypted secret, with its nonce."""
-TEXT_LENGTH_MAX: Final = 256
 AUDIT_KEPT: Final = 100_000
 """The number of audit rows that are kept. Applying a change removes older ones."""
 AUDIT_OF_USER_KEPT: Final = 1_000
 """The number of audit rows of each user who asked for changes that are kept beside those, from OWNERS_LEVEL on."""
-DIGEST_BYTES: Final = 32
 NOBODY: Final = 0
 """A user id that no user has."""
 
@@ -127,15 +140,6 @@ AUDIT_FIELDS: Final = 5
 """The fields of an AuditRow in its row; what follows them counts rows."""
 
 
-class Origin(NamedTuple):
-    """The origin of a change: log time of the proposal in milliseconds, the user who asked, and the client's
-    address."""
-
-    now_ms: int
-    user: str
-    address: str
-
-
 class _Common(NamedTuple):
     """The content of the row "access": the values that belong to no single user."""
 
@@ -146,7 +150,7 @@ class _Common(NamedTuple):
     next_audit: int = 1
 
 
-class Access:
+class Access(Family):
     """All users, rules and tokens. The apply thread changes them; any thread may read `users`, `by_id`, `tokens` and
     the other public attributes."""
 
@@ -168,7 +172,7 @@ class Access:
         """Tokens that the batch being applied has changed; None for a removed one."""
         self._touched: dict[int, User | None] = {}
         """Users that the batch being applied has changed; None for a removed one."""
-        self.changed = False
+        self.changed: bool = False
         """True if the batch being applied has changed a user, rule, token, the mode or the key."""
         self.users = SortedMap((user.name, user) for user in found.values())
         """Users by name."""
@@ -198,55 +202,45 @@ class Access:
 
     # -- commands, the lane of apply alone
 
-    def create_user(
-        self, stage: Stage, origin: Any, user_id: Any, name: Any, is_super: Any, enabled: Any, secret: Any, key: Any
-    ) -> CommandResult:
-        """Creates a user with the id `user_id`, to which its secret is bound. The result is `conflict` if that is not
-        the next free id, and `exists` if the name is taken; otherwise its value is the id."""
-        asked = _checked_origin(origin)
-        name = checked_user_name(name)
+    @applies(CreateUser)
+    def create_user(self, stage: Stage, command: CreateUser) -> CommandResult:
+        """Creates a user with an id to which its secret is bound. The result is `conflict` if that is not the next free
+        id, and `exists` if the name is taken; otherwise its value is the id."""
+        asked, user_id = command.origin, command.user_id
+        name = checked_user_name(command.name)
         if name in self._names:
             return CommandResult(False, "exists", f"user {name} exists already")
-        if checked_int(user_id, "id", 1, keys.U64_MAX) != self._next_id:
+        if user_id != self._next_id:
             return CommandResult(False, "conflict", f"the next user has the id {self._next_id}, not {user_id}")
         if len(self._ids) >= USERS_MAX:
             raise InvalidCommandError(f"a cluster has at most {USERS_MAX} users")
-        user = User(
-            user_id,
-            name,
-            checked_bool(is_super, "super"),
-            checked_bool(enabled, "enabled"),
-            _checked_secret(secret),
-            self._checked_key(key),
-            asked.now_ms,
-            0,
-        )
+        key = self._checked_key(command.key)
+        user = User(user_id, name, command.is_super, command.enabled, command.secret, key, asked.now_ms, 0)
         self._next_id += 1
         self._names[name] = user.id
         says = f"created, {_kind(user)}{'' if user.enabled else ', disabled'}"
         self._put(stage, asked, user, says)
         return done(user.id)
 
-    def change_user(self, stage: Stage, origin: Any, user_id: Any, changes: Any) -> CommandResult:
+    @applies(ChangeUser)
+    def change_user(self, stage: Stage, command: ChangeUser) -> CommandResult:
         """Changes `super`, `enabled` or `secret` ([bytes, key id]) of a user. From OWNERS_LEVEL on, its tokens end with
         the secret, except those whose labels `keep_tokens` lists. The result's value is True if anything changed."""
-        asked = _checked_origin(origin)
-        user = self._user(user_id)
+        asked, changes = command.origin, command.changes
+        user = self._ids.get(command.user_id)
         if user is None:
-            return not_found(f"no user with the id {user_id}")
+            return _no_user(command.user_id)
         ends_tokens = self._level() >= OWNERS_LEVEL
         known = {"super", "enabled", "secret"} | ({"keep_tokens"} if ends_tokens else set())
-        if type(changes) is not dict or not changes or not changes.keys() <= known:
+        if not changes or not changes.keys() <= known:
             raise InvalidCommandError(f"changes of a user are super, enabled and secret, not {changes!r:.200}")
-        kept_labels = _checked_labels(changes.get("keep_tokens", []))
+        kept_labels = converted(changes.get("keep_tokens", ()), Labels)
         is_super = checked_bool(changes.get("super", user.is_super), "super")
         enabled = checked_bool(changes.get("enabled", user.enabled), "enabled")
         after = replace(user, is_super=is_super, enabled=enabled)
         if "secret" in changes:
-            if type(changes["secret"]) is not list or len(changes["secret"]) != 2:
-                raise InvalidCommandError("a secret is [bytes, key]")
-            secret, key = changes["secret"]
-            after = replace(after, secret=_checked_secret(secret), key_id=self._checked_key(key))
+            secret, key = converted(changes["secret"], tuple[Secret, str])
+            after = replace(after, secret=secret, key_id=self._checked_key(key))
         if after == user:
             return done(False)
         if self._is_last_super(user) and not (is_super and enabled):
@@ -263,12 +257,13 @@ class Access:
         self._put(stage, asked, after, ", ".join(says))
         return done(True)
 
-    def remove_user(self, stage: Stage, origin: Any, user_id: Any) -> CommandResult:
+    @applies(RemoveUser)
+    def remove_user(self, stage: Stage, command: RemoveUser) -> CommandResult:
         """Removes a user, its rules and its tokens."""
-        asked = _checked_origin(origin)
-        user = self._user(user_id)
+        asked = command.origin
+        user = self._ids.get(command.user_id)
         if user is None:
-            return not_found(f"no user with the id {user_id}")
+            return _no_user(command.user_id)
         if self._is_last_super(user):
             return _last_super(user)
         del self._ids[user.id], self._names[user.name]
@@ -283,16 +278,15 @@ class Access:
         self._note(stage, asked, f"User:{user.name}", "removed")
         return done()
 
-    def set_rules(self, stage: Stage, origin: Any, user_id: Any, rules: Any) -> CommandResult:
+    @applies(SetRules)
+    def set_rules(self, stage: Stage, command: SetRules) -> CommandResult:
         """Adds rules to a user. A rule replaces the user's earlier one with the same policy and resource."""
-        asked = _checked_origin(origin)
-        user = self._user(user_id)
+        asked = command.origin
+        user = self._ids.get(command.user_id)
         if user is None:
-            return not_found(f"no user with the id {user_id}")
-        if type(rules) is not list or not rules or len(rules) > RULES_OF_USER_MAX:
-            raise InvalidCommandError(f"rules are a list of 1 to {RULES_OF_USER_MAX}")
+            return _no_user(command.user_id)
         known = {(rule.policy, rule.resource): rule for rule in user.rules}
-        wanted = {(rule.policy, rule.resource): rule for rule in map(parse_rule, rules)}
+        wanted = {(rule.policy, rule.resource): rule for rule in map(parse_rule, command.rules)}
         fresh = {place: rule for place, rule in wanted.items() if known.get(place) != rule}
         if len(known | fresh) > RULES_OF_USER_MAX:
             raise InvalidCommandError(f"a user has at most {RULES_OF_USER_MAX} rules: use prefixes")
@@ -304,15 +298,16 @@ class Access:
         self._put(stage, asked, replace(user, rules=_in_order([*(known | fresh).values()])), says)
         return done(True)
 
-    def remove_rules(self, stage: Stage, origin: Any, user_id: Any, policy: Any, resource: Any) -> CommandResult:
-        """Removes a user's rule with this policy and resource; all rules of the policy if `resource` is None; all rules
-        if both are None. The result's value is the number of removed rules."""
-        asked = _checked_origin(origin)
-        user = self._user(user_id)
+    @applies(RemoveRules)
+    def remove_rules(self, stage: Stage, command: RemoveRules) -> CommandResult:
+        """Removes a user's rule with this policy and resource; all rules of the policy if the resource is None; all
+        rules if both are None. The result's value is the number of removed rules."""
+        asked = command.origin
+        user = self._ids.get(command.user_id)
         if user is None:
-            return not_found(f"no user with the id {user_id}")
-        of = None if policy is None else Policy(checked_int(policy, "policy", min(Policy), max(Policy)))
-        what: Resource | None = None if resource is None else parse_resource(resource)
+            return _no_user(command.user_id)
+        of = None if command.policy is None else Policy(command.policy)
+        what: Resource | None = None if command.resource is None else parse_resource(command.resource)
         going = [rule for rule in user.rules if of in (None, rule.policy) and what in (None, rule.resource)]
         if not going:
             return not_found(f"user {user.name} has no such rule")
@@ -324,16 +319,15 @@ class Access:
         self._put(stage, asked, replace(user, rules=left), says)
         return done(len(going))
 
-    def put_token(
-        self, stage: Stage, origin: Any, user_id: Any, digest: Any, ends_ms: Any, label: Any
-    ) -> CommandResult:
+    @applies(PutToken)
+    def put_token(self, stage: Stage, command: PutToken) -> CommandResult:
         """Adds a token to a user. The log contains only the token's SHA-256."""
-        asked = _checked_origin(origin)
-        user = self._user(user_id)
+        asked, digest = command.origin, command.digest
+        user = self._ids.get(command.user_id)
         if user is None:
-            return not_found(f"no user with the id {user_id}")
-        token = Token(user.id, checked_int(ends_ms, "ends_ms", 0, keys.U64_MAX), _checked_text(label, "label"))
-        if self._token(_checked_digest(digest)) is not None:
+            return _no_user(command.user_id)
+        token = Token(user.id, command.ends_ms, command.label)
+        if self._token(digest) is not None:
             return CommandResult(False, "exists", "there is such a token already")
         if len(user.tokens) >= TOKENS_OF_USER_MAX:
             raise InvalidCommandError(f"a user has at most {TOKENS_OF_USER_MAX} tokens: remove some")
@@ -344,10 +338,11 @@ class Access:
         )
         return done()
 
-    def remove_token(self, stage: Stage, origin: Any, digest: Any) -> CommandResult:
+    @applies(RemoveToken)
+    def remove_token(self, stage: Stage, command: RemoveToken) -> CommandResult:
         """Removes the token with this SHA-256 from its user."""
-        asked = _checked_origin(origin)
-        token = self._token(_checked_digest(digest))
+        asked, digest = command.origin, command.digest
+        token = self._token(digest)
         if token is None:
             return not_found("no such token")
         user = self._ids[token.user_id]
@@ -356,10 +351,11 @@ class Access:
         self._put(stage, asked, replace(user, tokens=left), f"token {token.label!r} taken away")
         return done()
 
-    def set_mode(self, stage: Stage, origin: Any, mode: Any) -> CommandResult:
+    @applies(SetAuthMode)
+    def set_mode(self, stage: Stage, command: SetAuthMode) -> CommandResult:
         """Sets the effect of verdicts on requests. The mode `enforce` is refused without an enabled Super. The result's
         value is True if the mode changed."""
-        asked = _checked_origin(origin)
+        asked, mode = command.origin, command.mode
         if mode not in MODES:
             raise InvalidCommandError(f"the mode is {', '.join(MODES)}, not {mode!r:.100}")
         if mode == self._mode:
@@ -370,11 +366,11 @@ class Access:
         self._note(stage, asked, "auth.mode", f"{before.value} -> {self._mode.value}")
         return done(True)
 
-    def set_key(self, stage: Stage, origin: Any, key: Any) -> CommandResult:
+    @applies(SetAuthKey)
+    def set_key(self, stage: Stage, command: SetAuthKey) -> CommandResult:
         """Records the id of the key with which secrets are encrypted. Refused while any user's secret is encrypted with
         another key."""
-        asked = _checked_origin(origin)
-        key = _checked_text(key, "key")
+        asked, key = command.origin, command.key
         if key == self._key:
             return done(False)
         if self._ids:
@@ -383,11 +379,11 @@ class Access:
         self._note(stage, asked, "auth.key", f"the key is {key}")
         return done(True)
 
-    def rotate_key(self, stage: Stage, origin: Any, key: Any) -> CommandResult:
+    @applies(RotateAuthKey)
+    def rotate_key(self, stage: Stage, command: RotateAuthKey) -> CommandResult:
         """Records another key with which secrets are encrypted from now on. Secrets that the key before encrypted stay
         until `reseal`. The result's value is True if the key changed."""
-        asked = _checked_origin(origin)
-        key = _checked_text(key, "key")
+        asked, key = command.origin, command.key
         if key == self._key:
             return done(False)
         if not key or not self._key:
@@ -396,15 +392,16 @@ class Access:
         self._note(stage, asked, "auth.key", f"the key is {key} from now on")
         return done(True)
 
-    def reseal(self, stage: Stage, origin: Any, user_id: Any, before: Any, secret: Any, key: Any) -> CommandResult:
-        """Replaces the encrypted secret `before` of a user by the same secret, encrypted with the present key. The
-        result is `conflict` if the user has another secret by now."""
-        asked = _checked_origin(origin)
-        user = self._user(user_id)
+    @applies(ResealUser)
+    def reseal(self, stage: Stage, command: ResealUser) -> CommandResult:
+        """Replaces the encrypted secret of a user by the same secret, encrypted with the present key. The result is
+        `conflict` if the user has another secret by now."""
+        asked = command.origin
+        user = self._ids.get(command.user_id)
         if user is None:
-            return not_found(f"no user with the id {user_id}")
-        after = replace(user, secret=_checked_secret(secret), key_id=self._checked_key(key))
-        if user.secret != _checked_secret(before):
+            return _no_user(command.user_id)
+        after = replace(user, secret=command.secret, key_id=self._checked_key(command.key))
+        if user.secret != command.before:
             return CommandResult(False, "conflict", f"user {user.name} has another secret by now")
         self._put(stage, asked, after, f"secret encrypted with the key {after.key_id}")
         return done()
@@ -448,9 +445,6 @@ class Access:
 
     def _keys_in_use(self) -> frozenset[str]:
         return frozenset([key for key, users in self._under.items() if users] + ([self._key] if self._key else []))
-
-    def _user(self, user_id: Any) -> User | None:
-        return self._ids.get(checked_int(user_id, "id", 1, keys.U64_MAX))
 
     def _token(self, digest: bytes) -> Token | None:
         return self._tokens[digest] if digest in self._tokens else self.tokens.get(digest)
@@ -514,7 +508,7 @@ class Access:
         stage.put(META, keys.audit_kept_key(user, of_user), keys.U64.pack(number))
         return True
 
-    def _checked_key(self, key: Any) -> str:
+    def _checked_key(self, key: str) -> str:
         if key != self._key or not self._key:
             known = self._key or "(none yet)"
             raise InvalidCommandError(f"secrets are encrypted with the key {known}, not {key!r:.80}")
@@ -527,19 +521,17 @@ def _audit_count(stage: Stage, user: str) -> int:
     return count
 
 
-def _checked_labels(labels: Any) -> frozenset[str]:
-    if type(labels) is not list or len(labels) > TOKENS_OF_USER_MAX:
-        raise InvalidCommandError(f"the labels of tokens to keep are a list of at most {TOKENS_OF_USER_MAX}")
-    return frozenset([_checked_text(label, "label") for label in labels])
+def _no_user(user_id: int) -> CommandResult:
+    return not_found(f"no user with the id {user_id}")
 
 
-def checked_user_name(name: Any) -> str:
+def checked_user_name(name: str) -> str:
     """Returns `name` if it is a valid user name. Raises InvalidCommandError."""
-    if not NAME.fullmatch(checked_str(name, "user name")):
+    if not NAME.fullmatch(name):
         raise InvalidCommandError(
             f"a user name has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit, not {name!r:.100}"
         )
-    return str(name)
+    return name
 
 
 def _kind(user: User) -> str:
@@ -564,33 +556,6 @@ def _in_order(rules: list[Rule]) -> tuple[Rule, ...]:
 
 def _rule_key(user_id: int, rule: Rule) -> bytes:
     return keys.rule_key(user_id, rule.policy, str(rule.resource))
-
-
-def _checked_origin(origin: Any) -> Origin:
-    if type(origin) is not list or len(origin) != 3:
-        raise InvalidCommandError(f"an origin is [now_ms, user, address], not {origin!r:.200}")
-    now_ms, user, address = origin
-    now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
-    return Origin(now_ms, _checked_text(user, "user"), _checked_text(address, "address"))
-
-
-def _checked_text(text: Any, what: str) -> str:
-    checked = checked_str(text, what)
-    if len(checked) > TEXT_LENGTH_MAX:
-        raise InvalidCommandError(f"{what} has {len(checked)} characters, {TEXT_LENGTH_MAX} are allowed")
-    return checked
-
-
-def _checked_secret(secret: Any) -> bytes:
-    if type(secret) is not bytes or not 0 < len(secret) <= SECRET_BYTES_MAX:
-        raise InvalidCommandError(f"an encrypted secret has 1 to {SECRET_BYTES_MAX} bytes")
-    return secret
-
-
-def _checked_digest(digest: Any) -> bytes:
-    if type(digest) is not bytes or len(digest) != DIGEST_BYTES:
-        raise InvalidCommandError(f"the digest of a token has {DIGEST_BYTES} bytes")
-    return digest
 
 
 def _pack_user(user: User) -> bytes:

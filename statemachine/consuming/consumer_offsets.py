@@ -3,30 +3,44 @@ row; all of them are also in memory."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
-from statemachine.consuming.groups import check_group_name
-from statemachine.consuming.offset_resets import OFFSET_MAX, OffsetResets
+from statemachine.commands import U32, U63, U64, Command, CommandResult, done, not_found
+from statemachine.consuming.groups import GroupName, Groups
+from statemachine.consuming.offset_resets import OffsetResets, ResetRows
 from statemachine.consuming.queue_rows import Queue, QueueRows
+from statemachine.family import applies
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, OFFSETS
 from statemachine.rows.write_batch import Stage
 from statemachine.topics import Topics
 
+Commit = tuple[GroupName, U32, U32, U63]
+"""A committed offset: (group, topic_id, queue_id, offset)."""
 
-class _Commit(NamedTuple):
+
+class CommitOffsets(Command, tag="commit_offsets", frozen=True):
+    """Sets committed offsets of consumer groups. The last value of a queue wins, also backwards: RocketMQ allows it."""
+
+    rows: Sequence[Commit]
+
+
+class ResetOffsets(Command, tag="reset_offsets", frozen=True):
+    """Moves committed offsets of a group. The group's commits of these queues are left out until its consumer is
+    told."""
+
     group: str
-    topic_id: int
-    queue_id: int
-    offset: int
+    now_ms: U64
+    """Log time of the proposal."""
+    rows: ResetRows
 
 
 class ConsumerOffsets(QueueRows[int]):
     """The committed offsets of all consumer groups, by group and queue."""
 
-    def __init__(self, kv: KV, removals: Removals) -> None:
+    def __init__(self, kv: KV, removals: Removals, topics: Topics, groups: Groups, resets: OffsetResets) -> None:
+        self._topics, self._groups, self._resets = topics, groups, resets
         super().__init__(kv, OFFSETS, lambda row: int(keys.U64.unpack(row)[0]), removals)
 
     def get(self, group: str, topic_id: int, queue_id: int) -> int | None:
@@ -40,33 +54,31 @@ class ConsumerOffsets(QueueRows[int]):
         ascending."""
         return sorted([(*queue, offset) for queue, offset in self.of_group(group).items()])
 
-    def commit(self, stage: Stage, rows: Any, topics: Topics, resets: OffsetResets) -> CommandResult:
+    @applies(CommitOffsets)
+    def commit(self, stage: Stage, command: CommitOffsets) -> CommandResult:
         """Stores the committed offsets, also lower ones than before. The result's value is the number of stored
         offsets. Offsets of deleted topics are left out (result not_found), because nothing would ever remove them.
         Offsets of queues that were reset are left out until their consumers know of the reset (result reset)."""
-        if type(rows) is not list:
-            raise InvalidCommandError(f"offsets must be a list, not {rows!r}")
-        commits = [_check_row(row) for row in rows]
-        known = [commit for commit in commits if topics.exists(commit.topic_id)]
-        kept = [commit for commit in known if not resets.covers(commit.group, (commit.topic_id, commit.queue_id))]
+        exists, covers = self._topics.exists, self._resets.covers
+        known = [commit for commit in command.rows if exists(commit[1])]
+        kept = [commit for commit in known if not covers(commit[0], (commit[1], commit[2]))]
         for group, topic_id, queue_id, offset in kept:
             self.put(stage, group, (topic_id, queue_id), offset)
-        if len(known) < len(commits):
+        if len(known) < len(command.rows):
             return CommandResult(False, "not_found", len(kept))
         return done(len(kept)) if len(kept) == len(known) else CommandResult(True, "reset", len(kept))
+
+    @applies(ResetOffsets)
+    def reset(self, stage: Stage, command: ResetOffsets) -> CommandResult:
+        """Moves the offsets of those queues that exist. The result's value is their number."""
+        group = command.group
+        if not self._groups.exists(group):
+            return not_found(f"no group {group!r}")
+        offsets = self._resets.reset(stage, group, command.now_ms, command.rows)
+        for queue, offset in offsets.items():
+            self.put(stage, group, queue, offset)
+        return done(len(offsets))
 
     def put(self, stage: Stage, group: str, queue: Queue, offset: int) -> None:
         """Stores a group's offset of one queue, which must exist."""
         self._put(stage, group, queue, offset, keys.U64.pack(offset))
-
-
-def _check_row(row: Any) -> _Commit:
-    if type(row) is not list or len(row) != 4:
-        raise InvalidCommandError(f"an offset is [group, topic_id, queue_id, offset], not {row!r}")
-    group, topic_id, queue_id, offset = row
-    return _Commit(
-        check_group_name(group),
-        checked_int(topic_id, "topic_id", 0, keys.U32_MAX),
-        checked_int(queue_id, "queue_id", 0, keys.U32_MAX),
-        checked_int(offset, "offset", 0, OFFSET_MAX),
-    )

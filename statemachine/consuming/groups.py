@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
+from msgspec import Meta
 
+from raftlog.format_versions import BASELINE
 from statemachine.commands import (
+    I64,
+    NAME,
+    SETTINGS_LEVEL,
+    Command,
     CommandResult,
-    InvalidCommandError,
+    check_fields,
     checked_bool,
-    checked_fields,
     checked_int,
     checked_name,
     checked_str,
@@ -20,6 +25,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
+from statemachine.family import Family, applies
 from statemachine.rows import keys
 from statemachine.rows.kv import GROUPS, KV
 from statemachine.rows.sorted_map import SortedMap
@@ -27,8 +33,25 @@ from statemachine.rows.write_batch import Stage
 
 NAME_LENGTH_MAX = 120
 """The most characters of a group's name, so that %RETRY%group is a topic name of at most 127 characters."""
+GroupName = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX, pattern=rf"^{NAME.pattern}\Z")]
+"""A valid name of a group."""
+Subscription = tuple[str, str, str, I64]
+"""A subscription: (topic, expression_type, sub_string, sub_version)."""
 
-_I64 = (-(2**63), 2**63 - 1)
+
+class PutGroup(Command, tag="put_group", frozen=True):
+    """Creates a consumer group, or changes the named fields of an existing one unless `if_absent` is set."""
+
+    config: Mapping[str, object]
+    """The name, and fields of `GroupConfig`. From level 13 on `consume_broadcast_enable` counts."""
+    if_absent: bool
+
+
+class Subscribe(Command, tag="subscribe", frozen=True):
+    """Replaces a group's subscriptions."""
+
+    group: str
+    subscriptions: Sequence[Subscription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +100,7 @@ def check_group_name(name: Any) -> str:
     return checked_name(name, "group name", NAME_LENGTH_MAX)
 
 
-def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig:
+def check_group_config(base: GroupConfig, config: Mapping[str, object]) -> GroupConfig:
     """Returns `base` with the fields in `config` set, after checking them. Raises InvalidCommandError, which names the
     field."""
     changes: dict[str, Any] = {}
@@ -94,13 +117,15 @@ def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig
     return replace(base, **changes)
 
 
-class Groups:
+class Groups(Family):
     """All consumer groups. Any thread may read `by_name` at any time. The changes of a batch of entries appear there
     once it is written."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
+        """`level` returns the level of the cluster at the command that is being applied."""
+        self._level = level
         rows = kv.scan(GROUPS, keys.FIRST, keys.LAST)
-        self._changed: dict[str, GroupConfig | None] = {}
+        self.changed: dict[str, GroupConfig | None] = {}
         """Groups that the batch being applied has changed; None for a deleted one."""
         self.by_name = SortedMap((key.decode("ascii"), _unpack_row(key, value)) for key, value in rows)
 
@@ -108,41 +133,43 @@ class Groups:
         """Returns True if the group exists, with the changes of the batch being applied (apply thread only)."""
         return self._current(name) is not None
 
-    def put(self, stage: Stage, config: Any, if_absent: Any, *, broadcasts_count: bool = True) -> CommandResult:
-        """Creates the group, or updates the given fields of an existing one. The result's value is its GroupConfig.
-        `broadcasts_count`: False before the cluster has level 13."""
-        config = checked_fields(config, frozenset(_CONFIG_FIELDS))
+    @applies(PutGroup)
+    def put(self, stage: Stage, command: PutGroup) -> CommandResult:
+        """Creates the group, or updates the given fields of an existing one. The result's value is its GroupConfig."""
+        config = command.config
+        check_fields(config, frozenset(_CONFIG_FIELDS))
         name = check_group_name(config.get("name"))
         existing = self._current(name)
         group = check_group_config(existing or GroupConfig(name), config)
-        if checked_bool(if_absent, "if_absent") and existing is not None:
+        if command.if_absent and existing is not None:
             return CommandResult(True, "exists", existing)
-        if broadcasts_count and "consume_broadcast_enable" in config:
+        if self._level() >= SETTINGS_LEVEL and "consume_broadcast_enable" in config:
             group = replace(group, refuses_broadcasts=not group.consume_broadcast_enable)
         return done(self._store(stage, group))
 
-    def subscribe(self, stage: Stage, name: Any, subscriptions: Any) -> CommandResult:
+    @applies(Subscribe)
+    def subscribe(self, stage: Stage, command: Subscribe) -> CommandResult:
         """Replaces the group's subscriptions. The result's value is its GroupConfig."""
-        parsed = _check_subscriptions(subscriptions)
-        group = self._current(checked_str(name, "group name"))
+        group = self._current(command.group)
         if group is None:
-            return not_found(f"no group {name!r}")
-        return done(self._store(stage, replace(group, subscriptions=parsed)))
+            return not_found(f"no group {command.group!r}")
+        subscriptions = {topic: (kind, text, version) for topic, kind, text, version in command.subscriptions}
+        return done(self._store(stage, replace(group, subscriptions=dict(sorted(subscriptions.items())))))
 
-    def delete(self, stage: Stage, name: Any) -> CommandResult:
+    def delete(self, stage: Stage, name: str) -> CommandResult:
         """Deletes the group's configuration; the caller removes its offsets. The result's value is its last
         GroupConfig."""
-        group = self._current(checked_str(name, "group name"))
+        group = self._current(name)
         if group is None:
             return not_found(f"no group {name!r}")
-        self._changed[group.name] = None
+        self.changed[group.name] = None
         stage.delete(GROUPS, group.name.encode("ascii"))
         return done(group)
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
-        if self._changed:
-            changed, self._changed = self._changed, {}
+        if self.changed:
+            changed, self.changed = self.changed, {}
             for name, group in changed.items():
                 if group is not None:
                     self.by_name.put(name, group)
@@ -151,28 +178,12 @@ class Groups:
 
     def _current(self, name: str) -> GroupConfig | None:
         """Returns the group, with the changes of the batch being applied."""
-        return self._changed[name] if name in self._changed else self.by_name.get(name)
+        return self.changed[name] if name in self.changed else self.by_name.get(name)
 
     def _store(self, stage: Stage, group: GroupConfig) -> GroupConfig:
-        self._changed[group.name] = group
+        self.changed[group.name] = group
         stage.put(GROUPS, group.name.encode("ascii"), _pack_row(group))
         return group
-
-
-def _check_subscriptions(rows: Any) -> dict[str, tuple[str, str, int]]:
-    if type(rows) is not list:
-        raise InvalidCommandError(f"subscriptions must be a list, not {rows!r}")
-    parsed = {}
-    for row in rows:
-        if type(row) is not list or len(row) != 4:
-            raise InvalidCommandError(f"a subscription is [topic, expression_type, sub_string, version], not {row!r}")
-        topic, kind, expression, version = row
-        parsed[checked_str(topic, "topic")] = (
-            checked_str(kind, "expression_type"),
-            checked_str(expression, "sub_string"),
-            checked_int(version, "sub_version", *_I64),
-        )
-    return dict(sorted(parsed.items()))
 
 
 def _pack_row(group: GroupConfig) -> bytes:

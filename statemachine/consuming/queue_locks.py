@@ -12,11 +12,27 @@ lock, unless the holder gave it up, or its group or topic was deleted.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Annotated, ClassVar, NamedTuple
 
-from statemachine.commands import NO_OWNER, CommandResult, InvalidCommandError, checked_int, checked_str, done, is_same
-from statemachine.consuming.groups import check_group_name
+from msgspec import Meta
+
+from statemachine.commands import (
+    NO_OWNER,
+    OWNERS_LEVEL,
+    U32,
+    U64,
+    Command,
+    CommandResult,
+    InvalidCommandError,
+    NumberFrom1,
+    done,
+    is_same,
+    not_found,
+)
+from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.queue_rows import Queue, QueueRows
+from statemachine.family import applies
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, LOCKS
@@ -26,6 +42,50 @@ from statemachine.topics import Topics
 CLIENT_LENGTH_MAX = 512
 QUEUES_MAX = 4096
 """The most queues that one command may lock or unlock."""
+
+ClientId = Annotated[str, Meta(min_length=1, max_length=CLIENT_LENGTH_MAX)]
+QueueList = Annotated[Sequence[tuple[U32, U32]], Meta(max_length=QUEUES_MAX)]
+"""Queues: [(topic_id, queue_id), ...]."""
+
+
+class LockQueues(Command, tag="lock_queues", frozen=True):
+    """Asks for the locks of queues until some log time. `now_ms` is the log time of the proposal."""
+
+    group: str
+    client_id: ClientId
+    now_ms: U64
+    expires_ms: U64
+    queues: QueueList
+
+
+class LockQueuesOf(Command, tag="lock_queues_of", frozen=True):
+    """The same as `LockQueues`, for the client of a proven user."""
+
+    LEVEL: ClassVar[int] = OWNERS_LEVEL
+    user: NumberFrom1
+    group: str
+    client_id: ClientId
+    now_ms: U64
+    expires_ms: U64
+    queues: QueueList
+
+
+class UnlockQueues(Command, tag="unlock_queues", frozen=True):
+    """Gives up a client's locks of these queues; None stands for all that the client holds in the group."""
+
+    group: GroupName
+    client_id: ClientId
+    queues: QueueList | None
+
+
+class UnlockQueuesOf(Command, tag="unlock_queues_of", frozen=True):
+    """The same as `UnlockQueues`, for the client of a proven user."""
+
+    LEVEL: ClassVar[int] = OWNERS_LEVEL
+    user: NumberFrom1
+    group: GroupName
+    client_id: ClientId
+    queues: QueueList | None
 
 
 class QueueLock(NamedTuple):
@@ -48,41 +108,52 @@ class QueueLock(NamedTuple):
 class QueueLocks(QueueRows[QueueLock]):
     """The queue locks of all groups, by group and queue."""
 
-    def __init__(self, kv: KV, removals: Removals) -> None:
+    def __init__(self, kv: KV, removals: Removals, topics: Topics, groups: Groups) -> None:
+        self._topics, self._groups = topics, groups
         super().__init__(kv, LOCKS, _decode, removals)
 
-    def lock(
-        self,
-        stage: Stage,
-        group: Any,
-        client_id: Any,
-        now_ms: Any,
-        expires_ms: Any,
-        queues: Any,
-        topics: Topics,
-        user: int = NO_OWNER,
-    ) -> CommandResult:
+    @applies(LockQueues)
+    def lock(self, stage: Stage, command: LockQueues) -> CommandResult:
         """Grants the client the locks of those queues that no other client holds. The result's value lists the queues
         that the client now holds, [[topic_id, queue_id], ...]. Expired locks that nobody takes are removed by
         `expire_slice`."""
-        group, client_id = check_group_name(group), _check_client(client_id)
-        now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
-        expires_ms = checked_int(expires_ms, "expires_ms", now_ms, keys.U64_MAX)
+        return self._lock(stage, command, NO_OWNER)
+
+    @applies(LockQueuesOf)
+    def lock_of(self, stage: Stage, command: LockQueuesOf) -> CommandResult:
+        """Does the same for the client of a proven user."""
+        return self._lock(stage, command, command.user)
+
+    @applies(UnlockQueues)
+    def unlock(self, stage: Stage, command: UnlockQueues) -> CommandResult:
+        """Gives up the client's locks of these queues. Locks of other clients stay. The result's value is the number of
+        locks given up."""
+        return self._unlock(stage, command, NO_OWNER)
+
+    @applies(UnlockQueuesOf)
+    def unlock_of(self, stage: Stage, command: UnlockQueuesOf) -> CommandResult:
+        """Does the same for the client of a proven user."""
+        return self._unlock(stage, command, command.user)
+
+    def _lock(self, stage: Stage, command: LockQueues | LockQueuesOf, user: int) -> CommandResult:
+        group, client_id, now_ms, expires_ms = command.group, command.client_id, command.now_ms, command.expires_ms
+        if not self._groups.exists(group):
+            return not_found(f"no group {group!r}")
+        if expires_ms < now_ms:
+            raise InvalidCommandError(f"a lock until {expires_ms} has expired at {now_ms}")
         granted = []
-        for queue in _check_queues(queues):
+        for queue in dict.fromkeys(command.queues):
             held = self._value(group, queue)
-            if topics.has_queue(*queue) and (held is None or held.is_free_for(client_id, user, now_ms)):
+            if self._topics.has_queue(*queue) and (held is None or held.is_free_for(client_id, user, now_ms)):
                 granted.append(queue)
         for queue in granted:
             lock = QueueLock(client_id, expires_ms, user)
             self._put(stage, group, queue, lock, _encode(lock))
         return done([list(queue) for queue in granted])
 
-    def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any, user: int = NO_OWNER) -> CommandResult:
-        """Gives up the client's locks of these queues; all of its locks in the group if `queues` is None. Locks of
-        other clients stay. The result's value is the number of locks given up."""
-        group, client_id = check_group_name(group), _check_client(client_id)
-        wanted = self._all(group) if queues is None else _check_queues(queues)
+    def _unlock(self, stage: Stage, command: UnlockQueues | UnlockQueuesOf, user: int) -> CommandResult:
+        group, client_id = command.group, command.client_id
+        wanted: Iterable[Queue] = self._all(group) if command.queues is None else command.queues
         mine = set()
         for queue in wanted:
             held = self._value(group, queue)
@@ -121,28 +192,3 @@ def _decode(row: bytes) -> QueueLock:
     if row[8:9] == _OWNED:
         return QueueLock(row[17:].decode(), expires_ms, keys.U64.unpack_from(row, 9)[0])
     return QueueLock(row[8:].decode(), expires_ms)
-
-
-def checked_user(user: Any) -> int:
-    """Returns the id of a user in a command. Raises InvalidCommandError."""
-    return checked_int(user, "user", NO_OWNER + 1, keys.U64_MAX)
-
-
-def _check_client(client_id: Any) -> str:
-    client = checked_str(client_id, "client_id")
-    if not 0 < len(client) <= CLIENT_LENGTH_MAX:
-        raise InvalidCommandError(f"a client id has 1 to {CLIENT_LENGTH_MAX} characters, not {len(client)}")
-    return client
-
-
-def _check_queues(queues: Any) -> list[Queue]:
-    """Returns the queues of a command, [[topic_id, queue_id], ...], each once, in their order. Raises
-    InvalidCommandError."""
-    if type(queues) is not list or len(queues) > QUEUES_MAX:
-        raise InvalidCommandError(f"queues must be a list of at most {QUEUES_MAX}")
-    found: dict[Queue, None] = {}
-    for row in queues:
-        if type(row) is not list or len(row) != 2:
-            raise InvalidCommandError(f"a queue is [topic_id, queue_id], not {row!r}")
-        found[checked_int(row[0], "topic_id", 0, keys.U32_MAX), checked_int(row[1], "queue_id", 0, keys.U32_MAX)] = None
-    return list(found)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
+from statemachine.family import Family
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
@@ -66,7 +67,7 @@ class _Change(Generic[Value]):
         """All of the group's values, by queue id, of each topic that the batch touched."""
 
 
-class QueueRows(Generic[Value]):
+class QueueRows(Family, Generic[Value]):
     """A value for each queue of each group. The map for a group's topic is replaced and never changed, so any thread
     may read it at any time. The changes of a batch of entries appear once it is written."""
 

@@ -13,16 +13,42 @@ the message is carried forward (docs/adr/0054), that is, stored again at a later
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
-from typing import Any, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
+from msgspec import Meta
+
+from statemachine.commands import OWNERS_LEVEL, U64, Command, CommandResult, NumberFrom1, done
+from statemachine.family import Family, applies
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TRANS
 from statemachine.rows.write_batch import Stage
+
+Positions = Annotated[Sequence[U64], Meta(min_length=1)]
+"""The positions at which half messages were first stored."""
+
+
+class EndHalves(Command, tag="end_halves", frozen=True):
+    """Ends the transactions of these half messages; in the entry of the copy, if the transaction is committed."""
+
+    positions: Positions
+
+
+class CheckHalves(Command, tag="check_halves", frozen=True):
+    """Tells that producers are asked for the outcome of these transactions now, and again at `next_ms` of log time."""
+
+    next_ms: U64
+    positions: Positions
+
+
+class OwnHalves(Command, tag="own_halves", frozen=True):
+    """Records the users who sent half messages of the same entry: [(position, user id), ...]."""
+
+    LEVEL: ClassVar[int] = OWNERS_LEVEL
+    owners: Sequence[tuple[U64, NumberFrom1]]
 
 
 class HalfMessage(NamedTuple):
@@ -63,7 +89,7 @@ class Pending(NamedTuple):
     bytes: int
 
 
-class HalfMessages:
+class HalfMessages(Family):
     """All open half messages, as rows of the family `trans`. Any thread may use `pending`, `check_ms` and the reads up
     to `lowest_position`: they show what is written."""
 
@@ -144,17 +170,12 @@ class HalfMessages:
         self._note_check(check_ms)
         self._count(stage, count, size_all)
 
-    def own(self, stage: Stage, rows: Any) -> CommandResult:
-        """Records the users who sent half messages of the same entry, [[position, user id], ...]. The result's value is
-        their number."""
-        if type(rows) is not list or not all(type(row) is list and len(row) == 2 for row in rows):
-            raise InvalidCommandError(f"owners must be a list of [position, user id], not {rows!r:.200}")
-        for position, user in rows:
-            checked_int(position, "position", 0, keys.U64_MAX)
-            checked_int(user, "user id", 1, keys.U64_MAX)
-        for position, user in rows:
+    @applies(OwnHalves)
+    def own(self, stage: Stage, command: OwnHalves) -> CommandResult:
+        """Records the users who sent half messages. The result's value is their number."""
+        for position, user in command.owners:
             stage.put(TRANS, keys.half_owner_key(position), keys.U64.pack(user))
-        return done(len(rows))
+        return done(len(command.owners))
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
         """Records the new position of the half message `name`, which was carried forward; `items` is one item. Changes
@@ -171,10 +192,11 @@ class HalfMessages:
         self._put(stage, half._replace(size=size, crc32c=crc32c, moved_to=place))
         self._count(stage, 0, size - half.size)
 
-    def end(self, stage: Stage, positions: Any) -> CommandResult:
+    @applies(EndHalves)
+    def end(self, stage: Stage, command: EndHalves) -> CommandResult:
         """Ends the transactions of these half messages. The result's value is the number of those that were open."""
         ended = 0
-        for position in _check_positions(positions):
+        for position in command.positions:
             half = self._staged_half(stage, position)
             if half is None:
                 continue
@@ -184,12 +206,12 @@ class HalfMessages:
             ended += 1
         return done(ended)
 
-    def check(self, stage: Stage, next_ms: Any, positions: Any) -> CommandResult:
-        """Counts a check of these half messages, and sets `next_ms` as the time of the next one. The result's value
-        lists the positions of those that are open."""
-        next_ms = checked_int(next_ms, "next_ms", 0, keys.U64_MAX)
-        asked = []
-        for position in _check_positions(positions):
+    @applies(CheckHalves)
+    def check(self, stage: Stage, command: CheckHalves) -> CommandResult:
+        """Counts a check of these half messages, and sets the time of the next one. The result's value lists the
+        positions of those that are open."""
+        next_ms, asked = command.next_ms, []
+        for position in command.positions:
             half = self._staged_half(stage, position)
             if half is None:
                 continue
@@ -254,13 +276,3 @@ class HalfMessages:
 def _half(name: int, row: bytes) -> HalfMessage:
     half = HalfMessage(name, *keys.HALF.unpack_from(row))
     return half if len(row) == keys.HALF.size else half._replace(moved_to=keys.U64.unpack_from(row, keys.HALF.size)[0])
-
-
-def _check_positions(positions: Any) -> Iterator[int]:
-    """Returns the positions named in a command. Raises InvalidCommandError, before anything changes, if one is not a
-    position."""
-    if type(positions) is not list or not positions:
-        raise InvalidCommandError(f"positions must be a list of at least one, not {positions!r}")
-    for position in positions:
-        checked_int(position, "position", 0, keys.U64_MAX)
-    return iter(positions)

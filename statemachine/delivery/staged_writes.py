@@ -12,12 +12,15 @@ name, the committed numbers rise. A commit or an attempt that is repeated theref
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done, not_found
+from msgspec import Meta
+
+from statemachine.commands import U63, Command, CommandResult, InvalidCommandError, done, not_found
+from statemachine.family import Family, applies
 from statemachine.removals import Done, Losers, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TRANS
@@ -38,6 +41,41 @@ LOSERS_AT_ONCE = 16
 COMMITTED, INCOMPLETE, FULL = "committed", "incomplete", "full"
 """Codes of command results: the write was committed before; an attempt is missing or incomplete; there are too many
 attempts."""
+
+WriteName = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+"""The name of a write."""
+
+
+class OpenAttempt(Command, tag="open_attempt", frozen=True):
+    """Opens an attempt at a write."""
+
+    name: WriteName
+    write: U63
+    now_ms: U63
+    """Log time of the proposal."""
+
+
+class CommitWrite(Command, tag="commit_write", frozen=True):
+    """Commits a write with the winning attempts: [(attempt, number of its messages), ...]. The other attempts at the
+    write, and at earlier ones of the name, are discarded."""
+
+    name: WriteName
+    write: U63
+    now_ms: U63
+    """Log time of the proposal."""
+    winners: Sequence[tuple[U63, U63]]
+
+
+class DiscardAttempts(Command, tag="discard_attempts", frozen=True):
+    """Discards those of these attempts that are open."""
+
+    attempts: Sequence[U63]
+
+
+class ForgetWrite(Command, tag="forget_write", frozen=True):
+    """Forgets that a write of the name was committed."""
+
+    name: WriteName
 
 
 class AttemptState(IntEnum):
@@ -86,7 +124,7 @@ class CommittedWrite(NamedTuple):
     """Log time of the commit."""
 
 
-class StagedWrites:
+class StagedWrites(Family):
     """All attempts and committed writes, as rows "a", "w" and "b" of the family `trans`. Any thread may use the members
     up to `committed_writes`."""
 
@@ -143,9 +181,10 @@ class StagedWrites:
 
     # -- apply
 
-    def open(self, stage: Stage, name: Any, write: Any, now_ms: Any) -> CommandResult:
+    @applies(OpenAttempt)
+    def open(self, stage: Stage, command: OpenAttempt) -> CommandResult:
         """Opens a new attempt at the write. The result's value is the attempt's number."""
-        name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
+        name, write, now_ms = command.name, command.write, command.now_ms
         before = self._committed(stage, name)
         if before is not None and write <= before.write:
             return CommandResult(False, COMMITTED, before.write)
@@ -189,12 +228,14 @@ class StagedWrites:
             else:
                 self._drop(stage, left)
 
-    def commit(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any) -> CommandResult:
-        """Commits the write with these winning attempts, [[number, count], ...]. A write that is not newer than the
-        last committed one of its name is refused with that one's number: no attempt at it is open. Slices discard the
-        other attempts if there are many. The result's value is the number of messages that the write brings."""
-        name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
-        counts = _checked_winners(winners)
+    @applies(CommitWrite)
+    def commit(self, stage: Stage, command: CommitWrite) -> CommandResult:
+        """Commits the write with its winning attempts. A write that is not newer than the last committed one of its
+        name is refused with that one's number: no attempt at it is open. Slices discard the other attempts if there are
+        many. The result's value is the number of messages that the write brings."""
+        name, write, counts = command.name, command.write, dict(command.winners)
+        if len(counts) < len(command.winners):
+            raise InvalidCommandError("an attempt is named twice")
         before = self._committed(stage, name)
         if before is not None and write <= before.write:
             return CommandResult(False, COMMITTED, before.write)
@@ -209,19 +250,18 @@ class StagedWrites:
         else:
             self._discard_open(stage, name, write)
         total = sum(counts.values())
-        stage.put(TRANS, keys.write_key(name), keys.WRITE.pack(write, total, now_ms))
+        stage.put(TRANS, keys.write_key(name), keys.WRITE.pack(write, total, command.now_ms))
         return done(total)
 
-    def discard(self, stage: Stage, numbers: Any) -> CommandResult:
+    @applies(DiscardAttempts)
+    def discard(self, stage: Stage, command: DiscardAttempts) -> CommandResult:
         """Discards those of these attempts that are open. The result's value is the number of discarded attempts."""
-        if type(numbers) is not list:
-            raise InvalidCommandError(f"attempts must be a list, not {numbers!r}")
-        checked = [_checked_u63(number, "attempt") for number in numbers]
-        return done(sum([self._end(stage, number, AttemptState.DISCARDED) for number in checked]))
+        return done(sum([self._end(stage, number, AttemptState.DISCARDED) for number in command.attempts]))
 
-    def forget(self, stage: Stage, name: Any) -> CommandResult:
+    @applies(ForgetWrite)
+    def forget(self, stage: Stage, command: ForgetWrite) -> CommandResult:
         """Removes the record of the name's committed write, so that the name may be used anew, from any number."""
-        name = _checked_name(name)
+        name = command.name
         before = self._committed(stage, name)
         if before is None:
             return not_found(f"no committed write {name!r}")
@@ -340,34 +380,3 @@ def _attempt(key: bytes, row: bytes) -> Attempt:
     number = keys.attempt_number(key)
     name = row[keys.ATTEMPT.size :].decode()
     return Attempt(number, AttemptState(state), write, count, left, size, opened_ms, staged_ms, name)
-
-
-def _checked_name(value: Any) -> str:
-    name = checked_str(value, "name")
-    if not 0 < len(name) <= NAME_MAX:
-        raise InvalidCommandError(f"the name of a write has 1 to {NAME_MAX} characters, not {len(name)}")
-    return name
-
-
-def _checked_u63(value: Any, what: str) -> int:
-    return checked_int(value, what, 0, STAGED_DUE - 1)
-
-
-def _checked_winners(value: Any) -> dict[int, int]:
-    """Returns the attempts that a commit names: number -> messages. Raises InvalidCommandError before anything
-    changes."""
-    if type(value) is not list:
-        raise InvalidCommandError(f"winners must be a list, not {value!r}")
-    found: dict[int, int] = {}
-    for pair in _pairs(value):
-        if pair[0] in found:
-            raise InvalidCommandError(f"attempt {pair[0]} is named twice")
-        found[pair[0]] = pair[1]
-    return found
-
-
-def _pairs(value: list[Any]) -> Iterator[tuple[int, int]]:
-    for pair in value:
-        if type(pair) is not list or len(pair) != 2:
-            raise InvalidCommandError(f"a winner is [attempt, count], not {pair!r}")
-        yield _checked_u63(pair[0], "attempt"), _checked_u63(pair[1], "count")

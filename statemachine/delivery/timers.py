@@ -20,14 +20,17 @@ Staged messages (staged_writes.py) are rows here as well, behind all others: the
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from raftlog.errors import InvariantViolationError
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done, not_found
+from statemachine.commands import U63, U64, Command, CommandResult, done, not_found
 from statemachine.delivery.staged_writes import STAGED_DUE, AttemptState, StagedWrites, attempt_of
+from statemachine.family import Family, applies
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
@@ -45,14 +48,40 @@ EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
 """The bytes of log that a search for the lowest position covers in one step, and the most steps of one search. Together
 they pass that many bytes of removed messages in a few milliseconds."""
 
-TimerName = tuple[int, int]
+TimerName = tuple[U64, U64]
 """The name of a row of scheduled messages: (due_ms, position). Names sort in the order of delivery."""
 _NO_ROW: TimerName = (NEVER, keys.U64_MAX)
 _TIMES_END = keys.timer_due_end(STAGED_DUE - 1)
 """A key above the keys of all rows with a due time, and below those of staged messages."""
-
-
 _MOVED = struct.Struct(">QB")
+
+
+class DeliverTimers(Command, tag="deliver_timers", frozen=True):
+    """Removes rows of scheduled messages whose copies are in the same entry."""
+
+    names: Sequence[TimerName]
+
+
+class DropTimers(Command, tag="drop_timers", frozen=True):
+    """Removes rows of scheduled messages without copies: nobody can have the messages any more."""
+
+    names: Sequence[TimerName]
+
+
+class DropStaged(Command, tag="drop_staged", frozen=True):
+    """Removes at most so many rows of a discarded attempt at a staged write."""
+
+    attempt: U63
+    rows_max: Annotated[int, Meta(ge=1, le=keys.U32_MAX)]
+
+
+class RecallTimer(Command, tag="recall_timer", frozen=True):
+    """Removes one scheduled message from the row (due_ms, position): it is not delivered. `message_position` is where
+    the message was first stored."""
+
+    due_ms: U64
+    position: U64
+    message_position: U64
 
 
 class TimerCounts(NamedTuple):
@@ -107,7 +136,7 @@ class TimerRow(NamedTuple):
         return [QueueItem(0, *item) for item in ITEM.iter_unpack(self.items)]
 
 
-class Timers:
+class Timers(Family):
     """All scheduled messages. The apply thread changes them; any thread may use `earliest`, `counts` and the reads up
     to `lowest_position`."""
 
@@ -238,15 +267,21 @@ class Timers:
         stage.put_new(TIMER, keys.timer_position_key(place), keys.U64.pack(row.due_ms) + _moved_name(moved))
         self._rewrite(stage, moved)
 
-    def remove(self, stage: Stage, rows: Any, *, delivered: bool) -> CommandResult:
-        """Removes these rows, [[due, position], ...], as delivered or dropped. A row that does not exist is skipped: a
-        defect of a leader must not stop every node. The result's value is the number of messages in the removed rows.
-        """
-        if type(rows) is not list:
-            raise InvalidCommandError(f"rows must be a list, not {rows!r}")
-        checked = [_checked(row) for row in rows]
+    @applies(DeliverTimers)
+    def deliver(self, stage: Stage, command: DeliverTimers) -> CommandResult:
+        """Removes these rows as delivered. A row that does not exist is skipped: a defect of a leader must not stop
+        every node. The result's value is the number of messages in the removed rows."""
+        return done(self._remove(stage, command.names, delivered=True))
+
+    @applies(DropTimers)
+    def drop(self, stage: Stage, command: DropTimers) -> CommandResult:
+        """Removes these rows as dropped, as `deliver` does."""
+        return done(self._remove(stage, command.names, delivered=False))
+
+    def _remove(self, stage: Stage, names: Iterable[TimerName], *, delivered: bool) -> int:
+        """Removes these rows, and returns the number of messages in them."""
         removed = 0
-        for due_ms, position in checked:
+        for due_ms, position in names:
             key = keys.timer_key(due_ms, position)
             value = stage.get(TIMER, key)
             if value is None:
@@ -263,13 +298,12 @@ class Timers:
             field, so_far = ("delivered", counts.delivered) if delivered else ("dropped", counts.dropped)
             left = counts._replace(pending=counts.pending - count, pending_bytes=counts.pending_bytes - size)
             self._count(stage, left._replace(**{field: so_far + count}))
-        return done(removed)
+        return removed
 
-    def drop_staged(self, stage: Stage, number: Any, rows_max: Any) -> CommandResult:
-        """Removes at most `rows_max` rows of a discarded attempt. The result's value is the number of their
-        messages."""
-        number = checked_int(number, "attempt", 0, STAGED_DUE - 1)
-        rows_max = checked_int(rows_max, "rows", 1, keys.U32_MAX)
+    @applies(DropStaged)
+    def drop_staged(self, stage: Stage, command: DropStaged) -> CommandResult:
+        """Removes the next rows of a discarded attempt. The result's value is the number of their messages."""
+        number = command.attempt
         attempt = self._writes.current(number)
         if attempt is None or attempt.state is not AttemptState.DISCARDED:
             return done(0)
@@ -278,21 +312,21 @@ class Timers:
         rows = stage.rows[TIMER]
         stored = (key for key, _ in self._kv.scan(TIMER, start, end) if key not in rows)
         added = sorted([key for key, value in rows.items() if start <= key < end and value is not None])
-        there = (list(keys.parse_timer_key(key)) for key in merge(stored, added))
-        names = list(islice(there, rows_max))
-        result = self.remove(stage, names, delivered=False)
+        there = (keys.parse_timer_key(key) for key in merge(stored, added))
+        names = list(islice(there, command.rows_max))
+        removed = self._remove(stage, names, delivered=False)
         if self._writes.current(number) is None:
             self._dropped.pop(number, None)
         elif names:
             self._dropped[number] = names[-1][1]
-        return result
+        return done(removed)
 
-    def recall(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
-        """Removes one scheduled message from a row, which keeps its name. `message_position` is the position at which
-        the message was first stored. The result is `not_found` if the message does not wait there."""
-        due_ms, position = _checked([due_ms, position])
-        message_position = checked_int(message_position, "message_position", 0, keys.U64_MAX)
-        key = keys.timer_key(due_ms, position)
+    @applies(RecallTimer)
+    def recall(self, stage: Stage, command: RecallTimer) -> CommandResult:
+        """Removes one scheduled message from a row, which keeps its name. The result is `not_found` if the message does
+        not wait there."""
+        due_ms, message_position = command.due_ms, command.message_position
+        key = keys.timer_key(due_ms, command.position)
         value = stage.get(TIMER, key) if attempt_of(due_ms) is None else None
         row = None if value is None else _row(key, value)
         if row is None or message_position not in row.first_positions():
@@ -439,9 +473,3 @@ def _without(row: TimerRow, at: int) -> tuple[TimerRow, int]:
     items = row.items[: at * ITEM.size] + row.items[(at + 1) * ITEM.size :]
     origins = row.origins[: at * keys.U64.size] + row.origins[(at + 1) * keys.U64.size :]
     return row._replace(items=items, origins=origins), size
-
-
-def _checked(row: Any) -> tuple[int, int]:
-    if type(row) is not list or len(row) != 2:
-        raise InvalidCommandError(f"a row is [due, position], not {row!r}")
-    return checked_int(row[0], "due", 0, keys.U64_MAX), checked_int(row[1], "position", 0, keys.U64_MAX)

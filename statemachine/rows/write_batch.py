@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import merge
+from typing import NamedTuple
 
 from statemachine.rows.kv import FAMILIES, KV, Batch
+
+
+class Stamp(NamedTuple):
+    """The time and the author of a change."""
+
+    now_ms: int
+    """Log time of the entry with the change."""
+    author: str
+    """A person's name, or an address; "" if no person asked for the change."""
 
 
 class Stage:
@@ -20,7 +30,7 @@ class Stage:
     once.
     """
 
-    __slots__ = ("_kv", "_ranges", "before", "rows")
+    __slots__ = ("_kv", "_ranges", "before", "rows", "stamp")
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -29,6 +39,12 @@ class Stage:
         self.before: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
         """The value that a staged row has in the KV, by family and key, if the caller knew it. It spares the sums a
         read."""
+        self.stamp = Stamp(0, "")
+        """Log time and author of the entry whose commands are being applied."""
+
+    def begin(self, stamp: Stamp) -> None:
+        """Begins the commands of an entry."""
+        self.stamp = stamp
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
         """Sets a row."""

@@ -1,0 +1,51 @@
+"""The level of the cluster: which commands, rows and entries its log may have (docs/adr/0094)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from raftlog.errors import InvariantViolationError
+from raftlog.format_versions import BASELINE, why_above
+from statemachine.commands import Command, CommandResult, done
+from statemachine.family import Family, applies
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.row_format import check_level
+from statemachine.rows.write_batch import Stage
+
+
+class Finalize(Command, tag="finalize", frozen=True):
+    """Raises the level of the cluster from here on. It never goes down."""
+
+    level: Annotated[int, Meta(ge=BASELINE, le=keys.U32_MAX)]
+
+
+class ClusterLevel(Family):
+    """The level of the cluster, a row of `meta`. Any thread may read `level`."""
+
+    def __init__(self, kv: KV, known: int) -> None:
+        """`known`: the highest level that this version knows. Raises KVError if the stored level is above it."""
+        self.level = self._staged = check_level(kv, known)
+        self._known = known
+        self.changed: bool = False
+
+    def staged(self) -> int:
+        """Returns the level, with the changes of the batch being applied."""
+        return self._staged
+
+    @applies(Finalize)
+    def finalize(self, stage: Stage, command: Finalize) -> CommandResult:
+        """Raises the level. The result's value is the level afterwards."""
+        level = command.level
+        if level > self._known:
+            raise InvariantViolationError("\n".join(why_above("the log", level, self._known)))
+        if level > self._staged:
+            self._staged, self.changed = level, True
+            stage.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
+        return done(self._staged)
+
+    def publish(self) -> None:
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
+        self.level, self.changed = self._staged, False
