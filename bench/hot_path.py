@@ -29,7 +29,8 @@ from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, stream
 from raftlog.types import NodeId
 from raftmq.commands.bench_load import PREFIX, batch_body, request_frame
-from statemachine.commands import FINALIZE, LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.commands import LEVEL
 
 STAGES = {
     "send, 1 in flight": (1, 1, 100),
@@ -215,7 +216,7 @@ def stages() -> Iterator[tuple[str, int]]:
     """Runs one stage after the other; after each, yields its name and its number of messages."""
     node = LoneNode(quiet_options(), long_messages)
     assert node.machine.process is not None
-    node.machine.process.run(node.machine.nodes[-1].services.propose, [[FINALIZE, LEVEL]], lambda _: None)
+    node.machine.process.run(node.machine.nodes[-1].services.propose, [Finalize(LEVEL)], lambda _: None)
     node.pass_time(1.0)
     driver = Driver(node)
     yield from sends(driver, STAGES, "warm-up")

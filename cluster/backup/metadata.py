@@ -31,9 +31,9 @@ from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
 from raftmq_wire.topic_identity import TopicIdentity, why_another
 from statemachine.broker_state import BrokerState
-from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
-from statemachine.consuming.groups import GroupConfig
-from statemachine.topics import TopicConfig
+from statemachine.commands import Command
+from statemachine.consuming.groups import GroupConfig, PutGroup, Subscribe
+from statemachine.topics import CreateTopic, TopicConfig
 
 SCHEMA = 11
 KIND = "raftmq metadata"
@@ -252,6 +252,6 @@ def commands_for(record: TopicRecord | GroupRecord) -> list[Command]:
     """Returns the state machine's commands that create or change the topic or group to match `record`."""
     config = msgspec.to_builtins(record)
     if isinstance(record, TopicRecord):
-        return [[CREATE_TOPIC, config, False]]
-    rows = [[topic, *row] for topic, row in config.pop("subscriptions").items()]
-    return [[PUT_GROUP, config, False], [SUBSCRIBE, record.name, rows]]
+        return [CreateTopic(config, if_absent=False)]
+    rows = [(topic, *row) for topic, row in config.pop("subscriptions").items()]
+    return [PutGroup(config, if_absent=False), Subscribe(record.name, rows)]

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from statemachine.access.access_commands import (
+    ChangeUser,
+    CreateUser,
+    Origin,
+    RemoveRules,
+    RemoveToken,
+    RemoveUser,
+    RotateAuthKey,
+    SetAuthKey,
+    SetAuthMode,
+    SetRules,
+)
 from statemachine.access.rules import ACTION_NAMES, Rule, rule_row
 from statemachine.access.users import Access, User
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.commands import (
-    CHANGE_USER,
-    CREATE_USER,
-    REMOVE_RULES,
-    REMOVE_TOKEN,
-    REMOVE_USER,
-    ROTATE_AUTH_KEY,
-    SET_AUTH_KEY,
-    SET_AUTH_MODE,
-    SET_RULES,
-    Command,
-    pack,
-)
+from statemachine.commands import Command, pack
 
 if TYPE_CHECKING:
     from statemachine.rows.kv import KV
@@ -55,8 +55,8 @@ class Revived(NamedTuple):
     def changes(self, wanted: Revived | None, now_ms: int) -> list[list[Command]]:
         """Returns the commands that take all tokens away and make these users those of `wanted` (None: these), one list
         for each entry of the log. Users keep their ids, to which their secrets are bound."""
-        origin = [now_ms, ASKER, ""]
-        commands: list[Command] = [[REMOVE_TOKEN, origin, digest] for digest in self.tokens]
+        origin = Origin(now_ms, ASKER, "")
+        commands: list[Command] = [RemoveToken(origin, digest) for digest in self.tokens]
         if wanted is not None:
             commands += _taking(self, wanted, origin)
         entries: list[list[Command]] = []
@@ -111,7 +111,7 @@ def _told(rule: Rule) -> str:
     return f"{'Allow' if rule.allow else 'Deny'} {rule.resource} {actions}"
 
 
-def _taking(present: Revived, wanted: Revived, origin: list[object]) -> Iterator[Command]:
+def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Command]:
     """Yields the commands that replace users and rules.
 
     The last enabled Super cannot go, so one is there meanwhile: a user that stays until the end, or the first of those
@@ -126,42 +126,42 @@ def _taking(present: Revived, wanted: Revived, origin: list[object]) -> Iterator
     def use(wanted_key: str) -> Iterator[Command]:
         nonlocal key
         if wanted_key != key:
-            yield [ROTATE_AUTH_KEY if key else SET_AUTH_KEY, origin, wanted_key]
+            yield RotateAuthKey(origin, wanted_key) if key else SetAuthKey(origin, wanted_key)
             key = wanted_key
 
     if guard is not None:
-        yield [CHANGE_USER, origin, guard, {"super": True, "enabled": True}]
+        yield ChangeUser(origin, guard, {"super": True, "enabled": True})
     unused: list[int] = []
     removed = set()
     for user in (theirs[each] for each in fresh):
         yield from use(user.key_id)
         while next_id < user.id:
             is_guard = guard is None and not unused
-            yield [CREATE_USER, origin, next_id, f"{UNUSED}-{next_id}", is_guard, is_guard, b"none", key]
+            yield CreateUser(origin, next_id, f"{UNUSED}-{next_id}", is_guard, is_guard, b"none", key)
             unused.append(next_id)
             if not is_guard:
-                yield [REMOVE_USER, origin, next_id]
+                yield RemoveUser(origin, next_id)
             next_id += 1
         for other in present.users:
             if other.name == user.name:  # its name is another one's now
                 removed.add(other.id)
-                yield [REMOVE_USER, origin, other.id]
-        yield [CREATE_USER, origin, user.id, user.name, user.is_super, user.enabled, user.secret, user.key_id]
+                yield RemoveUser(origin, other.id)
+        yield CreateUser(origin, user.id, user.name, user.is_super, user.enabled, user.secret, user.key_id)
         next_id = user.id + 1
     for user in sorted(wanted.users, key=lambda user: (not (user.is_super and user.enabled), user.id == guard)):
         if user.id in known:
             yield from use(user.key_id)
-            secret = [user.secret, user.key_id]
-            yield [CHANGE_USER, origin, user.id, {"super": user.is_super, "enabled": user.enabled, "secret": secret}]
+            secret = (user.secret, user.key_id)
+            yield ChangeUser(origin, user.id, {"super": user.is_super, "enabled": user.enabled, "secret": secret})
             if known[user.id].rules:
-                yield [REMOVE_RULES, origin, user.id, None, None]
+                yield RemoveRules(origin, user.id, None, None)
         if user.rules:
-            yield [SET_RULES, origin, user.id, [rule_row(rule) for rule in user.rules]]
-    yield from ([REMOVE_USER, origin, each] for each in known if each not in theirs and each not in removed)
+            yield SetRules(origin, user.id, [rule_row(rule) for rule in user.rules])
+    yield from (RemoveUser(origin, each) for each in known if each not in theirs and each not in removed)
     if guard is None and unused:
-        yield [REMOVE_USER, origin, unused[0]]
+        yield RemoveUser(origin, unused[0])
     yield from use(wanted.key)
-    yield [SET_AUTH_MODE, origin, wanted.mode]
+    yield SetAuthMode(origin, wanted.mode)
 
 
 def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:

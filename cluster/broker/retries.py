@@ -12,7 +12,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
 from raftlog.work import charge_text
 from raftmq_wire.retry_policy import decode_policy
-from statemachine.commands import CREATE_TOPIC
+from statemachine.topics import CreateTopic
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -46,7 +46,7 @@ def own_topic(state: BrokerState, name: str, queues: int) -> list[Command]:
     queues = min(max(queues, 1), QUEUES_MAX)
     wanted = {"name": name, "read_queues": queues, "write_queues": queues}
     if topic is None:
-        return [[CREATE_TOPIC, {**wanted, "perm": PERM_READ | PERM_WRITE}, True]]
+        return [CreateTopic({**wanted, "perm": PERM_READ | PERM_WRITE}, if_absent=True)]
     if topic.write_queues >= queues:
         return []
-    return [[CREATE_TOPIC, {**wanted, "read_queues": max(topic.read_queues, queues)}, False]]
+    return [CreateTopic({**wanted, "read_queues": max(topic.read_queues, queues)}, if_absent=False)]

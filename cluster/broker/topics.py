@@ -12,8 +12,8 @@ from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
-from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
-from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, CreateTopic, is_retention
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -58,7 +58,7 @@ class Topics:
         if name not in services.state.topics:
             queues = services.config.topics.default_queues
             config = {"name": name, "read_queues": queues, "write_queues": queues, **config}
-        services.propose([[CREATE_TOPIC, config, if_absent]], done, author=author)
+        services.propose([CreateTopic(config, if_absent)], done, author=author)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Judges what an administrator asks of a topic, whichever way it came. What a topic has already is never
@@ -78,7 +78,7 @@ class Topics:
 
     def delete(self, name: str, done: Done) -> None:
         """Deletes a topic, its queues and all groups' offsets in it."""
-        self._services.propose([[DELETE_TOPIC, name]], done)
+        self._services.propose([DeleteTopic(name)], done)
 
     def changed_attributes(self, name: str, changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
         """Returns the topic's attributes after these changes, in their order; None removes one."""

@@ -15,7 +15,9 @@ from cluster.config.reload import differences
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.service_lifecycle import Part
 from raftlog.format_versions import BASELINE
-from statemachine.commands import FINALIZE, SET_CONFIG
+from statemachine.cluster_level import Finalize
+from statemachine.commands import Command
+from statemachine.settings import SetConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,9 +127,9 @@ class ClusterConfig:
         reason = "keys that this release knows" if settings.version else "the first configuration"
         author, log_ms = f"raftmq.toml of node {self._node_id}", self._services.log_time_ms()
         self._proposed = True
-        run = [[SET_CONFIG, settings.version, log_ms, author, reason, missing]]
+        run: list[Command] = [SetConfig(settings.version, log_ms, author, reason, missing)]
         if not settings.version and self._state.level == BASELINE:
-            run.insert(0, [FINALIZE, self._levels.of_new_cluster()])
+            run.insert(0, Finalize(self._levels.of_new_cluster()))
         self._services.propose(run, self._decided)
 
     def _decided(self, result: ProposeResult) -> None:

@@ -26,7 +26,8 @@ from cluster.runtime.service_lifecycle import Part, Parts
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
-from statemachine.commands import EXPIRE, FINALIZE
+from statemachine.cluster_level import Finalize
+from statemachine.removal_slices import Expire
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
@@ -283,10 +284,10 @@ class Node(Assembly):
         if self.proposals.open:
             after_ms = self.config.upgrade.finalize_after_ms
             logger.warning("all members have known level %d for upgrade.finalize_after_ms = %d", level, after_ms)
-            self.services.propose([[FINALIZE, level]], lambda _: None)
+            self.services.propose([Finalize(level)], lambda _: None)
 
     def _expire_sessions(self) -> bool:
         if self.proposals.open:
             before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
-            self.services.propose([[EXPIRE, before]], lambda _: None)
+            self.services.propose([Expire(before)], lambda _: None)
         return True

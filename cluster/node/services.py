@@ -9,7 +9,7 @@ from cluster.config.loading import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.stalled_loop import AwakeClock
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
-from statemachine.commands import CHANGES_LEVEL, LEVELS, level_of
+from statemachine.commands import CHANGES_LEVEL, level_of, name_of
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -77,8 +77,8 @@ class NodeServices:
         that the cluster does not have are refused, and the author is left out (docs/adr/0094)."""
         level, has = level_of(commands), self.state.level
         if level > has:
-            newest = next(command[0] for command in commands if LEVELS.get(command[0]) == level)
-            remark = f"{newest} needs level {level}, and the cluster has level {has}: raftmq upgrade finalize"
+            newest = next(type(command) for command in commands if level == command.LEVEL)
+            remark = f"{name_of(newest)} needs level {level}, and the cluster has level {has}: raftmq upgrade finalize"
             done(ProposeResult(Outcome.FAIL, [], None, remark))
             return
         names = author if has >= CHANGES_LEVEL and session is None else ""

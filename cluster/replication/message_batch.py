@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,8 @@ from raftmq_wire.checksums import crc32c
 from raftmq_wire.crc import crc32
 from raftmq_wire.kernel import twin
 from raftmq_wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
-from statemachine.commands import OWN_HALVES, Command, pack, unpack
+from statemachine.commands import Command, extend
+from statemachine.delivery.half_messages import OwnHalves
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
 
@@ -125,8 +126,9 @@ class BatchMessage(msgspec.Struct, gc=False):
     messages."""
 
 
-Effect = tuple[str, object]
-"""A command's name and a row of it. An entry gets one command `[name, [row, ...]]` with the rows of all its sends."""
+Effect = tuple[Callable[[list[Any]], Command], object]
+"""The class of commands that have rows as their only argument, and one row. An entry gets one command with the rows of
+all its sends."""
 
 
 @twin
@@ -249,7 +251,7 @@ class _Builder:
         """(kind, due time, topic id, queue id) -> a cursor that only collects the items of a run of waiting messages.
         """
         self.runs: list[Run] = []
-        self.effects: dict[str, list[object]] = {}
+        self.effects: dict[Callable[[list[Any]], Command], list[object]] = {}
         self.index = index
         self.keys = bytearray()
         """Records of the message index for the entry (statemachine/message_index.py)."""
@@ -312,16 +314,15 @@ class _Builder:
     def _note(self, send: Send) -> None:
         """Collects the effect and the failure mark of a send; only copies made by the broker have them."""
         if send.effect is not None:
-            name, row = send.effect
-            self.effects.setdefault(name, []).append(row)
+            kind, row = send.effect
+            self.effects.setdefault(kind, []).append(row)
         if send.failure is not None:
             key_hash, mark = send.failure
             self.unique.append(UniqueRow(key_hash, send.slot.topic_id, send.queue_id, 0, self.position, mark))
 
     def _with_effects(self, effects: bytes) -> bytes:
-        """Returns `effects`, followed by one command for each name among the effects of the sends."""
-        brought: list[Command] = [[name, rows] for name, rows in self.effects.items()]
-        return pack(unpack(effects) + brought)
+        """Returns `effects`, followed by one command for each class among the effects of the sends."""
+        return extend(effects, [kind(rows) for kind, rows in self.effects.items()])
 
     def _add_scheduled(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...] | int]:
         """Stores a message that waits until it is due, or until its transaction ends; its keys are indexed when it
@@ -347,7 +348,7 @@ class _Builder:
         if len(cursor.items) == SCHEDULED_RUN_MAX:
             self._end_scheduled(name)
         if schedule.owner:
-            self.effects.setdefault(OWN_HALVES, []).append([first, schedule.owner])
+            self.effects.setdefault(OwnHalves, []).append((first, schedule.owner))
         if slot.dedup == "strict" and send.unique_key and send.effect is None:
             self.add_unique(send, send.content, send.body, offset, first)
         if send.producer_id:

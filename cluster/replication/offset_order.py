@@ -14,16 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.commands import (
-    COMMIT_OFFSETS,
-    DELETE_GROUP,
-    DELETE_TOPIC,
-    END_SESSIONS,
-    PUT_GROUP,
-    RESET_OFFSETS,
-    Command,
-    pack,
-)
+from statemachine.commands import Command, pack
+from statemachine.consuming.consumer_offsets import Commit, CommitOffsets, ResetOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.dedup import EndSessions
+from statemachine.removal_slices import DeleteGroup, DeleteTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,12 +29,13 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 
-_MOVES_OFFSETS = frozenset({COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, RESET_OFFSETS})
+_MOVES_OFFSETS = (CommitOffsets, DeleteGroup, DeleteTopic, ResetOffsets)
+_CHANGES_GROUPS = (PutGroup, DeleteGroup)
 
 
 def moves_offsets(commands: list[Command]) -> bool:
     """Returns True if one of the commands changes or removes consumer offsets."""
-    return any(command[0] in _MOVES_OFFSETS for command in commands)
+    return any(isinstance(command, _MOVES_OFFSETS) for command in commands)
 
 
 class LeavingGroups:
@@ -81,9 +77,9 @@ class LeavingGroups:
 
 def _changes(commands: list[Command]) -> list[tuple[str, bool]]:
     return [
-        (str(command[1].get("name")) if command[0] == PUT_GROUP else command[1], command[0] == DELETE_GROUP)
+        (command.name, True) if isinstance(command, DeleteGroup) else (str(command.config.get("name")), False)
         for command in commands
-        if command[0] in (PUT_GROUP, DELETE_GROUP)
+        if isinstance(command, _CHANGES_GROUPS)
     ]
 
 
@@ -140,7 +136,7 @@ class OffsetOrder:
 
         rows = self.effects.take_group(group)
         if rows:
-            self._submit([[COMMIT_OFFSETS, rows]], decided)
+            self._submit([CommitOffsets(rows)], decided)
         elif self._in_flight():
             self._submit([], decided)
         else:
@@ -157,7 +153,7 @@ class OffsetOrder:
         self._leaving.raise_for(commands)
         rows = [row for command in commands for row in self.effects.take_before(command)]
         self._queued += moves_offsets(commands) + bool(rows)
-        return [[COMMIT_OFFSETS, rows]] if rows else []
+        return [CommitOffsets(rows)] if rows else []
 
     def proposed(self, index: int, calls: Iterable[PendingCommands]) -> None:
         """Records that the calls are in the entry at `index`."""
@@ -227,12 +223,12 @@ class Effects:
         self._note(now_ms)
         self._offsets[group, topic_id, queue_id] = offset
 
-    def take_group(self, group: str) -> list[list[object]]:
+    def take_group(self, group: str) -> list[Commit]:
         """Removes and returns the rows of one group's offsets."""
         names = [name for name in self._offsets if name[0] == group]
-        return [[*name, self._offsets.pop(name)] for name in names]
+        return [(*name, self._offsets.pop(name)) for name in names]
 
-    def take_before(self, command: Command) -> list[list[object]]:
+    def take_before(self, command: Command) -> list[Commit]:
         """Removes and returns the rows that must be in the log before `command`, which came later.
 
         A commit or a reset replaces waiting offsets of the same queues. Waiting offsets of a group go before its
@@ -241,14 +237,14 @@ class Effects:
         """
         if not self._offsets:
             return []
-        if command[0] == DELETE_GROUP:
-            return self.take_group(command[1])
-        if command[0] == COMMIT_OFFSETS:
-            for group, topic_id, queue_id, _ in command[1]:
+        if isinstance(command, DeleteGroup):
+            return self.take_group(command.name)
+        if isinstance(command, CommitOffsets):
+            for group, topic_id, queue_id, _ in command.rows:
                 self._offsets.pop((group, topic_id, queue_id), None)
-        if command[0] == RESET_OFFSETS:
-            for topic_id, queue_id, _ in command[3]:
-                self._offsets.pop((command[1], topic_id, queue_id), None)
+        if isinstance(command, ResetOffsets):
+            for topic_id, queue_id, _ in command.rows:
+                self._offsets.pop((command.group, topic_id, queue_id), None)
         return []
 
     def has_offset(self, group: str, topic_id: int, queue_id: int) -> bool:
@@ -273,9 +269,9 @@ class Effects:
         self.waiting = bool(self._offsets or self._ended_sessions)
         offsets, ended_sessions = self._taken
         if offsets:
-            commands.append([COMMIT_OFFSETS, [[*name, offset] for name, offset in offsets.items()]])
+            commands.append(CommitOffsets([(*name, offset) for name, offset in offsets.items()]))
         if ended_sessions:
-            commands.append([END_SESSIONS, ended_sessions])
+            commands.append(EndSessions(ended_sessions))
         try:
             return pack(commands) if commands else b""
         except (ValueError, OverflowError, TypeError):

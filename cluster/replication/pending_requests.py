@@ -12,9 +12,11 @@ from cluster.replication.outcome import Done, Outcome, ProposeResult
 from raftlog.types import EntryId, EntryType
 from raftmq_wire.crc import crc32
 from statemachine import payload
-from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, PUT_GROUP, Command, join, pack_bare, pack_change
+from statemachine.commands import Command, join, name_of, pack_bare, pack_change
+from statemachine.consuming.groups import PutGroup
 from statemachine.payload import SessionRows
-from statemachine.topics import QUEUES_DEFAULT
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import QUEUES_DEFAULT, CreateTopic
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -22,9 +24,15 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 
-_KINDS = {CREATE_TOPIC: ("topics", "topics_max"), PUT_GROUP: ("groups", "groups_max")}
-New = set[tuple[str, str]]
-"""The topics and groups that commands create: (create_topic or put_group, name)."""
+_MAKES = (CreateTopic, PutGroup)
+_CHANGES_TOPICS = (CreateTopic, DeleteTopic)
+Making = type[CreateTopic | PutGroup]
+_KINDS: dict[Making, tuple[str, str]] = {
+    CreateTopic: ("topics", "topics_max"),
+    PutGroup: ("groups", "groups_max"),
+}
+New = set[tuple[Making, str]]
+"""The topics and groups that commands create: (class of the command, name)."""
 
 
 class NameLimits:
@@ -34,8 +42,8 @@ class NameLimits:
         self._limits = limits
         self._state = state
         self._coming: New = set()
-        self._coming_of = Counter[str]()
-        """Command name -> number of topics or groups that pending commands of that name create."""
+        self._coming_of = Counter[Making]()
+        """Class of commands -> number of topics or groups that pending commands of that class create."""
         self._coming_queues = 0
 
     def reload(self, limits: LimitsSection) -> None:
@@ -72,20 +80,21 @@ class NameLimits:
         return self._noting(new, queues, done)
 
     def _new(self, commands: list[Command]) -> New:
-        tables: dict[str, Container[str]] = {CREATE_TOPIC: self._state.topics, PUT_GROUP: self._state.groups}
-        made = {(command[0], command[1].get("name")) for command in commands if command[0] in tables}
+        tables: dict[Making, Container[str]] = {CreateTopic: self._state.topics, PutGroup: self._state.groups}
+        making = [command for command in commands if isinstance(command, _MAKES)]
+        made = {(type(command), str(command.config.get("name"))) for command in making}
         return {(kind, name) for kind, name in made if name not in tables[kind]} - self._coming
 
     def _new_queues(self, commands: list[Command]) -> int:
         """Returns the number of queues that the commands add, at most. A queue count that is no number is refused
         elsewhere."""
         added = 0
-        for name, *arguments in commands:
-            if name != CREATE_TOPIC:
+        for command in commands:
+            if not isinstance(command, CreateTopic):
                 continue
-            config, if_absent = arguments
-            there = self._state.topics.get(config.get("name"))
-            if there is not None and if_absent:
+            config = command.config
+            there = self._state.topics.get(str(config.get("name")))
+            if there is not None and command.if_absent:
                 continue
             known = (there.read_queues, there.write_queues) if there is not None else (QUEUES_DEFAULT, QUEUES_DEFAULT)
             given = [config.get("read_queues", known[0]), config.get("write_queues", known[1])]
@@ -175,7 +184,7 @@ class PendingCommands:
         try:
             self._done(result)
         except Exception:
-            logger.exception("a waiter for %s failed", [command[0] for command in self.commands])
+            logger.exception("a waiter for %s failed", [name_of(type(command)) for command in self.commands])
 
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
@@ -305,7 +314,7 @@ class TopicBarriers:
 
     def raise_for(self, commands: list[Command]) -> list[str]:
         """Raises the barrier of every topic that the commands change; returns these topics."""
-        names = [_topic_of(command) for command in commands if command[0] in (CREATE_TOPIC, DELETE_TOPIC)]
+        names = [_topic_of(command) for command in commands if isinstance(command, _CHANGES_TOPICS)]
         for name in names:
             self._count[name] = self._count.get(name, 0) + 1
         return names
@@ -314,7 +323,7 @@ class TopicBarriers:
         """Lowers the barriers of these calls, whose changes were applied, are lost, or were not proposed after all."""
         for call in calls:
             for command in call.commands:
-                if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
+                if isinstance(command, _CHANGES_TOPICS):
                     name = _topic_of(command)
                     left = self._count.pop(name, 0) - 1
                     if left > 0:
@@ -325,6 +334,5 @@ class TopicBarriers:
         self._count.clear()
 
 
-def _topic_of(command: Command) -> str:
-    name: str = command[1]["name"] if command[0] == CREATE_TOPIC else command[1]
-    return name
+def _topic_of(command: CreateTopic | DeleteTopic) -> str:
+    return command.name if isinstance(command, DeleteTopic) else str(command.config["name"])

@@ -12,9 +12,9 @@ from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftmq_wire.message_format import store_ms_of
 from statemachine.broker_state import BrokerState
-from statemachine.commands import DROP_TIMERS, END_HALVES, Command
-from statemachine.delivery.half_messages import HalfMessage
-from statemachine.delivery.timers import TimerRow
+from statemachine.commands import Command
+from statemachine.delivery.half_messages import EndHalves, HalfMessage
+from statemachine.delivery.timers import DropTimers, TimerRow
 from statemachine.payload import RowKind
 from statemachine.queue_reads import QueueItem
 
@@ -121,13 +121,13 @@ def _rows(state: BrokerState, job: Gather) -> Iterator[tuple[int, PinnedRow, lis
 
 
 def _of_timers(row: TimerRow, items: list[QueueItem]) -> PinnedRow:
-    drop: Command = [DROP_TIMERS, [[row.due_ms, row.position]]]
+    drop = DropTimers([row.name])
     tags = tuple([item.tag_hash for item in items])
     return PinnedRow(RowKind.CARRIED_TIMERS, row.position, row.topic_id, row.queue_id, (), tags, drop)
 
 
 def _of_half(half: HalfMessage) -> PinnedRow:
-    drop: Command = [END_HALVES, [half.position]]
+    drop = EndHalves([half.position])
     return PinnedRow(RowKind.CARRIED_HALF, half.position, half.topic_id, half.queue_id, (), (0,), drop)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import Role
-from statemachine.commands import TIER_STATE
-from statemachine.tier import SegmentSpan, TierPart, TierState
+from statemachine.commands import Command
+from statemachine.tier import MoveSegment, SegmentSpan, TierPart, TierState
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -45,16 +45,14 @@ class Steps:
         parts: Sequence[TierPart] | None = None,
     ) -> None:
         """Records one step; returns when the state has applied it. Raises DeposedError and NotRecordedError."""
-        told_parts = None if parts is None else [list(part) for part in parts]
-        told_span = None if span is None else list(span)
-        await self._record([[TIER_STATE, base, int(state), term, told_span, told_parts]], term)
+        await self._record([MoveSegment(base, state, term, span, parts)], term)
 
     async def record_all(self, bases: Sequence[int], state: TierState, term: int) -> None:
         """Records the same step for several segments, in one entry. Raises what `record` raises; some segments may be
         recorded all the same."""
-        await self._record([[TIER_STATE, base, int(state), term, None, None] for base in bases], term)
+        await self._record([MoveSegment(base, state, term, None, None) for base in bases], term)
 
-    async def _record(self, steps: list[list[object]], term: int) -> None:
+    async def _record(self, steps: list[Command], term: int) -> None:
         if not self.leads(term):
             raise DeposedError(f"this node does not lead in term {term} any more")
         result = await self._propose(steps)
@@ -63,7 +61,7 @@ class Steps:
         for refused_step in (step for step in result.results if not step.ok):
             raise NotRecordedError(str(refused_step.value))
 
-    async def _propose(self, run: list[list[object]]) -> ProposeResult:
+    async def _propose(self, run: list[Command]) -> ProposeResult:
         decided: asyncio.Future[ProposeResult] = self._loop.create_future()
 
         def done(result: ProposeResult) -> None:

@@ -14,8 +14,11 @@ from jepsen_like.sim.options import Options, stream
 from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType, NodeId
 from raftmq_wire.errors import LocalError
-from statemachine import commands, payload
-from statemachine.commands import CHANGES_LEVEL, CREATE_TOPIC, FINALIZE, LEVEL, LEVELS, OWNERS_LEVEL
+from statemachine import payload
+from statemachine.cluster_level import Finalize
+from statemachine.command_table import in_entry, unpack
+from statemachine.commands import CHANGES_LEVEL, LEVEL, OWNERS_LEVEL, Command, name_of
+from statemachine.topics import CreateTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,17 +74,18 @@ class LevelCheck:
             self._report(CHECKER, f"{who} has a lock of level {OWNERS_LEVEL} in a state of level {state.level}")
 
     def _learn(self, entry: Entry) -> None:
-        run = commands.in_entry(entry.type, entry.payload)
+        run = in_entry(entry.type, entry.payload)
         if entry.type == EntryType.MESSAGES:
-            run = commands.unpack(payload.decode(entry.payload).effects)
+            run = unpack(payload.decode(entry.payload).effects)
         level = self.levels[-1][1]
         if entry.type == EntryType.CHANGE and level < CHANGES_LEVEL:
             self._report(CHECKER, f"entry {entry.index} is a CHANGE in a log of level {level}")
         for command in run:
-            if command[0] == FINALIZE:
-                level = max(level, command[1])
-            elif LEVELS.get(command[0], BASELINE) > level:
-                self._report(CHECKER, f"entry {entry.index} has {command[0]} in a log of level {level}")
+            if isinstance(command, Finalize):
+                level = max(level, command.level)
+            elif isinstance(command, Command) and level < command.LEVEL:
+                name = name_of(type(command))
+                self._report(CHECKER, f"entry {entry.index} has {name} in a log of level {level}")
         if level > self.levels[-1][1]:
             self.levels.append((entry.index, level))
 
@@ -186,7 +190,7 @@ class Upgrades:
                 except LocalError:
                     return
                 self._judge(node.membership.in_force.node_uuids, wanted, node.state.level)
-            node.services.propose([[FINALIZE, wanted]], lambda _: None)
+            node.services.propose([Finalize(wanted)], lambda _: None)
 
         process.run(ask)
 
@@ -205,7 +209,7 @@ class Upgrades:
             return
         fields: dict[str, Any] = {"name": topic, "read_queues": 1, "write_queues": 1, "perm": self._rng.choice((4, 6))}
         process.run(
-            lambda: node.services.propose([[CREATE_TOPIC, fields, False]], lambda _: None, author="the operator")
+            lambda: node.services.propose([CreateTopic(fields, if_absent=False)], lambda _: None, author="the operator")
         )
 
     def finish(self) -> bool:

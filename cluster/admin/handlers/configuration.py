@@ -22,8 +22,8 @@ from cluster.config.source import toml_value
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.runtime.request_limits import Unsigned63
 from raftlog.types import EntryId
-from statemachine.commands import SET_CONFIG, Command
-from statemachine.settings import TEXT_LENGTH_MAX, Change, Settings
+from statemachine.commands import TEXT_LENGTH_MAX, Command
+from statemachine.settings import Change, SetConfig, Settings
 
 if TYPE_CHECKING:
     from cluster.admin.findings.finding import FindingsView
@@ -187,7 +187,7 @@ async def change_config(call: Call) -> ConfigChanged:
     if wanted.dry_run or not changes:
         return _changed(port, wanted.dry_run, settings.version, None, changes, warnings)
     author, now_ms = wanted.author or "unknown", port.services.log_time_ms()
-    run: list[Command] = [[SET_CONFIG, settings.version, now_ms, author, wanted.reason, values]]
+    run: list[Command] = [SetConfig(settings.version, now_ms, author, wanted.reason, values)]
     entry, results = await decided(lambda done: port.services.propose(run, done))
     if not results[-1].ok:
         code = "refused" if results[-1].code == "conflict" else "bad_command"

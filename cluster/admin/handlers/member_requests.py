@@ -42,8 +42,8 @@ from cluster.members.voter_claims import claim, is_proven
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, EntryId, NodeId
 from raftmq_wire.errors import LocalError
-from statemachine.commands import SET_MAINTENANCE
-from statemachine.settings import TEXT_LENGTH_MAX
+from statemachine.commands import TEXT_LENGTH_MAX
+from statemachine.settings import SetMaintenance
 
 POLL_S = 0.01
 TRANSFER_WAIT_S_MIN = 2.0
@@ -447,7 +447,7 @@ async def maintain_member(call: Call) -> MaintenanceView:
     if wanted.dry_run:
         return _view(call, node, dry_run=True)
     reason = wanted.reason if wanted.maintenance else None
-    command = [SET_MAINTENANCE, int(node), port.services.log_time_ms(), wanted.author or "unknown", reason]
+    command = SetMaintenance(node, port.services.log_time_ms(), wanted.author or "unknown", reason)
     _, results = await decided(lambda done: port.services.propose([command], done))
     if not results[-1].ok:
         raise ApiError("bad_command", f"{results[-1].value}: nothing was changed", "correct the request")

@@ -22,7 +22,8 @@ from cluster.broker.refusal import Refused
 from cluster.members.service import EVENT
 from cluster.runtime import metered_json
 from raftlog.types import EntryId
-from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS
+from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
+from statemachine.members import Acknowledge
 
 ROWS_PER_STEP = 128
 COST = Cost(1, lambda limits: 24 << 20)
@@ -93,7 +94,7 @@ async def change_metadata(call: Call) -> MetadataChanged:
     records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
     run = [command for record in records for command in commands_for(record)]
     if wanted.offsets:
-        run.append([COMMIT_OFFSETS, await _rows(call, wanted.offsets)])
+        run.append(CommitOffsets(await _rows(call, wanted.offsets)))
     if not run:
         raise ApiError("refused", "there is nothing to change", "send topics, groups or offsets")
     if wanted.dry_run:
@@ -140,7 +141,7 @@ def _changed(port: AdminPort, wanted: MetadataChange, entry: EntryId) -> Metadat
     )
 
 
-async def _rows(call: Call, records: Sequence[OffsetRecord]) -> list[list[str | int]]:
+async def _rows(call: Call, records: Sequence[OffsetRecord]) -> list[Commit]:
     rows = []
     for at, record in enumerate(records):
         if at % ROWS_PER_STEP == 0:
@@ -149,7 +150,7 @@ async def _rows(call: Call, records: Sequence[OffsetRecord]) -> list[list[str | 
     return rows
 
 
-def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
+def _row(port: AdminPort, record: OffsetRecord) -> Commit:
     topic = port.state.topics.get(record.topic)
     if topic is None:
         raise ApiError("not_found", f"there is no topic {record.topic}", "send the topic first; nothing was changed")
@@ -158,7 +159,7 @@ def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
         where = f"offset {record.offset} of group {record.group} in {record.topic}/{record.queue_id}"
         why = f"{where} lies beyond the end of the queue, {end}: the group would miss messages"
         raise ApiError("refused", why, "leave it out; nothing was changed")
-    return [record.group, topic.id, record.queue_id, record.offset]
+    return record.group, topic.id, record.queue_id, record.offset
 
 
 async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
@@ -171,7 +172,7 @@ async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
         raise ApiError("not_found", f"{key[:80]} is no alarm that a person can acknowledge", hint)
     if members is None or state.acknowledged >= members.index:
         raise ApiError("not_found", f"there is no event behind {key} any more", "raftmq alarm list")
-    entry, _ = await applied(lambda done: call.port.services.propose([[ACKNOWLEDGE, members.index]], done))
+    entry, _ = await applied(lambda done: call.port.services.propose([Acknowledge(members.index)], done))
     return AlarmAcknowledged(
         node=call.port.config.node.id, term=entry.term, index=entry.index, key=key, event=members.detail
     )

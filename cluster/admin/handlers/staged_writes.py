@@ -14,8 +14,7 @@ from cluster.admin.handler_request import Call, ChangeView, ReadView, applied
 from cluster.admin.route import Route, Serves
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX
 from cluster.runtime.request_limits import Unsigned63
-from statemachine.commands import DISCARD_ATTEMPTS, FORGET_WRITE
-from statemachine.delivery.staged_writes import NAME_MAX, Attempt
+from statemachine.delivery.staged_writes import NAME_MAX, Attempt, DiscardAttempts, ForgetWrite
 
 ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
 """The most attempts and names in one answer."""
@@ -138,7 +137,7 @@ async def abort_write(call: Call) -> WriteAborted:
             attempts += len(found)
         elif found:
             numbers = [attempt.number for attempt in found]
-            done, answer = await applied(partial(port.services.propose, [[DISCARD_ATTEMPTS, numbers]]))
+            done, answer = await applied(partial(port.services.propose, [DiscardAttempts(numbers)]))
             attempts += answer.value
         await call.breathe()
     if not messages and not attempts:
@@ -163,7 +162,7 @@ async def forget_write(call: Call) -> WriteForgotten:
     if wanted.dry_run:
         term, index = call.port.state.applied
         return WriteForgotten(node=node, term=term, index=index, write=newest.write, dry_run=True)
-    entry_id, answer = await applied(partial(call.port.services.propose, [[FORGET_WRITE, wanted.name]]))
+    entry_id, answer = await applied(partial(call.port.services.propose, [ForgetWrite(wanted.name)]))
     return WriteForgotten(node=node, term=entry_id.term, index=entry_id.index, write=answer.value)
 
 

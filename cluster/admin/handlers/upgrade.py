@@ -15,7 +15,7 @@ from cluster.members.cluster_level import UpgradeView
 from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
-from statemachine.commands import FINALIZE
+from statemachine.cluster_level import Finalize
 
 GROUPS_PER_STEP, NAMED_MAX = 256, 100
 
@@ -70,7 +70,7 @@ async def finalize(call: Call) -> Finalized:
     )
     if wanted.dry_run or level <= before:
         return view
-    entry, results = await decided(lambda done: port.services.propose([[FINALIZE, level]], done))
+    entry, results = await decided(lambda done: port.services.propose([Finalize(level)], done))
     return msgspec.structs.replace(view, level=results[-1].value, term=entry.term, index=entry.index)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import FILE_MAX, KeyFileError, key_id, parse
 from raftlog.work import charge
-from statemachine.commands import RESEAL_USER
+from statemachine.access.access_commands import Origin, ResealUser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -252,14 +252,14 @@ class Resealing:
     def _step(self) -> list[Command]:
         """Returns the commands of the next step. Raises Refused."""
         run: list[Command] = []
-        origin = [self._services.log_time_ms(), ASKER, ""]
+        origin = Origin(self._services.log_time_ms(), ASKER, "")
         for user in self._access.under_other_keys():
             charge(RESEAL_UNITS)
             sealed = self._secrets.resealed(user)
             if sealed is None:
                 logger.error("the secret of user %s cannot be decrypted: give it another one", user.name)
                 continue
-            run.append([RESEAL_USER, origin, user.id, user.secret, sealed, self._access.key_id])
+            run.append(ResealUser(origin, user.id, user.secret, sealed, self._access.key_id))
             if len(run) == USERS_PER_STEP:
                 break
         return run

@@ -16,22 +16,22 @@ from cluster.broker.access.token_rate import TokenRate
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftmq_wire.user_file import read_user_file
-from statemachine.access.users import Mode, User, checked_user_name
-from statemachine.commands import (
-    ACCESS_LEVEL,
-    CHANGE_USER,
-    CREATE_USER,
-    OWNERS_LEVEL,
-    PUT_TOKEN,
-    REMOVE_RULES,
-    REMOVE_TOKEN,
-    REMOVE_USER,
-    ROTATE_AUTH_KEY,
-    SET_AUTH_KEY,
-    SET_AUTH_MODE,
-    SET_RULES,
-    InvalidCommandError,
+from statemachine.access.access_commands import (
+    ChangeUser,
+    CreateUser,
+    Origin,
+    PutToken,
+    RemoveRules,
+    RemoveToken,
+    RemoveUser,
+    RotateAuthKey,
+    SetAuthKey,
+    SetAuthMode,
+    SetRules,
 )
+from statemachine.access.rules import RuleRow
+from statemachine.access.users import Mode, User, checked_user_name
+from statemachine.commands import ACCESS_LEVEL, OWNERS_LEVEL, InvalidCommandError
 
 if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
@@ -112,8 +112,8 @@ class UserAdmin:
     ) -> None:
         user_id, key = self._access.next_id, self._secrets.key_to_use
         sealed = self._secrets.encrypted(user_id, secret)
-        mark: list[Command] = [] if self._access.key_id else [[SET_AUTH_KEY, self._origin(asker), key]]
-        create = [CREATE_USER, self._origin(asker), user_id, name, is_super, enabled, sealed, key]
+        mark: list[Command] = [] if self._access.key_id else [SetAuthKey(self._origin(asker), key)]
+        create = CreateUser(self._origin(asker), user_id, name, is_super, enabled, sealed, key)
 
         def done(result: CommandResult | None, refused: Refused | None) -> None:
             if result is not None and result.code == "conflict" and tries > 1:
@@ -159,19 +159,19 @@ class UserAdmin:
             changes["enabled"] = enabled
         if not changes:
             raise Refused(Reason.INVALID, "nothing is to be changed: name a secret, a type or a status")
-        self._tell([CHANGE_USER, self._origin(asker), user.id, changes], told)
+        self._tell(ChangeUser(self._origin(asker), user.id, changes), told)
 
     def remove(self, asker: Asker, name: str, told: Told) -> None:
         """Removes a user with its rules and tokens."""
-        self._tell([REMOVE_USER, self._origin(asker), self.user(name).id], told)
+        self._tell(RemoveUser(self._origin(asker), self.user(name).id), told)
 
-    def set_rules(self, asker: Asker, name: str, rules: list[list[Any]], told: Told) -> None:
+    def set_rules(self, asker: Asker, name: str, rules: Sequence[RuleRow], told: Told) -> None:
         """Sets rules in the form that `statemachine.access.rules.parse_rule` accepts."""
-        self._tell([SET_RULES, self._origin(asker), self.user(name).id, rules], told)
+        self._tell(SetRules(self._origin(asker), self.user(name).id, rules), told)
 
     def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Told) -> None:
         """Removes one rule, or all rules of a policy."""
-        self._tell([REMOVE_RULES, self._origin(asker), self.user(name).id, policy, resource], told)
+        self._tell(RemoveRules(self._origin(asker), self.user(name).id, policy, resource), told)
 
     def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Told) -> None:
         """Adds a token. Removes expired tokens of that user, and its oldest logins if there are too many. Raises
@@ -187,8 +187,8 @@ class UserAdmin:
         going = [each for kept_ms, each in kept if kept_ms <= now_ms]
         logins = [each for _, each in kept if each not in going and self._is_login(each)]
         going += logins[: max(0, 1 + len(logins) - LOGINS_MAX)] if label.startswith(LOGIN) else []
-        run: list[Command] = [[REMOVE_TOKEN, self._origin(asker), each] for each in going]
-        put = [PUT_TOKEN, self._origin(asker), user.id, digest, ends_ms, label]
+        run: list[Command] = [RemoveToken(self._origin(asker), each) for each in going]
+        put = PutToken(self._origin(asker), user.id, digest, ends_ms, label)
         self._propose([*run, put], lambda _, refused: told(refused))
 
     def _is_login(self, digest: bytes) -> bool:
@@ -197,7 +197,7 @@ class UserAdmin:
 
     def remove_token(self, asker: Asker, digest: bytes, told: Told) -> None:
         """Removes a token."""
-        self._tell([REMOVE_TOKEN, self._origin(asker), digest], told)
+        self._tell(RemoveToken(self._origin(asker), digest), told)
 
     def rotate_key(self, asker: Asker, key: str, told: Told) -> None:
         """Has new secrets encrypted with another key, which this node must have; the leader encrypts those of the
@@ -206,7 +206,7 @@ class UserAdmin:
             raise Refused(Reason.ILLEGAL, f"auth.key_file of this node does not have the key {key!r:.80}")
         if self._secrets.problem:
             raise Refused(Reason.ILLEGAL, f"this node cannot read all secrets: {self._secrets.problem}")
-        self._tell([ROTATE_AUTH_KEY, self._origin(asker), key], told)
+        self._tell(RotateAuthKey(self._origin(asker), key), told)
 
     def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
         """Sets `auth.mode`. Refuses enforce while this node could verify no signature, or while a peer may connect that
@@ -215,10 +215,10 @@ class UserAdmin:
             raise Refused(Reason.ILLEGAL, f"this node could verify no signature: {self._secrets.problem}")
         if mode == Mode.ENFORCE and not self._peers_prove():
             raise Refused(Reason.ILLEGAL, "nodes do not prove the cluster's secret to each other: raftmq secret status")
-        self._tell([SET_AUTH_MODE, self._origin(asker), mode], told)
+        self._tell(SetAuthMode(self._origin(asker), mode), told)
 
-    def _origin(self, asker: Asker) -> list[Any]:
-        return [self._services.log_time_ms(), asker.user, asker.address]
+    def _origin(self, asker: Asker) -> Origin:
+        return Origin(self._services.log_time_ms(), asker.user, asker.address)
 
     def _tell(self, command: Command, told: Told) -> None:
         self._propose([command], lambda _, refused: told(refused))

@@ -11,7 +11,9 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.retries import check_policy
 from cluster.runtime.request_limits import QUEUES_MAX
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.commands import DELETE_GROUP, PUT_GROUP, SETTINGS_LEVEL
+from statemachine.commands import SETTINGS_LEVEL
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteGroup
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
@@ -46,7 +48,7 @@ def put_group(services: Services, config: dict[str, Any], done: Done, *, if_abse
     Refused."""
     check_group_name(config["name"])
     check_settings(services.state, config)
-    services.propose([[PUT_GROUP, config, if_absent]], done)
+    services.propose([PutGroup(config, if_absent)], done)
 
 
 def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
@@ -81,7 +83,7 @@ def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
 
 def delete_group(services: Services, name: str, done: Done, *, clean_offsets: bool) -> None:
     """Deletes a group, and its offsets if `clean_offsets`."""
-    services.propose([[DELETE_GROUP, name, clean_offsets]], done)
+    services.propose([DeleteGroup(name, clean_offsets)], done)
 
 
 class Progress(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import EvictedBounds, earliest_store_ms, offset_by_time
@@ -16,7 +16,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.sends.held_sends import is_message
 from cluster.broker.services import Client, Services
 from cluster.replication.outcome import Done, Outcome, ProposeResult
-from statemachine import commands
+from statemachine.commands import CommandResult, not_found
+from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
 from statemachine.payload import SESSION_ROW, SessionRows
 
 if TYPE_CHECKING:
@@ -111,11 +112,11 @@ class Offsets:
         topic was deleted meanwhile. `name` identifies the commit if the client repeats it, `counted_in` the topic in
         which the offset counts. Raises Refused."""
         config = self._committable(group, topic, queue_id, offset, counted_in)
-        row: list[object] = [group, config.id, queue_id, offset]
+        row = group, config.id, queue_id, offset
         if name is not None:
             self._named.commit(row, name, done)
         else:
-            self._services.propose([[commands.COMMIT_OFFSETS, [row]]], done)
+            self._services.propose([CommitOffsets([row])], done)
 
     def commit_later(self, group: str, topic: str, queue_id: int, offset: int, counted_in: str | None = None) -> None:
         """Commits an offset together with others, without an answer. Raises Refused."""
@@ -201,10 +202,10 @@ class NamedCommits:
         self._services = services
         self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
 
-    def commit(self, row: list[object], name: Name, done: Done) -> None:
-        """Proposes the row [group, topic_id, queue_id, offset] unless a commit of that name to the same topic was
-        proposed before. `done` gets the outcome in both cases. Raises Refused."""
-        topic_id = cast("int", row[1])
+    def commit(self, row: Commit, name: Name, done: Done) -> None:
+        """Proposes the row unless a commit of that name to the same topic was proposed before. `done` gets the outcome
+        in both cases. Raises Refused."""
+        topic_id = row[1]
         sender = self._sender(name)
         stored = self._stored(name.session.own, name.sequence)
         if stored is None and name.sequence <= sender.earlier_max:
@@ -213,7 +214,7 @@ class NamedCommits:
                     return
         first = sender.proposed.get(name.sequence) if stored is None else stored
         if first not in (None, topic_id):  # one name for two commits
-            self._services.propose([[commands.COMMIT_OFFSETS, [row]]], done)
+            self._services.propose([CommitOffsets([row])], done)
         elif stored is not None:
             done(self._done(row))
         elif first is not None:
@@ -221,7 +222,7 @@ class NamedCommits:
         else:
             self._propose(row, name, done)
 
-    def _is_earlier(self, session: bytes, row: list[object], name: Name, done: Done) -> bool:
+    def _is_earlier(self, session: bytes, row: Commit, name: Name, done: Done) -> bool:
         """Returns True if the commit is in a session that its sender had earlier, or on its way there: `done` is or
         will be called. Raises Refused."""
         stored = self._stored(session, name.sequence)
@@ -269,19 +270,19 @@ class NamedCommits:
         place = found.find(sequence) if found is not None else None
         return None if place is None or is_message(place) else place[0]
 
-    def _done(self, row: list[object]) -> ProposeResult:
+    def _done(self, row: Commit) -> ProposeResult:
         exists = row[1] in self._services.state.topics_by_id
-        return ProposeResult(Outcome.OK, [commands.done() if exists else commands.not_found("topic")], None, "")
+        result = CommandResult(True, "", None) if exists else not_found("topic")
+        return ProposeResult(Outcome.OK, [result], None, "")
 
-    def _propose(self, row: list[object], name: Name, done: Done) -> None:
+    def _propose(self, row: Commit, name: Name, done: Done) -> None:
         own = name.session.own
-        self._senders[own].proposed[name.sequence] = cast("int", row[1])
+        self._senders[own].proposed[name.sequence] = row[1]
         place = SESSION_ROW.pack(name.sequence, row[1], row[2], row[3], 0)
         session = SessionRows(own, name.low, name.sequence, place)
-        run: list[commands.Command] = [[commands.COMMIT_OFFSETS, [row]]]
-        self._services.propose(run, done, session)
+        self._services.propose([CommitOffsets([row])], done, session)
 
-    def _wait_for_first(self, row: list[object], session: bytes, sequence: int, done: Done) -> None:
+    def _wait_for_first(self, row: Commit, session: bytes, sequence: int, done: Done) -> None:
         """Waits for a commit of the same name that is in flight, or was lost with an earlier term. A new proposal is
         placed behind it in the log."""
 

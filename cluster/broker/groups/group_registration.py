@@ -14,7 +14,8 @@ from cluster.broker.retries import own_topic
 from cluster.broker.services import Services
 from cluster.replication.outcome import ProposeResult
 from raftlog.work import ITEM_UNITS, charge
-from statemachine import commands
+from statemachine.commands import Command
+from statemachine.consuming.groups import PutGroup, Subscribe
 
 ROWS_MAX = 1_000
 """The approximate number of groups and subscriptions in one entry, because its apply must be short."""
@@ -34,7 +35,7 @@ class GroupRegistration:
         """Calls `done` when the log knows these groups, or could not be told of them; with None if this node had
         nothing to propose. Yields between two groups."""
         telling = _Telling(done)
-        news: list[commands.Command] = []
+        news: list[Command] = []
         proposed: list[str] = []
         rows = 0
         for group in groups if self._services.writes_open() else ():
@@ -54,7 +55,7 @@ class GroupRegistration:
             self._send(news, proposed, telling)
         telling.all_sent()
 
-    def _send(self, news: list[commands.Command], groups: list[str], telling: _Telling) -> None:
+    def _send(self, news: list[Command], groups: list[str], telling: _Telling) -> None:
         telling.sent += 1
 
         def proposal_done(result: ProposeResult) -> None:
@@ -63,20 +64,20 @@ class GroupRegistration:
 
         self._services.propose(news, proposal_done)
 
-    def _news_of(self, group: str, found: ConsumerGroup) -> list[commands.Command]:
+    def _news_of(self, group: str, found: ConsumerGroup) -> list[Command]:
         """Returns the commands that bring the applied state up to date with the group's members; [] most of the
         time."""
         state = self._services.state
-        news: list[commands.Command] = []
+        news: list[Command] = []
         config = state.groups.get(group)
         if config is None:
-            news.append([commands.PUT_GROUP, {"name": group}, True])
+            news.append(PutGroup({"name": group}, if_absent=True))
         queues = config.retry_queue_nums if config is not None else 1
         news += own_topic(state, RETRY_PREFIX + group, queues)
         stored = config.subscriptions if config is not None else {}
         wanted = _wanted_subscriptions(found, stored)
         if wanted != stored:
-            news.append([commands.SUBSCRIBE, group, [[topic, *row] for topic, row in sorted(wanted.items())]])
+            news.append(Subscribe(group, [(topic, *row) for topic, row in sorted(wanted.items())]))
         return news
 
 

@@ -20,7 +20,10 @@ from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, Command
+from statemachine.commands import Command
+from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.offset_resets import EndResets
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -136,10 +139,10 @@ class OffsetResets:
                 done(found if result.outcome is Outcome.OK and result.results[-1].ok else _refusal(result))
 
             def write() -> None:
-                rows = ([topic.id, queue_id, offset] for queue_id, offset in found)
+                rows = ((topic.id, queue_id, offset) for queue_id, offset in found)
                 now_ms = services.log_time_ms()
                 parts = rows_in_parts(rows)
-                runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts)
+                runs: Iterator[list[Command]] = ([ResetOffsets(wish.group, now_ms, part)] for part in parts)
                 propose_in_parts(services, runs, applied)
 
             self._to_write.append(write)
@@ -194,9 +197,9 @@ class OffsetResets:
         config = topic_named(state, topic) if topic else None
         committed = state.offsets_by_topic(source)
         topics = sorted(committed) if config is None else [config.id] if config.id in committed else []
-        rows = ([to, topic_id, *row] for topic_id in topics for row in sorted(committed[topic_id].items()))
-        runs: Iterator[list[Command]] = ([[COMMIT_OFFSETS, part]] for part in rows_in_parts(rows))
-        first = [[PUT_GROUP, {"name": to}, True], *next(runs)]
+        rows = ((to, topic_id, *row) for topic_id in topics for row in sorted(committed[topic_id].items()))
+        runs: Iterator[list[Command]] = ([CommitOffsets(part)] for part in rows_in_parts(rows))
+        first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
         propose_in_parts(self._services, chain([first], runs), done)
 
     # --- consumers ---------------------------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ class OffsetResets:
         """Notes that the consumer continues from the reset offset: from now on its commits count again. Leader only."""
         key = group, queue, reset.number
         self._ending.add(key)
-        self._services.propose([[END_RESETS, group, [[*queue, reset.number]]]], lambda _: self._ending.discard(key))
+        self._services.propose([EndResets(group, [(*queue, reset.number)])], lambda _: self._ending.discard(key))
 
 
 def _refusal(result: ProposeResult) -> Refused:

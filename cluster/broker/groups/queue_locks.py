@@ -15,7 +15,7 @@ in all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 
@@ -25,8 +25,15 @@ from cluster.broker.services import Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import LOCK_TTL_MS
 from statemachine.access.users import NOBODY
-from statemachine.commands import LOCK_QUEUES, LOCK_QUEUES_OF, OWNERS_LEVEL, UNLOCK_QUEUES, UNLOCK_QUEUES_OF
-from statemachine.consuming.queue_locks import QUEUES_MAX, QueueLock
+from statemachine.commands import OWNERS_LEVEL, Command
+from statemachine.consuming.queue_locks import (
+    QUEUES_MAX,
+    LockQueues,
+    LockQueuesOf,
+    QueueLock,
+    UnlockQueues,
+    UnlockQueuesOf,
+)
 from statemachine.consuming.queue_rows import Queue
 
 Granted = frozenset[Queue]
@@ -134,8 +141,11 @@ class QueueLocks:
         if not asked:
             done(fresh)
             return
-        rest = [group, client_id, now_ms, expires_ms, [list(queue) for queue in asked]]
-        command = [LOCK_QUEUES_OF, user, *rest] if self._names(user) else [LOCK_QUEUES, *rest]
+        command: Command
+        if self._names(user):
+            command = LockQueuesOf(user, group, client_id, now_ms, expires_ms, asked)
+        else:
+            command = LockQueues(group, client_id, now_ms, expires_ms, asked)
 
         def applied(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
@@ -182,8 +192,11 @@ class QueueLocks:
         if not mine:
             done(ProposeResult(Outcome.OK, [], None, ""))
             return
-        name = [UNLOCK_QUEUES_OF, user] if self._names(user) else [UNLOCK_QUEUES]
-        runs = ([[*name, group, client_id, [list(queue) for queue in part]]] for part in rows_in_parts(mine))
+        runs: Iterator[list[Command]]
+        if self._names(user):
+            runs = ([UnlockQueuesOf(user, group, client_id, part)] for part in rows_in_parts(mine))
+        else:
+            runs = ([UnlockQueues(group, client_id, part)] for part in rows_in_parts(mine))
         propose_in_parts(self._node, runs, done)
 
     def _names(self, user: int) -> bool:

@@ -28,7 +28,8 @@ from raftlog.errors import StorageError
 from raftlog.kept_errors import bare
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from raftmq_wire.properties import without
-from statemachine.commands import PUT_GROUP, Command
+from statemachine.commands import Command
+from statemachine.consuming.groups import PutGroup
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class SendBacks:
             else:
                 self._try(report, tries - 1)
 
-        self._proposals.submit_commands([[PUT_GROUP, {"name": name}, True]], made)
+        self._proposals.submit_commands([PutGroup({"name": name}, if_absent=True)], made)
 
     def _prepare(self, report: _Report, topic: str, queues: int, tries: int) -> None:
         """Creates the group's topic, or waits for a change of it; then handles the report again."""

@@ -41,8 +41,9 @@ from cluster.replication.send_identity import (
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from raftmq_wire.properties import without
-from statemachine.commands import CREATE_TOPIC, NAME, OWNERS_LEVEL
+from statemachine.commands import NAME, OWNERS_LEVEL, Command
 from statemachine.payload import RowKind
+from statemachine.topics import CreateTopic
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -359,12 +360,12 @@ class Sends(Generic[_Origin]):
     def _wait_for_topic(self, origin: _Origin, topic: str, wish: DecodedSend) -> None:
         """Creates the topic if the rules allow it. The send is handled again when the change is applied."""
         waiting = self._waiting.get(topic)
+        commands: list[Command] | None = None
         if waiting is None:
-            changing = self._proposals.changing(topic)
-            commands = [] if changing else [[CREATE_TOPIC, self._new_topic(topic, wish), True]]
+            commands = []
+            if not self._proposals.changing(topic):
+                commands.append(CreateTopic(self._new_topic(topic, wish), if_absent=True))
             waiting = self._waiting[topic] = []
-        else:
-            commands = None
         release = self._hold(origin)
 
         def settle(refused: Refused | None) -> None:

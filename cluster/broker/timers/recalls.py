@@ -21,8 +21,8 @@ from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.errors import OutOfRangeError, StorageError
 from raftmq_wire.message_format import MessageFormatError, decode_message
-from statemachine.commands import RECALL_TIMER
 from statemachine.delivery.staged_writes import attempt_of
+from statemachine.delivery.timers import RecallTimer
 
 if TYPE_CHECKING:
     from cluster.broker.rights import Party, Rights
@@ -89,7 +89,7 @@ class Recalls:
         release = self._timers.hold(row.name)
         if release is None:
             raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is being delivered")
-        command = [RECALL_TIMER, row.due_ms, row.position, handle.position]
+        command = RecallTimer(row.due_ms, row.position, handle.position)
         services.propose([command], partial(self._proposed, handle.position, release, done))
 
     def _may_recall(self, party: Party, row: TimerRow) -> bool:

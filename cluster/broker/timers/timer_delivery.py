@@ -27,7 +27,7 @@ from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads, DueRow, 
 from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftmq_wire.properties import without
-from statemachine.commands import DELIVER_TIMERS, DROP_TIMERS
+from statemachine.delivery.timers import DeliverTimers, DropTimers
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class TimerDelivery:
         queue_id = queue_for(row.queue_id, slot)
         copies = [copied(message, without(message.properties, DELAY)) for message in messages]
         done = partial(self._settled, term, name)
-        effect = (DELIVER_TIMERS, list(name))
+        effect = (DeliverTimers, name)
         term.begin(name, 0)
         size = submit_copies(self._proposals, self._client, copies, slot, queue_id, RowKind.DELIVERED, effect, done)
         term.begin(name, size)
@@ -262,7 +262,7 @@ class TimerDelivery:
             for name in names:
                 self._settled(term, name, result.outcome)
 
-        self._services.propose([[DROP_TIMERS, [list(name) for name in names]]], done)
+        self._services.propose([DropTimers(names)], done)
 
     def _soon(self) -> None:
         """Looks again in a moment, once for all rows that ended in this turn."""

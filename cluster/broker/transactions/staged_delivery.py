@@ -21,8 +21,8 @@ from cluster.broker.transactions.staged_writes import DISCARDED_MAX
 from cluster.replication.internal_sends import NoClient, submit_own
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.commands import DELIVER_TIMERS, DISCARD_ATTEMPTS, DROP_STAGED, DROP_TIMERS
-from statemachine.delivery.staged_writes import AttemptState
+from statemachine.delivery.staged_writes import AttemptState, DiscardAttempts
+from statemachine.delivery.timers import DeliverTimers, DropStaged, DropTimers
 from statemachine.payload import ITEM, RowKind
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class StagedDelivery:
             )
         if old:
             logger.warning("%d attempts at staged writes are discarded: nobody committed them in time", len(old))
-            services.propose([[DISCARD_ATTEMPTS, old]], lambda _: None)
+            services.propose([DiscardAttempts(old)], lambda _: None)
 
     # -- looking
 
@@ -282,7 +282,7 @@ class StagedDelivery:
         queue_id = queue_for(staged.row.queue_id, slot)
         term.begin(name, staged.size)
         done = partial(self._settled, term, name)
-        effect = (DELIVER_TIMERS, list(name))
+        effect = (DeliverTimers, name)
         size = staged.size + len(copies) * len(slot.field)  # at most: what they are stored under now may be shorter
         submit_own(
             self._proposals, self._client, size, slot, queue_id, RowKind.DELIVERED, done, batch=copies, effect=effect
@@ -297,7 +297,7 @@ class StagedDelivery:
             for row in rows:
                 self._settled(term, row.name, result.outcome)
 
-        self._services.propose([[DROP_TIMERS, [list(row.name) for row in rows]]], done)
+        self._services.propose([DropTimers([row.name for row in rows])], done)
 
     def _settled(self, term: _Term, name: TimerName, outcome: Outcome) -> None:
         if outcome is Outcome.UNKNOWN:
@@ -317,7 +317,7 @@ class StagedDelivery:
             if term is self._term and result.outcome is Outcome.OK:
                 self._soon()
 
-        self._services.propose([[DROP_STAGED, number, DROP_ROWS]], done)
+        self._services.propose([DropStaged(number, DROP_ROWS)], done)
 
     def _soon(self) -> None:
         """Looks again in a moment, once for all rows that ended in this turn."""

@@ -22,8 +22,16 @@ from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
-from statemachine.commands import COMMIT_WRITE, DISCARD_ATTEMPTS, OPEN_ATTEMPT, OWNERS_LEVEL
-from statemachine.delivery.staged_writes import COMMITTED, FULL, Attempt, AttemptState
+from statemachine.commands import OWNERS_LEVEL
+from statemachine.delivery.staged_writes import (
+    COMMITTED,
+    FULL,
+    Attempt,
+    AttemptState,
+    CommitWrite,
+    DiscardAttempts,
+    OpenAttempt,
+)
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -98,7 +106,7 @@ class StagedWriteRequests:
             else:
                 done(Refused(Reason.INVALID, str(answer.value)))
 
-        self._services.propose([[OPEN_ATTEMPT, name, write, self._services.log_time_ms()]], opened)
+        self._services.propose([OpenAttempt(name, write, self._services.log_time_ms())], opened)
 
     def stage(self, path: SendPath, party: Party, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
         """Stores messages of an attempt for a party that may commit its write; `done` gets None, or the reason why they
@@ -180,8 +188,7 @@ class StagedWriteRequests:
             else:
                 done(Refused(Reason.ILLEGAL, f"write {write} of {name!r} is not committed: {answer.value}"))
 
-        rows = [list(winner) for winner in winners]
-        self._services.propose([[COMMIT_WRITE, name, write, self._services.log_time_ms(), rows]], decided)
+        self._services.propose([CommitWrite(name, write, self._services.log_time_ms(), winners)], decided)
 
     def abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> None:
         """Discards all open attempts at the write; `done` gets their number."""
@@ -212,7 +219,7 @@ class StagedWriteRequests:
             found, after = self._services.state.writes.open_of(name, write, after, DISCARDED_MAX)
             if found:
                 waiting += 1
-                self._services.propose([[DISCARD_ATTEMPTS, [attempt.number for attempt in found]]], discarded)
+                self._services.propose([DiscardAttempts([attempt.number for attempt in found])], discarded)
             yield
         ended(0)
 

@@ -27,9 +27,9 @@ from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftmq_wire.message_format import Message, decode_message
-from statemachine.commands import CHECK_HALVES, CREATE_TOPIC, END_HALVES
-from statemachine.delivery.half_messages import HalfMessage
+from statemachine.delivery.half_messages import CheckHalves, EndHalves, HalfMessage
 from statemachine.payload import RowKind
+from statemachine.topics import CreateTopic
 
 if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
@@ -214,7 +214,7 @@ class Transactions:
         """Ends half messages whose topic was deleted. A topic that is created again under the same name has another id,
         and inherits nothing."""
         self.metrics.given_up(DROPPED, len(halves))
-        self._node.propose([[END_HALVES, [half.position for half in halves]]], lambda _: None)
+        self._node.propose([EndHalves([half.position for half in halves])], lambda _: None)
 
     # --- one at a time -----------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Transactions:
                 self.metrics.rolled_back.inc()
             done(refusal(result.outcome, result.remark) or End.ROLLED_BACK)
 
-        self._node.propose([[END_HALVES, [half.position]]], applied)
+        self._node.propose([EndHalves([half.position])], applied)
 
     def _commit(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
         topic = self._node.state.topics_by_id.get(half.topic_id)
@@ -273,7 +273,7 @@ class Transactions:
             else:
                 done(Refused(Reason.UNAVAILABLE, f"topic {PARKED_TOPIC} could not be created: {result.remark}"))
 
-        self._node.propose([[CREATE_TOPIC, fields, True]], made)
+        self._node.propose([CreateTopic(fields, if_absent=True)], made)
 
     def _copy(self, copy: _Copy, done: Settled, tries: int) -> None:
         """Stores the copy. The half message ends in the copy's entry."""
@@ -298,7 +298,7 @@ class Transactions:
         queue_id = queue_for(copy.queue_id, slot)
         message, flags = copy.message, copy.sys_flag
         made = copied(message, message.properties, sys_flag=flags, prepared_position=half.position)
-        effect = (END_HALVES, half.position)
+        effect = (EndHalves, half.position)
         submit_copies(proposals, self._client, [made], slot, queue_id, RowKind.COMMITTED, effect, told)
 
     def _later(self, tries: int, settled: Settled, why: str, again: Callable[[int], None]) -> None:
@@ -389,7 +389,7 @@ class CheckBack:
                 transactions.park(half, message)
         if asked:
             self._proposed = True
-            node.propose([[CHECK_HALVES, log_ms + node.config.transaction.check_interval_ms, asked]], self._counted)
+            node.propose([CheckHalves(log_ms + node.config.transaction.check_interval_ms, asked)], self._counted)
 
     def _counted(self, result: ProposeResult) -> None:
         """Asks the producers, once the checks are counted in the log, so that a later leader knows of them."""

@@ -22,7 +22,7 @@ from cluster.runtime.request_limits import TEXT_MAX
 from raftlog.work import charge
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
-from statemachine.access.rules import ACTION_NAMES, Policy, Rule
+from statemachine.access.rules import ACTION_NAMES, Policy, Rule, RuleRow
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -255,14 +255,14 @@ def _subject(request: Request) -> str:
     return subject.removeprefix(SUBJECT)
 
 
-def _rules_of(info: AclInfo) -> Iterator[list[Any]]:
+def _rules_of(info: AclInfo) -> Iterator[RuleRow]:
     for policy in info.policies:
         kind = _choice("policyType", policy.policy_type, _POLICIES) or Policy.CUSTOM
         for entry in policy.entries:
             allow = _choice("decision", entry.decision, _DECISIONS)
             if allow is None:
                 raise Refused(Reason.INVALID, f"the rule of {entry.resource!r:.80} has no decision: Allow or Deny")
-            yield [int(kind), entry.resource, entry.actions, entry.source_ips or [], allow]
+            yield int(kind), entry.resource, entry.actions, entry.source_ips or [], allow
 
 
 def _info_of(user: User) -> UserInfo:

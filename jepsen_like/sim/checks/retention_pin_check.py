@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 
 from jepsen_like.sim.checks.staged_write_check import COMMITTED, DISCARDED, STAGED_DUE, WriteCheck
 from raftlog.types import Entry, EntryType
-from statemachine import commands, payload
+from statemachine import payload
 from statemachine.broker_state import BrokerState
+from statemachine.command_table import in_entry, unpack
+from statemachine.commands import Found
+from statemachine.delivery.half_messages import EndHalves
+from statemachine.delivery.timers import DeliverTimers, DropStaged, DropTimers, RecallTimer
 from statemachine.payload import ITEM, RowKind, Run
 from statemachine.trim import RemoveRows, Slice, decode
 
@@ -58,12 +62,12 @@ class PinCheck:
         """Takes in the next entry and checks it."""
         if entry.type == EntryType.MESSAGES:
             decoded = payload.decode(entry.payload)
-            due = sum([self._command(entry, command) for command in commands.unpack(decoded.effects)])
+            due = sum([self._command(entry, command) for command in unpack(decoded.effects)])
             queued = sum([self._run(run) for run in decoded.iter_runs()])
             if queued < due:
                 self._report(CHECKER, f"entry {entry.index} ends rows of {due} messages and has {queued} for queues")
         elif entry.type in (EntryType.COMMAND, EntryType.CHANGE):
-            for command in commands.in_entry(entry.type, entry.payload):
+            for command in in_entry(entry.type, entry.payload):
                 if self._command(entry, command):
                     self._report(CHECKER, f"entry {entry.index} delivers scheduled messages and has no copies")
         elif entry.type == EntryType.TRIM:
@@ -76,24 +80,23 @@ class PinCheck:
             waiting = f"{self._pending} scheduled or staged and {len(self._halves)} half messages wait"
             self._report(CHECKER, f"node {node} counts {found[0]} and {found[1]}; as the log has it, {waiting}")
 
-    def _command(self, entry: Entry, command: commands.Command) -> int:
+    def _command(self, entry: Entry, command: Found) -> int:
         """Carries the command out on the check's own model; returns the number of message copies that the command asks
         for."""
-        name, *arguments = command
         self._writes.learn(command)
-        if name == commands.DELIVER_TIMERS:
-            return sum([self._deliver(entry, due_ms, at) for due_ms, at in arguments[0]])
-        if name == commands.DROP_TIMERS:
-            for due_ms, at in arguments[0]:
+        if isinstance(command, DeliverTimers):
+            return sum([self._deliver(entry, due_ms, at) for due_ms, at in command.names])
+        if isinstance(command, DropTimers):
+            for due_ms, at in command.names:
                 row = self._remove(at)
                 if row is not None and due_ms >= STAGED_DUE:
                     self._writes.ends(due_ms - STAGED_DUE, row.count)
-        elif name == commands.RECALL_TIMER:
-            self._recall(*arguments)
-        elif name == commands.DROP_STAGED:
-            self._drop_staged(*arguments)
-        elif name == commands.END_HALVES:
-            for at in arguments[0]:
+        elif isinstance(command, RecallTimer):
+            self._recall(command.due_ms, command.position, command.message_position)
+        elif isinstance(command, DropStaged):
+            self._drop_staged(command.attempt, command.rows_max)
+        elif isinstance(command, EndHalves):
+            for at in command.positions:
                 self._halves.pop(at, None)
         return 0
 

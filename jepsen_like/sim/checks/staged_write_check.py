@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from statemachine import commands
+from statemachine.commands import Found
+from statemachine.delivery.staged_writes import CommitWrite, DiscardAttempts, ForgetWrite, OpenAttempt
 
 STAGED_DUE = 1 << 63
 OPEN, COMMITTED, DISCARDED = "open", "committed", "discarded"
@@ -27,19 +28,19 @@ class WriteCheck:
         self._next = 1
         self._committed: dict[str, int] = {}
 
-    def learn(self, command: commands.Command) -> None:
+    def learn(self, command: Found) -> None:
         """Takes in the next command."""
-        name, *arguments = command
-        if name == commands.OPEN_ATTEMPT and self._above(arguments[0], arguments[1]):
-            self._attempts[self._next] = _Attempt(arguments[0], arguments[1])
-            self._next += 1
-        elif name == commands.COMMIT_WRITE:
-            self._commit(arguments[0], arguments[1], dict(map(tuple, arguments[3])))
-        elif name == commands.DISCARD_ATTEMPTS:
-            for number in arguments[0]:
+        if isinstance(command, OpenAttempt):
+            if self._above(command.name, command.write):
+                self._attempts[self._next] = _Attempt(command.name, command.write)
+                self._next += 1
+        elif isinstance(command, CommitWrite):
+            self._commit(command.name, command.write, dict(command.winners))
+        elif isinstance(command, DiscardAttempts):
+            for number in command.attempts:
                 self._end(number, DISCARDED)
-        elif name == commands.FORGET_WRITE:
-            self._committed.pop(arguments[0], None)
+        elif isinstance(command, ForgetWrite):
+            self._committed.pop(command.name, None)
 
     def stages(self, number: int, count: int) -> bool:
         """Records messages that are staged for the attempt; returns True if they count, because the attempt is open."""

@@ -30,7 +30,7 @@ from jepsen_like.sim.machines.tier_store import SimStore
 from raftlog.errors import RaftLogError
 from raftlog.frame import decode_entries
 from raftlog.types import Entry, EntryType, NodeId
-from statemachine.commands import unpack
+from statemachine.command_table import unpack
 from statemachine.tier import LOG_PREFIX, TierSegment, TierState
 
 FOLDER = str(CLUSTER)

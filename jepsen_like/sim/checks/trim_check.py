@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from jepsen_like.sim.checks.retention_pin_check import PinCheck
 from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
-from statemachine import commands, payload
-from statemachine.tier import TierState
+from statemachine import payload
+from statemachine.command_table import in_entry
+from statemachine.tier import MoveSegment, TierState
 from statemachine.trim import RemoveRows, Slice, Trim, decode, highest
 
 Report = Callable[[str, str], None]
@@ -250,13 +251,16 @@ class TrimCheck:
         elif entry.type == EntryType.TRIM:
             self._trim(machine, entry)
         elif entry.type in (EntryType.COMMAND, EntryType.CHANGE):
-            for command in commands.in_entry(entry.type, entry.payload):
-                if command[0] == commands.TIER_STATE:
-                    self._tier(*command[1:])
+            for command in in_entry(entry.type, entry.payload):
+                if isinstance(command, MoveSegment):
+                    self._tier(command)
         self._tail = entry
 
-    def _tier(self, base: int, state: int, term: int, span: list[int] | None, parts: list[list[Any]] | None) -> None:
+    def _tier(self, command: MoveSegment) -> None:
         """Takes in a change of a tiered segment's state. Steps back, and those of a former term, change nothing."""
+        base, state, term = command.base, command.state, command.term
+        span: Any = command.span  # the state knows its type, the command does not
+        parts: Any = command.parts
         known = self._tiered.get(base)
         if known is None:
             if state == TierState.UPLOADING and span is not None:

@@ -25,7 +25,9 @@ from jepsen_like.sim.users.access_model import AccessModel, Reveal, Users, Want,
 from raftlog.errors import DamagedLogError
 from raftlog.types import Entry, EntryType, NodeId
 from raftmq_wire.message_format import decode_messages
-from statemachine import commands, payload
+from statemachine import payload
+from statemachine.command_table import in_entry, unpack
+from statemachine.commands import Found
 
 ID_PREFIX = "judged-"
 """Prefix of the ids of messages that this check judges."""
@@ -156,12 +158,12 @@ class AccessCheck:
         return self._committed
 
     def _learn(self, entry: Entry) -> None:
-        known: list[commands.Command] = []
+        known: list[Found] = []
         if entry.type in (EntryType.COMMAND, EntryType.CHANGE):
-            known = commands.in_entry(entry.type, entry.payload)
+            known = in_entry(entry.type, entry.payload)
         elif entry.type == EntryType.MESSAGES:
             decoded = payload.decode(entry.payload)
-            known = commands.unpack(decoded.effects)
+            known = unpack(decoded.effects)
             self._messages(entry, entry.payload[payload.HEAD.size :][: decoded.messages_len])
         self.model.learn(entry.index, known)
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from statemachine.commands import (
-    CHANGE_USER,
-    CREATE_USER,
-    FINALIZE,
-    OWNERS_LEVEL,
-    PUT_TOKEN,
-    REMOVE_RULES,
-    REMOVE_TOKEN,
-    REMOVE_USER,
-    SET_AUTH_MODE,
-    SET_RULES,
-    Command,
+from statemachine.access.access_commands import (
+    ChangeUser,
+    CreateUser,
+    PutToken,
+    RemoveRules,
+    RemoveToken,
+    RemoveUser,
+    SetAuthMode,
+    SetRules,
 )
+from statemachine.cluster_level import Finalize
+from statemachine.commands import OWNERS_LEVEL, Found
 
 Reveal = Callable[[int, bytes, str], str]
 """Function that decrypts a user's secret: (user id, encrypted secret, key id) -> secret."""
@@ -143,7 +142,7 @@ class AccessModel:
         self._users: list[Users] = [{}]
         """The users as of each index in `_changed_at`."""
 
-    def learn(self, index: int, commands: Sequence[Command]) -> None:
+    def learn(self, index: int, commands: Sequence[Found]) -> None:
         """Applies the commands of the next entry to the model."""
         self.index = index
         users = dict(self._users[-1])
@@ -180,36 +179,34 @@ class AccessModel:
         """The users as of the last entry learned."""
         return self._users[-1]
 
-    def _change(self, users: Users, command: Command) -> None:
-        name, *arguments = command
-        if name == SET_AUTH_MODE and arguments[1] == "enforce" and not self.enforced_at:
-            self.enforced_at = self.index
-        elif name == CREATE_USER:
-            self._create(users, *arguments[1:])
-        elif name in (CHANGE_USER, REMOVE_USER, SET_RULES, REMOVE_RULES):
-            found = [each for each in users if users[each].id == arguments[1]]
+    def _change(self, users: Users, command: Found) -> None:
+        if isinstance(command, SetAuthMode):
+            if command.mode == "enforce" and not self.enforced_at:
+                self.enforced_at = self.index
+        elif isinstance(command, CreateUser):
+            self._create(users, command)
+        elif isinstance(command, ChangeUser | RemoveUser | SetRules | RemoveRules):
+            found = [each for each in users if users[each].id == command.user_id]
             for each in found:
                 user = users.pop(each)
-                if name != REMOVE_USER:
-                    users[each] = self._changed(user, name, arguments[2:])
+                if not isinstance(command, RemoveUser):
+                    users[each] = self._changed(user, command)
 
-    def _change_tokens(self, users: Users, command: Command) -> None:
+    def _change_tokens(self, users: Users, command: Found) -> None:
         """Gives and ends tokens as the command says, whose effect on `users` is still to come."""
-        name, *arguments = command
         ids = {user.id for user in users.values()}
-        if name == FINALIZE:
-            self.level = max(self.level, arguments[0])
-        elif name == PUT_TOKEN:
-            user_id, digest, _, label = arguments[1:]
-            if user_id in ids and digest not in self.tokens:
-                self.tokens[digest] = ModelToken(user_id, label, self.index)
-        elif name == REMOVE_TOKEN:
-            self._end([arguments[1]])
-        elif name == REMOVE_USER:
-            self._end([digest for digest, token in self.tokens.items() if token.user_id == arguments[1]])
-        elif name == CHANGE_USER and "secret" in arguments[2] and self.level >= OWNERS_LEVEL:
-            kept = arguments[2].get("keep_tokens", [])
-            own = [(digest, token) for digest, token in self.tokens.items() if token.user_id == arguments[1]]
+        if isinstance(command, Finalize):
+            self.level = max(self.level, command.level)
+        elif isinstance(command, PutToken):
+            if command.user_id in ids and command.digest not in self.tokens:
+                self.tokens[command.digest] = ModelToken(command.user_id, command.label, self.index)
+        elif isinstance(command, RemoveToken):
+            self._end([command.digest])
+        elif isinstance(command, RemoveUser):
+            self._end([digest for digest, token in self.tokens.items() if token.user_id == command.user_id])
+        elif isinstance(command, ChangeUser) and "secret" in command.changes and self.level >= OWNERS_LEVEL:
+            kept: Any = command.changes.get("keep_tokens", [])
+            own = [(digest, token) for digest, token in self.tokens.items() if token.user_id == command.user_id]
             self._end([digest for digest, token in own if token.label not in kept])
 
     def _end(self, digests: Sequence[bytes]) -> None:
@@ -218,32 +215,31 @@ class AccessModel:
             if token is not None and not token.ended_at:
                 self.tokens[digest] = token._replace(ended_at=self.index)
 
-    def _create(
-        self, users: Users, user_id: int, name: str, is_super: bool, enabled: bool, secret: bytes, key: str
-    ) -> None:
-        if name not in users and user_id == self._next_id:
+    def _create(self, users: Users, command: CreateUser) -> None:
+        user_id = command.user_id
+        if command.name not in users and user_id == self._next_id:
             self._next_id += 1
-            users[name] = ModelUser(user_id, self._reveal(user_id, secret, key), is_super, enabled)
+            secret = self._reveal(user_id, command.secret, command.key)
+            users[command.name] = ModelUser(user_id, secret, command.is_super, command.enabled)
 
-    def _changed(self, user: ModelUser, name: str, arguments: list[Any]) -> ModelUser:
+    def _changed(self, user: ModelUser, command: ChangeUser | SetRules | RemoveRules) -> ModelUser:
         places = {(rule.policy, rule.resource): rule for rule in user.rules}
-        if name == CHANGE_USER:
-            changes = arguments[0]
+        if isinstance(command, ChangeUser):
+            changes: Mapping[str, Any] = command.changes
             secret = self._reveal(user.id, *changes["secret"]) if "secret" in changes else user.secret
             return user._replace(
                 secret=secret,
                 is_super=changes.get("super", user.is_super),
                 enabled=changes.get("enabled", user.enabled),
             )
-        if name == SET_RULES:
-            for policy, resource, actions, sources, allow in arguments[0]:
+        if isinstance(command, SetRules):
+            for policy, resource, actions, sources, allow in command.rules:
                 places[policy, resource] = ModelRule(policy, resource, frozenset(actions), tuple(sources), allow)
         else:
-            policy, resource = arguments
             places = {
                 place: rule
                 for place, rule in places.items()
-                if policy not in (None, place[0]) or resource not in (None, place[1])
+                if command.policy not in (None, place[0]) or command.resource not in (None, place[1])
             }
         return user._replace(rules=tuple(places.values()))
 

@@ -112,7 +112,7 @@ async def set_rules(call: Call) -> RulesChanged:
     wanted: RulesRequest = call.body
     user, access = user_of(call, call.params["user"]), call.port.access
     rows = [
-        [int(_POLICIES[rule.policy]), rule.resource, list(rule.actions), list(rule.sources), rule.decision == "Allow"]
+        (int(_POLICIES[rule.policy]), rule.resource, rule.actions, rule.sources, rule.decision == "Allow")
         for rule in wanted.rules
     ]
     asker = access.asker(call.caller)

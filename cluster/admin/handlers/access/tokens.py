@@ -22,7 +22,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.access.user_admin import DAY_MS, TOKEN_DAYS_MAX
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import Unsigned63
-from statemachine.access.users import TOKENS_OF_USER_MAX
+from statemachine.access.access_commands import TOKENS_OF_USER_MAX
 
 USER: Final = "user"
 TOKEN_BYTES: Final = 32
