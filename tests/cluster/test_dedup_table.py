@@ -22,7 +22,7 @@ from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, ext_of
 from raftmq_wire.message_format import decode_message
-from statemachine.commands import CREATE_TOPIC
+from statemachine.topics import CreateTopic
 from tests.support.first_leader import stand
 from tests.support.small_segments import LOG
 
@@ -119,7 +119,7 @@ class Three:
         leader = await self.leader()
         done: list[Any] = []
         fields = {"name": name, "read_queues": 1, "write_queues": 1, "perm": 6, "attributes": attributes}
-        leader.services.propose([[CREATE_TOPIC, fields, False]], done.append)
+        leader.services.propose([CreateTopic(fields, False)], done.append)
         await self.until(lambda: done, "topic made")
         assert done[0].results[0].ok, done
 

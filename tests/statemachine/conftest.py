@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import msgpack
 import pytest
 
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -14,8 +15,16 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType
 from statemachine import commands, payload
 from statemachine import trim as trims
+from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
+from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.consuming.offset_resets import EndResets
+from statemachine.consuming.queue_locks import LockQueues, LockQueuesOf, UnlockQueues, UnlockQueuesOf
+from statemachine.dedup import EndSessions
+from statemachine.delivery.timers import DeliverTimers, DropTimers, RecallTimer
+from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
 from statemachine.rows.kv import FAMILIES, KV
 from statemachine.rows.rocksdb_store import RocksKV
+from statemachine.topics import CreateTopic
 
 Rows = dict[str, list[tuple[bytes, bytes]]]
 
@@ -46,6 +55,10 @@ class LogBuilder:
 
     def command(self, *run: commands.Command) -> Entry:
         return self.add(EntryType.COMMAND, commands.pack(list(run)))
+
+    def raw(self, *run: object) -> Entry:
+        """An entry with commands as they are, valid or not: `[name, argument, ...]`."""
+        return self.add(EntryType.COMMAND, msgpack.packb(list(run), use_bin_type=True))
 
     def items(self, base: int, count: int) -> bytes:
         return b"".join(
@@ -114,7 +127,7 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
     ids: dict[str, int] = {}
     next_id = 1
     sequences: dict[int, int] = {}
-    waiting: list[list[int]] = []
+    waiting: list[tuple[int, int]] = []
     cuts: list[Entry] = []
     for _ in range(length):
         log.now_ms += rng.choice([0, 0, 1, 50, 1000])
@@ -124,20 +137,20 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
             if name not in ids:
                 ids[name] = next_id
                 next_id += 1
-            log.command(["create_topic", {"name": name, "read_queues": rng.randint(1, 9)}, rng.random() < 0.3])
+            log.command(CreateTopic({"name": name, "read_queues": rng.randint(1, 9)}, rng.random() < 0.3))
         elif step < 0.20:
-            log.command(["delete_topic", name := rng.choice(sorted(ids))], ["delete_topic", "none"])
+            log.command(DeleteTopic(name := rng.choice(sorted(ids))), DeleteTopic("none"))
             del ids[name]
         elif step < 0.30:
             group = f"g{rng.randrange(3)}"
             log.command(
-                ["put_group", {"name": group, "retry_max_times": rng.randrange(20)}, rng.random() < 0.5],
-                ["subscribe", group, [["t0", "TAG", "*", rng.randrange(99)]]],
+                PutGroup({"name": group, "retry_max_times": rng.randrange(20)}, rng.random() < 0.5),
+                Subscribe(group, [("t0", "TAG", "*", rng.randrange(99))]),
             )
         elif step < 0.34:
-            log.command(["delete_group", f"g{rng.randrange(3)}", rng.random() < 0.5])
+            log.command(DeleteGroup(f"g{rng.randrange(3)}", rng.random() < 0.5))
         elif step < 0.38:
-            log.command(["expire", max(0, log.now_ms - rng.choice([0, 100, 3000]))])
+            log.command(Expire(max(0, log.now_ms - rng.choice([0, 100, 3000]))))
         elif step < 0.42:
             log.add(rng.choice([EntryType.NOOP, EntryType.DIGEST]))
         elif step < 0.48:
@@ -168,7 +181,7 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
         payload.UniqueRow(rng.randrange(4), rng.choice(topic_ids), 0, rng.randrange(99), rng.randrange(2**40), 7)
         for _ in range(rng.randrange(3))
     )
-    commit = ["commit_offsets", [[f"g{rng.randrange(3)}", rng.choice(topic_ids), rng.randrange(2), rng.randrange(99)]]]
+    commit = CommitOffsets([(f"g{rng.randrange(3)}", rng.choice(topic_ids), rng.randrange(2), rng.randrange(99))])
     effects = (commit,) if rng.random() < 0.4 else ()
     keys = rng.randbytes(8 * rng.choice([0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 40, 40, 6000]))
     log.messages(*runs, sessions=sessions, unique=unique, effects=effects, keys=keys)
@@ -177,34 +190,34 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
 def _drawn_group_rows(log: LogBuilder, rng: Random, topic_ids: list[int]) -> None:
     """Locks, resets and offsets of a group, given and ended; ended sessions."""
     group, client, now = f"g{rng.randrange(3)}", rng.choice("ab"), log.now_ms
-    queues = [[rng.choice(topic_ids), rng.randrange(4)] for _ in range(rng.randint(1, 6))]
+    queues = [(rng.choice(topic_ids), rng.randrange(4)) for _ in range(rng.randint(1, 6))]
     log.command(
-        ["lock_queues", group, client, now, now + rng.choice([0, 500, 10**6]), queues],
-        ["reset_offsets", group, now, [[*queue, rng.randrange(9)] for queue in queues[:2]]],
-        ["commit_offsets", [[group, *queue, rng.randrange(99)] for queue in queues]],
+        LockQueues(group, client, now, now + rng.choice([0, 500, 10**6]), queues),
+        ResetOffsets(group, now, [(*queue, rng.randrange(9)) for queue in queues[:2]]),
+        CommitOffsets([(group, *queue, rng.randrange(99)) for queue in queues]),
     )
     if rng.random() < 0.5:
         log.command(
-            ["unlock_queues", group, client, rng.choice([None, queues[:1]])],
-            ["lock_queues_of", rng.randint(1, 2), group, client, now, now + rng.choice([0, 500, 10**6]), queues],
-            ["unlock_queues_of", rng.randint(1, 2), group, client, rng.choice([None, queues[:1]])],
-            ["end_resets", group, [[*queues[0], now]]],
-            ["end_sessions", [bytes([rng.randrange(3)]) * 16]],
+            UnlockQueues(group, client, rng.choice([None, queues[:1]])),
+            LockQueuesOf(rng.randint(1, 2), group, client, now, now + rng.choice([0, 500, 10**6]), queues),
+            UnlockQueuesOf(rng.randint(1, 2), group, client, rng.choice([None, queues[:1]])),
+            EndResets(group, [(*queues[0], now)]),
+            EndSessions([bytes([rng.randrange(3)]) * 16]),
         )
 
 
-def _drawn_timers(log: LogBuilder, rng: Random, topic_ids: list[int], waiting: list[list[int]]) -> None:
+def _drawn_timers(log: LogBuilder, rng: Random, topic_ids: list[int], waiting: list[tuple[int, int]]) -> None:
     """Scheduled messages, with or without the end of some that waited, or of some that do not exist."""
     ended = rng.sample(waiting, min(len(waiting), rng.randrange(4)))
     waiting[:] = [row for row in waiting if row not in ended]
     effects: list[commands.Command] = []
     if ended:
-        effects.append([rng.choice(["deliver_timers", "drop_timers"]), [*ended, [rng.randrange(9), 7]]])
-    recalled = [*rng.choice(waiting), 0] if waiting and rng.random() < 0.5 else [1, 7, 0]
-    effects.append(["recall_timer", *recalled[:2], recalled[1] + rng.choice([0, 0, 1, 255])])
+        effects.append(rng.choice([DeliverTimers, DropTimers])([*ended, (rng.randrange(9), 7)]))
+    due, position = rng.choice(waiting) if waiting and rng.random() < 0.5 else (1, 7)
+    effects.append(RecallTimer(due, position, position + rng.choice([0, 0, 1, 255])))
     due = log.now_ms + rng.choice([0, 1, 1, 50, 10**9])
     position = log.tail.end_position
-    waiting.append([due, position])
+    waiting.append((due, position))
     run = log.scheduled(rng.choice(topic_ids), rng.randrange(2), rng.choice([1, 2, 256]), due)
     log.messages(run, effects=tuple(effects))
     if rng.random() < 0.5:

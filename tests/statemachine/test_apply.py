@@ -12,9 +12,13 @@ from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryId, EntryType
 from statemachine import payload
 from statemachine.broker_state import AppliedMark, BrokerState
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.kv import META, Batch, KVError
+from statemachine.topics import CreateTopic
 
-CREATE = ["create_topic", {"name": "a"}, True]
+CREATE = CreateTopic({"name": "a"}, True)
 
 
 class WatchedKV(MemoryKV):
@@ -49,7 +53,7 @@ def test_a_run_is_one_batch_with_its_applied_mark(log: Any) -> None:
     state = BrokerState(kv)
     entries = [log.add(EntryType.GENESIS), log.add(EntryType.NOOP), log.command(CREATE), log.add(EntryType.DIGEST)]
     log.now_ms += 5
-    entries.append(log.messages(log.run(1, 0, 2), log.run(1, 3, 1), effects=(["delete_topic", "x"],)))
+    entries.append(log.messages(log.run(1, 0, 2), log.run(1, 3, 1), effects=(DeleteTopic("x"),)))
     run = state.apply(entries)
     assert kv.writes == 1
     assert [[result.code for result in results] for results in run.results] == [[], [], [""], [], ["not_found"]]
@@ -63,7 +67,7 @@ def test_a_run_is_one_batch_with_its_applied_mark(log: Any) -> None:
 def test_nothing_is_visible_before_its_batch_is_written(log: Any) -> None:
     kv = WatchedKV()
     state = BrokerState(kv)
-    state.apply([log.command(CREATE, ["put_group", {"name": "g"}, True])])
+    state.apply([log.command(CREATE, PutGroup({"name": "g"}, True))])
     state.apply([log.messages(log.run(1, 0, 5), sessions=(log.session(1, 0, [1]),))])
 
     def view() -> list[object]:
@@ -93,10 +97,10 @@ def test_nothing_is_visible_before_its_batch_is_written(log: Any) -> None:
                 sessions=(log.session(1, 0, [2]),),
                 unique=(payload.UniqueRow(7, 1, 0, 5, 99, 9),),
                 effects=(
-                    ["commit_offsets", [["g", 1, 0, 3]]],
-                    ["create_topic", {"name": "b"}, True],
-                    ["put_group", {"name": "h"}, True],
-                    ["subscribe", "g", []],
+                    CommitOffsets([("g", 1, 0, 3)]),
+                    CreateTopic({"name": "b"}, True),
+                    PutGroup({"name": "h"}, True),
+                    Subscribe("g", []),
                 ),
             ),
         ]
@@ -108,10 +112,10 @@ def test_nothing_is_visible_before_its_batch_is_written(log: Any) -> None:
 def test_deleted_things_stay_visible_until_the_batch_is_written(log: Any) -> None:
     kv = WatchedKV()
     state = BrokerState(kv)
-    state.apply([log.command(CREATE, ["commit_offsets", [["g", 1, 0, 3]]]), log.messages(log.run(1, 0, 5))])
+    state.apply([log.command(CREATE, CommitOffsets([("g", 1, 0, 3)])), log.messages(log.run(1, 0, 5))])
     seen: list[object] = []
     kv.on_write = lambda: seen.append((len(state.fetch(1, 0, 0, 9)), state.offset("g", 1, 0), list(state.topics)))
-    state.apply([log.command(["delete_topic", "a"])])
+    state.apply([log.command(DeleteTopic("a"))])
     assert seen == [(5, 3, ["a"])]
 
 
@@ -119,7 +123,7 @@ def test_rows_of_the_entry_that_deletes_their_topic_do_not_exist(log: Any) -> No
     state = BrokerState(MemoryKV())
     state.apply([log.command(CREATE)])
     with pytest.raises(InvariantViolationError, match=r"index 1\): 2 rows for topic id 1, which does not exist"):
-        state.apply([log.messages(log.run(1, 0, 2), effects=(["delete_topic", "a"],))])
+        state.apply([log.messages(log.run(1, 0, 2), effects=(DeleteTopic("a"),))])
 
 
 @pytest.mark.parametrize("base", [0, 4, 6, 261])

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry
 from statemachine.broker_state import BrokerState
-from statemachine.delivery.half_messages import Pending
-from statemachine.delivery.timers import TimerCounts
+from statemachine.delivery.half_messages import CheckHalves, EndHalves, Pending
+from statemachine.delivery.timers import DeliverTimers, DropTimers, RecallTimer, TimerCounts
 from statemachine.payload import RowKind, Run
+from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.kv import TIMER, TRANS
+from statemachine.topics import CreateTopic
 from tests.support.state_kit import FedState, applied_in_groups
 
 SIZE = 100
@@ -74,7 +76,7 @@ def test_the_pin_moves_with_the_messages(broker: Broker) -> None:
     assert broker.state.lowest_pinned_position() == place
     again = broker.carry(name)
     assert broker.state.lowest_pinned_position() == again
-    broker.run(["deliver_timers", [[50, name]]])
+    broker.run(DeliverTimers([(50, name)]))
     assert broker.state.lowest_pinned_position() is None
 
 
@@ -88,24 +90,24 @@ def test_a_message_is_found_by_where_it_was_first_and_where_it_is(broker: Broker
             assert (row.position, item.position) == (name, places[-1] + at)
     for position in (*places[:-1], name + 3, places[-1] + 3):
         assert broker.state.timers.at(position) is None
-    broker.run(["deliver_timers", [[50, name]]])
+    broker.run(DeliverTimers([(50, name)]))
     assert broker.state.timers.at(name) is None
     assert broker.state.timers.at(places[-1]) is None
 
 
-@pytest.mark.parametrize("verb", ["deliver_timers", "drop_timers"])
-def test_nothing_is_left_of_a_carried_row(broker: Broker, verb: str) -> None:
+@pytest.mark.parametrize("kind", [DeliverTimers, DropTimers])
+def test_nothing_is_left_of_a_carried_row(broker: Broker, kind: type[DeliverTimers | DropTimers]) -> None:
     name = broker.schedule(50)
     broker.carry(name)
     broker.carry(name)
-    assert broker.run([verb, [[50, name]]])[0].value == 1
+    assert broker.run(kind([(50, name)]))[0].value == 1
     assert [key for key, _ in rows(broker, TIMER)] == [b"c"], "only the counters"
     assert broker.state.timers.counts.pending == 0
 
 
 def test_a_row_that_was_delivered_meanwhile_is_not_carried(broker: Broker) -> None:
     name = broker.schedule(50)
-    broker.run(["deliver_timers", [[50, name]]])
+    broker.run(DeliverTimers([(50, name)]))
     before = rows(broker, TIMER)
     broker.carry(name)
     broker.carry(name + 7)
@@ -115,7 +117,7 @@ def test_a_row_that_was_delivered_meanwhile_is_not_carried(broker: Broker) -> No
 def test_a_row_is_delivered_in_the_entry_that_carries_it(broker: Broker) -> None:
     """Effects come before rows: what the copy of a slow leader carries is gone."""
     name = broker.schedule(50)
-    broker.carry(name, effects=(["deliver_timers", [[50, name]]],))
+    broker.carry(name, effects=(DeliverTimers([(50, name)]),))
     assert broker.state.timers.counts == TimerCounts(delivered=1)
     assert broker.state.lowest_pinned_position() is None
 
@@ -129,10 +131,10 @@ def test_a_row_with_other_messages_than_the_leader_read_stays_where_it_is(broker
 
 def test_a_carried_row_outlives_its_topic_until_it_is_dropped(broker: Broker) -> None:
     name = broker.schedule(50)
-    broker.run(["delete_topic", "t"])
+    broker.run(DeleteTopic("t"))
     place = broker.carry(name)
     assert broker.state.lowest_pinned_position() == place
-    broker.run(["drop_timers", [[50, name]]])
+    broker.run(DropTimers([(50, name)]))
     assert broker.state.lowest_pinned_position() is None
 
 
@@ -166,8 +168,8 @@ def test_a_message_is_found_among_those_of_other_rows_in_its_entry(broker: Broke
 def test_a_message_of_a_carried_row_is_recalled_by_where_it_was_first(broker: Broker) -> None:
     name = broker.schedule(50, count=3)
     place = broker.carry(name, 3)
-    assert broker.run(["recall_timer", 50, name, place + 1])[0].code == "not_found"
-    assert broker.run(["recall_timer", 50, name, name])[0].ok
+    assert broker.run(RecallTimer(50, name, place + 1))[0].code == "not_found"
+    assert broker.run(RecallTimer(50, name, name))[0].ok
     row = broker.state.timers.get(50, name) or pytest.fail("gone")
     assert ([item.position for item in row.messages()], row.first_positions()) == (
         [place + 1, place + 2],
@@ -180,7 +182,7 @@ def test_a_message_of_a_carried_row_is_recalled_by_where_it_was_first(broker: Br
     _, item = broker.state.timers.at(name + 2) or pytest.fail("not found")
     assert item.position == place + 1
     for position in (name + 1, name + 2):
-        assert broker.run(["recall_timer", 50, name, position])[0].ok
+        assert broker.run(RecallTimer(50, name, position))[0].ok
     assert broker.state.lowest_pinned_position() is None
     assert [key for key, _ in rows(broker, TIMER)] == [b"c"]
 
@@ -191,7 +193,7 @@ def test_a_message_of_a_carried_row_is_recalled_by_where_it_was_first(broker: Br
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_carried_half_message_keeps_its_name_and_its_checks(broker: Broker, times: int) -> None:
     name, other = broker.half(3000), broker.half(4000)
-    broker.run(["check_halves", 33_000, [name]])
+    broker.run(CheckHalves(33_000, [name]))
     places = [broker.carry(name, kind=HALF) for _ in range(times)]
     half = broker.state.halves.get(name) or pytest.fail("gone")
     assert (half.position, half.place, half.check_ms, half.checks) == (name, places[-1], 33_000, 1)
@@ -200,7 +202,7 @@ def test_a_carried_half_message_keeps_its_name_and_its_checks(broker: Broker, ti
     assert [one.position for one in broker.state.halves.pinned(0, 2**63)] == [other, name]
     assert broker.state.lowest_pinned_position() == other
     assert broker.state.halves.pending == Pending(2, 2 * SIZE)
-    broker.run(["end_halves", [other]])
+    broker.run(EndHalves([other]))
     assert broker.state.lowest_pinned_position() == places[-1]
 
 
@@ -208,17 +210,17 @@ def test_it_is_asked_about_and_ended_by_its_old_position(broker: Broker) -> None
     name = broker.half(3000)
     place = broker.carry(name, kind=HALF)
     assert [half.position for half in broker.state.halves.due(3000, 9)] == [name]
-    assert broker.run(["check_halves", 33_000, [name]])[0].value == [name]
+    assert broker.run(CheckHalves(33_000, [name]))[0].value == [name]
     assert (broker.state.halves.get(name) or pytest.fail("gone")).moved_to == place
-    assert broker.run(["end_halves", [place]])[0].value == 0, "its producer does not know this position"
-    assert broker.run(["end_halves", [name]])[0].value == 1
+    assert broker.run(EndHalves([place]))[0].value == 0, "its producer does not know this position"
+    assert broker.run(EndHalves([name]))[0].value == 1
     assert [key for key, _ in rows(broker, TRANS)] == [b"n"], "only the counters"
     assert (broker.state.halves.check_ms, broker.state.lowest_pinned_position()) == (None, None)
 
 
 def test_one_that_has_ended_is_not_carried(broker: Broker) -> None:
     name = broker.half(3000)
-    broker.run(["end_halves", [name]])
+    broker.run(EndHalves([name]))
     before = rows(broker, TRANS)
     broker.carry(name, kind=HALF)
     assert rows(broker, TRANS) == before
@@ -249,7 +251,7 @@ class Model:
 def drawn(log: Any, seed: int, length: int) -> tuple[list[Entry], Model]:
     """A log that stores, carries, delivers, checks and ends, and what waits at its end."""
     rng, model = Random(seed), Model()
-    log.command(["create_topic", {"name": "t"}, True])
+    log.command(CreateTopic({"name": "t"}, True))
     for _ in range(length):
         step, at, effects = rng.random(), log.tail.end_position, []
         timers, halves = sorted(model.timers), sorted(model.halves)
@@ -262,7 +264,7 @@ def drawn(log: Any, seed: int, length: int) -> tuple[list[Entry], Model]:
         elif step < 0.75:
             name = rng.choice([*timers, *halves, at + 1])
             if name in timers and rng.random() < 0.1:
-                effects = [["deliver_timers", [[model.timers.pop(name)[0], name]]]]
+                effects = [DeliverTimers([(model.timers.pop(name)[0], name)])]
             row = model.timers.get(name) or model.halves.get(name) or [0, 1, 0]
             row[2] = at
             log.messages(
@@ -270,15 +272,15 @@ def drawn(log: Any, seed: int, length: int) -> tuple[list[Entry], Model]:
             )
         elif step < 0.9 and timers:
             name = rng.choice(timers)
-            log.command([rng.choice(["deliver_timers", "drop_timers"]), [[model.timers.pop(name)[0], name]]])
+            log.command(rng.choice([DeliverTimers, DropTimers])([(model.timers.pop(name)[0], name)]))
         elif halves:
             name = rng.choice(halves)
             if step < 0.95:
                 model.halves[name][0] = check_ms = rng.randrange(99)
-                log.command(["check_halves", check_ms, [name]])
+                log.command(CheckHalves(check_ms, [name]))
             else:
                 del model.halves[name]
-                log.command(["end_halves", [name]])
+                log.command(EndHalves([name]))
     return log.entries, model
 
 

@@ -12,9 +12,13 @@ from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryType
 from statemachine import commands
 from statemachine.broker_state import BrokerState
-from statemachine.commands import ACCESS_LEVEL, CHANGES_LEVEL, CREATE_TOPIC, FINALIZE
+from statemachine.cluster_level import Finalize
+from statemachine.command_table import in_entry, unpack_change
+from statemachine.commands import ACCESS_LEVEL, CHANGES_LEVEL
+from statemachine.dedup import EndSessions
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS
+from statemachine.topics import CreateTopic
 from tests.support.state_kit import FedState
 
 SHORT, LONG = 7, 10
@@ -26,7 +30,7 @@ def fed(new_log: Callable[[], Any]) -> FedState:
 
 
 def put(fed: FedState, name: str, author: str = "", **fields: Any) -> Any:
-    packed = commands.pack([[CREATE_TOPIC, {"name": name, **fields}, False]])
+    packed = commands.pack([CreateTopic({"name": name, **fields}, False)])
     kind = EntryType.CHANGE if author else EntryType.COMMAND
     fed.log.now_ms += 1
     entry = fed.log.add(kind, commands.pack_change(author, packed) if author else packed)
@@ -41,7 +45,7 @@ def row(fed: FedState, topic_id: int) -> list[Any]:
 
 
 def test_below_the_level_rows_are_those_of_the_version_before(fed: FedState) -> None:
-    fed.run([FINALIZE, ACCESS_LEVEL])
+    fed.run(Finalize(ACCESS_LEVEL))
     topic = put(fed, "T")
     assert (topic.created_ms, topic.changed_ms, topic.changed_by) == (0, 0, "")
     assert len(row(fed, topic.id)) == SHORT
@@ -49,7 +53,7 @@ def test_below_the_level_rows_are_those_of_the_version_before(fed: FedState) -> 
 
 def test_at_the_level_a_row_says_when_and_by_whom(fed: FedState) -> None:
     before = put(fed, "before")
-    fed.run([FINALIZE, CHANGES_LEVEL])
+    fed.run(Finalize(CHANGES_LEVEL))
     made = put(fed, "T", "ann at 10.0.0.1")
     assert (made.changed_by, made.created_ms) == ("ann at 10.0.0.1", made.changed_ms)
     assert made.created_ms > 0
@@ -86,8 +90,8 @@ def test_a_change_that_is_none_stops_the_node(fed: FedState, payload: bytes) -> 
 
 
 def test_commands_of_an_entry_are_found_whatever_its_type() -> None:
-    packed = commands.pack([["end_sessions", []]])
-    assert commands.in_entry(EntryType.COMMAND, packed) == [["end_sessions", []]]
-    assert commands.in_entry(EntryType.CHANGE, commands.pack_change("ann", packed)) == [["end_sessions", []]]
-    assert commands.in_entry(EntryType.NOOP, b"") == []
-    assert commands.unpack_change(commands.pack_change("a" * 300, packed))[0] == "a" * 200
+    packed = commands.pack([EndSessions([])])
+    assert in_entry(EntryType.COMMAND, packed) == [EndSessions([])]
+    assert in_entry(EntryType.CHANGE, commands.pack_change("ann", packed)) == [EndSessions([])]
+    assert in_entry(EntryType.NOOP, b"") == []
+    assert unpack_change(commands.pack_change("a" * 300, packed))[0] == "a" * 200

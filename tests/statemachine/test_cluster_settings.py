@@ -13,7 +13,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.broker_state import BrokerState
 from statemachine.rows import keys
 from statemachine.rows.kv import META
-from statemachine.settings import CHANGES_KEPT, Change, Maintenance, Setting
+from statemachine.settings import CHANGES_KEPT, Change, Maintenance, SetConfig, SetMaintenance, Setting
 from tests.support.state_kit import FedState, applied_in_groups
 
 
@@ -22,7 +22,7 @@ class Broker(FedState):
 
     def set(self, version: int, author: str = "ops", **values: Any) -> Any:
         keys = {key.replace("__", "."): value for key, value in values.items()}
-        return self.run(["set_config", version, 1000 + version, author, "", keys])[0]
+        return self.run(SetConfig(version, 1000 + version, author, "", keys))[0]
 
 
 @pytest.fixture
@@ -85,14 +85,14 @@ def test_the_history_forgets_the_oldest(broker: Broker) -> None:
     ],
 )
 def test_what_is_no_change_is_refused_and_changes_nothing(broker: Broker, arguments: list[Any]) -> None:
-    assert broker.run(["set_config", *arguments])[0].code == "invalid"
+    assert broker.run(SetConfig(*arguments))[0].code == "invalid"
     assert (broker.state.settings.version, broker.state.settings.by_key) == (0, {})
 
 
 def test_the_rows_say_all_of_it(broker: Broker) -> None:
     broker.set(0, retention__hours=72)
     broker.set(1, retention__hours=48)
-    broker.run(["set_maintenance", 2, 7, "ops", "a new disk"])
+    broker.run(SetMaintenance(2, 7, "ops", "a new disk"))
     again = BrokerState(broker.kv).settings
     assert (again.version, again.by_key, again.maintenance) == (
         2,
@@ -103,14 +103,14 @@ def test_the_rows_say_all_of_it(broker: Broker) -> None:
 
 
 def test_maintenance_lasts_from_its_first_word_to_its_end(broker: Broker) -> None:
-    assert broker.run(["set_maintenance", 2, 7, "ops", "a new disk"])[0].value is True
-    assert broker.run(["set_maintenance", 2, 9, "ops", "a new disk"])[0].value is False
-    assert broker.run(["set_maintenance", 2, 9, "ops", "and memory"])[0].value is True
+    assert broker.run(SetMaintenance(2, 7, "ops", "a new disk"))[0].value is True
+    assert broker.run(SetMaintenance(2, 9, "ops", "a new disk"))[0].value is False
+    assert broker.run(SetMaintenance(2, 9, "ops", "and memory"))[0].value is True
     assert broker.state.settings.maintenance == {2: Maintenance(7, "ops", "and memory")}
-    assert broker.run(["set_maintenance", 2, 9, "ops", None])[0].value is True
-    assert broker.run(["set_maintenance", 2, 9, "ops", None])[0].value is False
+    assert broker.run(SetMaintenance(2, 9, "ops", None))[0].value is True
+    assert broker.run(SetMaintenance(2, 9, "ops", None))[0].value is False
     assert broker.state.settings.maintenance == {}
-    assert broker.run(["set_maintenance", 0, 9, "ops", None])[0].code == "invalid"
+    assert broker.run(SetMaintenance(0, 9, "ops", None))[0].code == "invalid"
 
 
 @given(grouping=st.integers(0, 2**32))
@@ -119,12 +119,12 @@ def test_rows_do_not_depend_on_how_entries_were_grouped(new_log: Callable[[], An
     entries = [
         log.command(command)
         for command in (
-            ["set_config", 0, 1, "a", "", {"a.b": 1, "a.c": "x"}],
-            ["set_config", 1, 2, "a", "", {"a.b": 2}],
-            ["set_config", 1, 2, "a", "", {"a.b": 3}],
-            ["set_maintenance", 3, 4, "a", "r"],
-            ["set_config", 2, 5, "a", "", {"a.b": 1}],
-            ["set_maintenance", 3, 6, "a", None],
+            SetConfig(0, 1, "a", "", {"a.b": 1, "a.c": "x"}),
+            SetConfig(1, 2, "a", "", {"a.b": 2}),
+            SetConfig(1, 2, "a", "", {"a.b": 3}),
+            SetMaintenance(3, 4, "a", "r"),
+            SetConfig(2, 5, "a", "", {"a.b": 1}),
+            SetMaintenance(3, 6, "a", None),
         )
     ]
     whole, pieces = MemoryKV(), applied_in_groups(entries, grouping)[1]

@@ -17,6 +17,7 @@ from statemachine.consume_queue import BLOCK, PIECE_BYTES, TAIL_BYTES, ConsumeQu
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, Batch
 from statemachine.rows.write_batch import Stage
+from statemachine.topics import CreateTopic
 
 
 def chunks(kv: KV, topic_id: int = 1, queue_id: int = 0) -> list[tuple[int, int]]:
@@ -28,7 +29,7 @@ def chunks(kv: KV, topic_id: int = 1, queue_id: int = 0) -> list[tuple[int, int]
 def fed(log: Any, kv: KV, *counts: int) -> BrokerState:
     """A state with one topic whose queue 0 got these runs, one entry each, all applied at once."""
     state = BrokerState(kv)
-    state.apply([log.command(["create_topic", {"name": "a"}, True]), *(log.messages(log.run(1, 0, n)) for n in counts)])
+    state.apply([log.command(CreateTopic({"name": "a"}, True)), *(log.messages(log.run(1, 0, n)) for n in counts)])
     return state
 
 
@@ -109,7 +110,7 @@ def test_ends_are_found_after_a_restart(new_log: Callable[[], Any], kv: KV) -> N
 def test_queues_do_not_see_each_other(new_log: Callable[[], Any], kv: KV) -> None:
     log = new_log()
     state = BrokerState(kv)
-    state.apply([log.command(*(["create_topic", {"name": name}, True] for name in "ab"))])
+    state.apply([log.command(*(CreateTopic({"name": name}, True) for name in "ab"))])
     state.apply([log.messages(log.run(1, 1, 3), log.run(2, 0, 4), log.run(2, 2**32 - 1, 2))])
     assert [state.max_offset(*queue) for queue in ((1, 0), (1, 1), (2, 0), (2, 1), (2, 2**32 - 1))] == [0, 3, 4, 0, 2]
     assert [len(state.fetch(*queue, 0, 99)) for queue in ((1, 0), (1, 1), (2, 0), (2, 1))] == [0, 3, 4, 0]

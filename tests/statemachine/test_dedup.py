@@ -16,9 +16,15 @@ from raftlog.errors import InvariantViolationError
 from raftlog.work import METER
 from statemachine import dedup, payload
 from statemachine.broker_state import BrokerState
-from statemachine.dedup import SESSION_WINDOW_MAX, Dedup
+from statemachine.commands import Command
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.queue_locks import LockQueues
+from statemachine.dedup import SESSION_WINDOW_MAX, Dedup, EndSessions
+from statemachine.removal_slices import DeleteTopic, Expire
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import DEDUP, RESETS, TIER, TIMER, TRANS
+from statemachine.topics import CreateTopic
 
 P = b"\1" * 16
 
@@ -30,9 +36,9 @@ class Broker:
         self.log = log
         self.kv = MemoryKV()
         self.state = BrokerState(self.kv)
-        self.run(["create_topic", {"name": "a"}, True], ["create_topic", {"name": "b"}, True])
+        self.run(CreateTopic({"name": "a"}, True), CreateTopic({"name": "b"}, True))
 
-    def run(self, *run: list[Any]) -> Any:
+    def run(self, *run: Command) -> Any:
         return self.state.apply([self.log.command(*run)]).results[0]
 
     def send(self, low: int, *sequences: int, producer: int = 1) -> None:
@@ -46,7 +52,7 @@ class Broker:
     def expire(self, before_ms: int) -> tuple[int, int]:
         """Has what is idle since before then removed in one slice; returns how many producers and unique rows went."""
         before = self.rows()
-        self.run(["expire", before_ms])
+        self.run(Expire(before_ms))
         self.state.apply([self.log.remove(1 << 30)])
         gone = [key[:1] for key in set(before) - set(self.rows())]
         return gone.count(b"p"), gone.count(b"u")
@@ -71,7 +77,7 @@ def test_a_session_of_many_parts_is_that_of_few(
     for step in range(40):
         low += rng.choice([0, 0, 0, 1, 3])
         sequences = sorted([unsent.pop() for _ in range(min(len(unsent), rng.randint(1, 2)))])
-        command = rng.choice([None, None, None, ["expire", 1 << 40], ["end_sessions", [P]]]) if step > 25 else None
+        command = rng.choice([None, None, None, Expire(1 << 40), EndSessions([P])]) if step > 25 else None
         for broker, piece_max in ((one, size), (pieces, 3)):
             monkeypatch.setattr(dedup, "PIECE_MAX", piece_max)
             broker.send(low, *[each for each in sequences if each >= low])
@@ -127,9 +133,9 @@ def test_sessions_out_of_memory_are_those_that_were_in_it(
             if count:
                 each.send(max(0, first - back), *range(first, first + count), producer=producer)
             elif back:
-                results.append(each.run(["end_sessions", [bytes([producer]) * 16]]))
+                results.append(each.run(EndSessions([bytes([producer]) * 16])))
             else:
-                results.append(each.run(["expire", each.log.now_ms - 100]))
+                results.append(each.run(Expire(each.log.now_ms - 100)))
         assert not results or results[0] == results[1] == results[2]
         anew.state = BrokerState(anew.kv)
         assert len(few.state._dedup._sessions) <= 1
@@ -161,7 +167,7 @@ def test_a_session_that_is_written_while_it_is_read_is_read_again(new_log: Calla
     dedup = Dedup(broker.kv)  # as another thread sees it that has nothing in memory
     broker.kv.then = lambda: broker.send(3, 3)
     assert dedup.session(P) == broker.state.session(P)
-    broker.kv.then = lambda: broker.run(["end_sessions", [P]])
+    broker.kv.then = lambda: broker.run(EndSessions([P]))
     assert dedup.session(P) is None
 
 
@@ -210,7 +216,7 @@ def test_what_was_read_in_steps_goes_when_apply_writes_the_session(broker: Broke
     if change == "send":
         broker.send(190, 201)
     else:
-        broker.run(["end_sessions", [P]])
+        broker.run(EndSessions([P]))
     assert list(steps) == []
     assert P not in broker.state._dedup._read
     broker.state._dedup._sessions.clear()
@@ -349,7 +355,7 @@ def test_expire_in_the_run_that_wrote_the_rows(broker: Broker) -> None:
     row = payload.UniqueRow(5, 1, 0, 3, 100, 7)
     entries = [log.messages(sessions=(log.session(1, 0, [1]),), unique=(row,))]
     log.now_ms += 5
-    entries += [log.command(["expire", log.now_ms]), log.remove(99)]
+    entries += [log.command(Expire(log.now_ms)), log.remove(99)]
     broker.state.apply(entries)
     assert broker.rows() == []
 
@@ -368,7 +374,7 @@ def test_a_unique_row_written_again_lives_from_then_on(broker: Broker) -> None:
 def test_unique_rows_go_with_their_topic_only(broker: Broker) -> None:
     broker.unique(1, 5, 100)
     broker.unique(2, 5, 200)
-    broker.run(["delete_topic", "a"])
+    broker.run(DeleteTopic("a"))
     assert broker.state.unique(1, 5, 7) is None
     assert broker.state.unique(2, 5, 7) is not None
     assert broker.state.unique(2, 5, 8) is None
@@ -403,8 +409,8 @@ def test_digest_sees_every_family_but_not_where_the_log_was_cut(broker: Broker) 
     broker.run()
     assert digest(broker.kv) == before
     broker.send(1, 1)
-    broker.run(["put_group", {"name": "g"}, True], ["commit_offsets", [["g", 1, 0, 1]]])
-    broker.run(["create_topic", {"name": "c"}, True], ["lock_queues", "g", "a", 1, 2, [[1, 0]]])
+    broker.run(PutGroup({"name": "g"}, True), CommitOffsets([("g", 1, 0, 1)]))
+    broker.run(CreateTopic({"name": "c"}, True), LockQueues("g", "a", 1, 2, [(1, 0)]))
     broker.state.apply([broker.log.messages(broker.log.run(1, 0, 1), keys=bytes(8))])
     after = digest(broker.kv)
     unused = {TIMER, TRANS, RESETS, TIER}  # nothing writes them yet
@@ -415,7 +421,7 @@ def test_ended_sessions_leave_nothing_and_others_stay(broker: Broker) -> None:
     broker.send(1, 1, 2, producer=1)
     broker.send(1, 1, producer=2)
     before = broker.rows()
-    (result,) = broker.run(["end_sessions", [P, b"\7" * 16]])
+    (result,) = broker.run(EndSessions([P, b"\7" * 16]))
     assert (result.ok, result.value) == (True, 1)
     assert broker.state.session(P) is None
     assert broker.state.session(b"\2" * 16) is not None
@@ -425,5 +431,5 @@ def test_ended_sessions_leave_nothing_and_others_stay(broker: Broker) -> None:
 
 @pytest.mark.parametrize("wrong", [None, b"x", ["text"], [1]])
 def test_end_sessions_refuses_what_is_no_producer_id(broker: Broker, wrong: Any) -> None:
-    (result,) = broker.run(["end_sessions", wrong])
+    (result,) = broker.run(EndSessions(wrong))
     assert (result.ok, result.code) == (False, "invalid")

@@ -18,7 +18,8 @@ from statemachine import trim
 from statemachine.broker_state import BrokerState
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, INDEX, META
-from statemachine.tier import TierState
+from statemachine.tier import MoveSegment, TierState
+from statemachine.topics import CreateTopic
 from statemachine.trim import Kept, Slice, Trim, TrimError, decode, encode
 from tests.support.state_kit import applied_in_groups
 
@@ -33,7 +34,7 @@ class Tiered:
         self.kv = MemoryKV()
         self.state = BrokerState(self.kv)
         log.add(EntryType.GENESIS)
-        log.command(["create_topic", {"name": "t", "read_queues": 3}, False])
+        log.command(CreateTopic({"name": "t", "read_queues": 3}, False))
         self.stored: dict[tuple[int, int], list[int]] = {}
         """Positions of all messages of a queue, by offset."""
         self.apply()
@@ -64,7 +65,7 @@ class Tiered:
             for state in TierState:
                 if state <= last:
                     told = (span if state == 1 else None, [part] if state == 2 else None)
-                    self.log.command(["tier_state", base, int(state), 1, *told])
+                    self.log.command(MoveSegment(base, state, 1, *told))
         self.apply()
 
     def evict(self, number: int) -> Entry:
@@ -256,10 +257,10 @@ def test_objects_stay_while_anybody_may_read_them(tiered: Tiered) -> None:
     tiered.verify(2)
     tiered.evict(2)
     tiered.sweep()
-    result = tiered.state.apply([tiered.log.command(["tier_state", 0, int(TierState.DELETING), 1, None, None])]).results
+    result = tiered.state.apply([tiered.log.command(MoveSegment(0, TierState.DELETING, 1, None, None))]).results
     assert result[0][0].code == "invalid"
     tiered.trim(tiered.log.segments()[1])
-    result = tiered.state.apply([tiered.log.command(["tier_state", 0, int(TierState.DELETING), 1, None, None])]).results
+    result = tiered.state.apply([tiered.log.command(MoveSegment(0, TierState.DELETING, 1, None, None))]).results
     assert result[0][0].ok
 
 

@@ -16,9 +16,11 @@ from raftlog.types import Entry
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.delivery.half_messages import HalfMessage, Pending
+from statemachine.delivery.half_messages import CheckHalves, EndHalves, HalfMessage, OwnHalves, Pending
 from statemachine.payload import RowKind, Run
+from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.kv import TRANS
+from statemachine.topics import CreateTopic
 from tests.support.state_kit import applied_in_groups
 
 TOPIC = 1
@@ -32,13 +34,16 @@ class Broker:
         self.log = log
         self.kv = MemoryKV() if kv is None else kv
         self.state = BrokerState(self.kv)
-        self.run(["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True])
+        self.run(CreateTopic({"name": "t", "read_queues": 2, "write_queues": 2}, True))
 
     def run(self, *run: commands.Command) -> list[CommandResult]:
         return self.state.apply([self.log.command(*run)]).results[0]
 
-    def one(self, *command: Any) -> CommandResult:
-        return self.run(list(command))[0]
+    def one(self, command: commands.Command) -> CommandResult:
+        return self.run(command)[0]
+
+    def raw(self, *command: object) -> CommandResult:
+        return self.state.apply([self.log.raw(list(command))]).results[0][0]
 
     def store(self, check_ms: int, count: int = 1, queue: int = 0) -> list[int]:
         """Stores half messages; their positions."""
@@ -69,10 +74,10 @@ def test_a_half_message_is_in_no_queue_and_is_kept_until_it_ends(broker: Broker)
     assert broker.state.max_offset(TOPIC, 1) == 0
     assert broker.state.halves.pending == Pending(2, 2 * SIZE)
     assert broker.state.lowest_pinned_position() == first
-    assert broker.one("end_halves", [first, first, 77]) == (True, "", 1)
+    assert broker.one(EndHalves([first, first, 77])) == (True, "", 1)
     assert broker.state.halves.get(first) is None
     assert broker.state.lowest_pinned_position() == second
-    assert broker.one("end_halves", [second]).value == 1
+    assert broker.one(EndHalves([second])).value == 1
     assert (broker.state.lowest_pinned_position(), broker.state.halves.check_ms) == (None, None)
     assert broker.state.halves.pending == Pending(0, 0)
 
@@ -80,7 +85,7 @@ def test_a_half_message_is_in_no_queue_and_is_kept_until_it_ends(broker: Broker)
 def test_the_entry_with_the_copy_ends_the_half_message(broker: Broker) -> None:
     (position,) = broker.store(5000)
     copy = broker.log.run(TOPIC, 0, 1)._replace(kind=RowKind.COMMITTED)
-    broker.state.apply([broker.log.messages(copy, effects=(["end_halves", [position]],))])
+    broker.state.apply([broker.log.messages(copy, effects=(EndHalves([position]),))])
     assert broker.state.halves.get(position) is None
     assert broker.state.max_offset(TOPIC, 0) == 1
 
@@ -98,22 +103,22 @@ def test_those_due_come_in_the_order_of_their_times(broker: Broker) -> None:
 
 def test_a_check_is_counted_and_moves_the_next_one(broker: Broker) -> None:
     (position,) = broker.store(3000)
-    assert broker.one("check_halves", 33_000, [position, 77]).value == [position]
+    assert broker.one(CheckHalves(33_000, [position, 77])).value == [position]
     half = broker.state.halves.get(position)
     assert half is not None
     assert (half.check_ms, half.checks) == (33_000, 1)
     assert broker.state.halves.check_ms == 33_000
     assert broker.state.halves.due(32_999, 1) == []
-    broker.one("check_halves", 33_000, [position])
+    broker.one(CheckHalves(33_000, [position]))
     assert [(half.checks, half.check_ms) for half in broker.state.halves.due(33_000, 1)] == [(2, 33_000)]
-    broker.one("end_halves", [position])
-    assert broker.one("check_halves", 63_000, [position]).value == []
+    broker.one(EndHalves([position]))
+    assert broker.one(CheckHalves(63_000, [position])).value == []
     assert broker.state.halves.get(position) is None
 
 
 def test_one_that_comes_and_goes_in_one_run_leaves_nothing_due(broker: Broker) -> None:
     run = halves(broker.log, TOPIC, 0, 3000, 1)
-    broker.state.apply([broker.log.messages(run), broker.log.command(["end_halves", positions_of(run)])])
+    broker.state.apply([broker.log.messages(run), broker.log.command(EndHalves(positions_of(run)))])
     assert broker.state.halves.check_ms is None
     broker.store(8000)
     assert broker.state.halves.check_ms == 8000
@@ -122,9 +127,9 @@ def test_one_that_comes_and_goes_in_one_run_leaves_nothing_due(broker: Broker) -
 def test_a_deleted_topic_leaves_its_half_messages_to_be_ended(broker: Broker) -> None:
     """Only the leader asks whether the topic exists: its id is never given again."""
     (position,) = broker.store(3000)
-    broker.one("delete_topic", "t")
+    broker.one(DeleteTopic("t"))
     assert broker.state.halves.get(position) is not None
-    assert broker.one("end_halves", [position]).value == 1
+    assert broker.one(EndHalves([position])).value == 1
     with pytest.raises(InvariantViolationError, match="does not exist"):
         broker.store(3000)
 
@@ -148,7 +153,7 @@ def test_a_deleted_topic_leaves_its_half_messages_to_be_ended(broker: Broker) ->
 def test_bad_arguments_change_nothing(broker: Broker, command: list[Any]) -> None:
     broker.store(3000)
     before = list(broker.kv.scan(TRANS, b"", b"\xff"))
-    result = broker.run(command)[0]
+    result = broker.raw(*command)
     assert (result.ok, result.code) == (False, "invalid")
     assert list(broker.kv.scan(TRANS, b"", b"\xff")) == before
 
@@ -159,7 +164,7 @@ def test_bad_arguments_change_nothing(broker: Broker, command: list[Any]) -> Non
 def drawn(log: Any, seed: int, length: int) -> tuple[list[Entry], dict[int, tuple[int, int]]]:
     """A log that opens, checks and ends transactions; position -> (check_ms, checks) of those open at its end."""
     rng = Random(seed)
-    log.command(["create_topic", {"name": "t"}, True])
+    log.command(CreateTopic({"name": "t"}, True))
     model: dict[int, tuple[int, int]] = {}
     for _ in range(length):
         log.now_ms += rng.choice([0, 1, 500])
@@ -172,14 +177,14 @@ def drawn(log: Any, seed: int, length: int) -> tuple[list[Entry], dict[int, tupl
             model.update((position, (run.base_offset, 0)) for position in positions_of(run))
             log.messages(run)
         elif step < 0.6:
-            log.messages(log.run(TOPIC, 0, len(some)), effects=(["end_halves", some],))
+            log.messages(log.run(TOPIC, 0, len(some)), effects=(EndHalves(some),))
             model = {position: half for position, half in model.items() if position not in some}
         elif step < 0.75:
-            log.command(["end_halves", some])
+            log.command(EndHalves(some))
             model = {position: half for position, half in model.items() if position not in some}
         else:
             next_ms = log.now_ms + rng.choice([0, 30_000])
-            log.command(["check_halves", next_ms, some])
+            log.command(CheckHalves(next_ms, some))
             model.update((position, (next_ms, model[position][1] + 1)) for position in some if position in model)
     return log.entries, model
 
@@ -207,17 +212,17 @@ def test_rows_and_counters_follow_from_the_log_however_it_is_grouped(
 def test_the_owner_of_a_half_message_goes_with_it(broker: Broker) -> None:
     run = halves(broker.log, TOPIC, 0, 5_000, 2)
     first, second = positions_of(run)
-    broker.state.apply([broker.log.messages(run, effects=([commands.OWN_HALVES, [[first, 7]]],))])
+    broker.state.apply([broker.log.messages(run, effects=(OwnHalves([(first, 7)]),))])
     state = broker.state.halves
     assert [state.owner(position) for position in (first, second)] == [7, 0]
-    assert broker.one(commands.CHECK_HALVES, 9_000, [first, second]).ok
+    assert broker.one(CheckHalves(9_000, [first, second])).ok
     assert state.owner(first) == 7
-    assert broker.one(commands.END_HALVES, [first, second]).value == 2
+    assert broker.one(EndHalves([first, second])).value == 2
     assert [state.owner(position) for position in (first, second)] == [0, 0]
     assert not [key for key, _ in broker.kv.scan(TRANS, b"o", b"p")]
 
 
 @pytest.mark.parametrize("rows", [None, [1], [[1]], [[1, 0]], [[-1, 1]], [[1, 1], [2, "u"]]])
 def test_owners_that_are_none_change_nothing(broker: Broker, rows: Any) -> None:
-    assert broker.one(commands.OWN_HALVES, rows).code == "invalid"
+    assert broker.raw("own_halves", rows).code == "invalid"
     assert not [key for key, _ in broker.kv.scan(TRANS, b"o", b"p")]

@@ -24,8 +24,10 @@ from statemachine.index_file.index_of_log import write_index_of_log
 from statemachine.index_file.index_of_rows import key_partitions, sorted_rows, write_index
 from statemachine.index_file.index_reader import drive
 from statemachine.message_index import RECORD, key_hash
+from statemachine.removal_slices import DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, KV, Batch
+from statemachine.topics import CreateTopic
 from statemachine.trim import Trim, encode
 
 SIZE = 120
@@ -34,7 +36,7 @@ SIZE = 120
 def feed(log: Any, rng: Random, entries: int, queues: int) -> None:
     """Topic 1 and entries of messages that lie where their items say, with keys; some wait for their time."""
     log.add(EntryType.GENESIS)
-    log.command(["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True])
+    log.command(CreateTopic({"name": "t", "read_queues": 2, "write_queues": 2}, True))
     for _ in range(entries):
         log.now_ms += rng.randrange(5)
         place = log.tail.end_position + payload.MESSAGES_AT
@@ -168,7 +170,7 @@ class Merging(MemoryKV):
 def test_a_deleted_topic_is_left_out(new_log: Callable[..., Any]) -> None:
     log = new_log(segment_size=2**15)
     feed(log, Random(1), 40, 3)
-    log.command(["delete_topic", "t"])
+    log.command(DeleteTopic("t"))
     kv = MemoryKV()
     BrokerState(kv).apply(log.entries)
     for meta, part in segments(log.entries):
@@ -180,7 +182,7 @@ def test_a_deleted_topic_is_left_out(new_log: Callable[..., Any]) -> None:
 def test_a_topic_whose_rows_are_still_to_go_is_left_out(new_log: Callable[..., Any]) -> None:
     log = new_log(segment_size=2**15)
     feed(log, Random(1), 40, 3)
-    log.command(["delete_topic", "t"])
+    log.command(DeleteTopic("t"))
     log.remove(8)
     kv = MemoryKV()
     state = BrokerState(kv)

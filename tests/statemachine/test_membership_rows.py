@@ -14,7 +14,7 @@ from raftlog.membership import Membership
 from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from statemachine.broker_state import BrokerState
-from statemachine.commands import ACKNOWLEDGE
+from statemachine.members import Acknowledge
 
 MEMBERS = Membership(UUID(int=5), (Voter(NodeId(3), UUID(int=3)),), (), memberships.UNSAFE_RECOVER, "a disk burnt")
 
@@ -43,7 +43,7 @@ def test_an_event_is_acknowledged_by_its_index(new_log: Any) -> None:
     kv = MemoryKV()
     state = BrokerState(kv)
     state.apply([log.add(EntryType.NOOP), log.add(EntryType.MEMBERSHIP, memberships.encode(MEMBERS))])
-    run = state.apply([log.command([ACKNOWLEDGE, 7], [ACKNOWLEDGE, 0], [ACKNOWLEDGE, 1])])
+    run = state.apply([log.command(Acknowledge(7), Acknowledge(0), Acknowledge(1))])
     assert [(each.ok, each.code) for each in run.results[0]] == [(False, "not_found"), (False, "invalid"), (True, "")]
     assert state.acknowledged == BrokerState(kv).acknowledged == 1
     state.apply([log.add(EntryType.MEMBERSHIP, memberships.encode(MEMBERS))])

@@ -15,9 +15,11 @@ from raftlog.types import FLAG_ROLL
 from statemachine import message_index
 from statemachine.broker_state import BrokerState
 from statemachine.message_index import RECORD, Bucket, MessageIndex, key_hash
+from statemachine.removal_slices import Expire
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
 from statemachine.rows.write_batch import Stage
+from statemachine.topics import CreateTopic
 
 MANY = message_index.RECORDS_MAX
 
@@ -212,7 +214,7 @@ def test_what_is_merged_while_a_reader_looks_is_seen_once(kv: KV, monkeypatch: p
 def test_entries_without_keys_are_no_rows_and_old_logs_go_on(new_log: Callable[[], Any]) -> None:
     """Version 1 payloads before, version 2 after: the index begins at the first entry that has keys."""
     log, kv = new_log(), MemoryKV()
-    log.command(["create_topic", {"name": "t"}, True])
+    log.command(CreateTopic({"name": "t"}, True))
     log.messages(log.run(1, 0, 3))
     state = BrokerState(kv)
     state.apply(log.entries)
@@ -228,10 +230,10 @@ def test_entries_without_keys_are_no_rows_and_old_logs_go_on(new_log: Callable[[
 def test_a_roll_of_any_entry_closes_the_bucket(new_log: Callable[..., Any]) -> None:
     log, kv = new_log(segment_size=400), MemoryKV()
     state = BrokerState(kv)
-    log.command(["create_topic", {"name": "t"}, True])
+    log.command(CreateTopic({"name": "t"}, True))
     log.messages(log.run(1, 0, 1), keys=records(1, [(b"k", 1)]))
     while not log.entries[-1].flags & FLAG_ROLL:
-        log.command(["expire", 0])
+        log.command(Expire(0))
     state.apply(log.entries)
     bucket = state.message_index.bucket_below(keys.U64_MAX)
     assert bucket is not None

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.consuming.offset_resets import OffsetReset
+from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.offset_resets import EndResets, OffsetReset
+from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows.digest import digest
+from statemachine.topics import CreateTopic
 from tests.support.state_kit import FedState
 
 
@@ -22,16 +25,16 @@ class Broker(FedState):
 
     def __init__(self, log: Any) -> None:
         super().__init__(log)
-        self.run(["put_group", {"name": "g"}, True])
+        self.run(PutGroup({"name": "g"}, True))
 
     def commit(self, offset: int, queue: int = 0) -> CommandResult:
-        return self.run(["commit_offsets", [["g", 1, queue, offset]]])[0]
+        return self.run(CommitOffsets([("g", 1, queue, offset)]))[0]
 
     def reset(self, offset: int, now_ms: int, queue: int = 0) -> CommandResult:
-        return self.run(["reset_offsets", "g", now_ms, [[1, queue, offset]]])[0]
+        return self.run(ResetOffsets("g", now_ms, [(1, queue, offset)]))[0]
 
     def end(self, number: int, queue: int = 0) -> Any:
-        return self.run(["end_resets", "g", [[1, queue, number]]])[0].value
+        return self.run(EndResets("g", [(1, queue, number)]))[0].value
 
     def offset(self, queue: int = 0) -> int | None:
         return self.state.offset("g", 1, queue)
@@ -56,16 +59,16 @@ def test_commits_are_left_out_until_the_consumer_knows(broker: Broker) -> None:
 
 
 def test_other_queues_and_groups_go_on(broker: Broker) -> None:
-    broker.run(["put_group", {"name": "h"}, True])
+    broker.run(PutGroup({"name": "h"}, True))
     broker.reset(10, 1)
-    rows = [["g", 1, 0, 60], ["g", 1, 1, 7], ["h", 1, 0, 8]]
-    assert broker.run(["commit_offsets", rows])[0] == CommandResult(True, "reset", 2)
+    rows = [("g", 1, 0, 60), ("g", 1, 1, 7), ("h", 1, 0, 8)]
+    assert broker.run(CommitOffsets(rows))[0] == CommandResult(True, "reset", 2)
     assert (broker.offset(), broker.offset(1), broker.state.offset("h", 1, 0)) == (10, 7, 8)
 
 
 def test_a_deleted_topic_weighs_more_than_a_reset_in_the_answer(broker: Broker) -> None:
     broker.reset(10, 1)
-    assert broker.run(["commit_offsets", [["g", 1, 0, 60], ["g", 9, 0, 1]]])[0] == CommandResult(False, "not_found", 0)
+    assert broker.run(CommitOffsets([("g", 1, 0, 60), ("g", 9, 0, 1)]))[0] == CommandResult(False, "not_found", 0)
 
 
 def test_the_end_of_a_reset_does_not_end_the_next(broker: Broker) -> None:
@@ -79,27 +82,27 @@ def test_the_end_of_a_reset_does_not_end_the_next(broker: Broker) -> None:
 
 
 def test_a_commit_and_a_reset_in_one_entry_count_in_their_order(broker: Broker) -> None:
-    commit = ["commit_offsets", [["g", 1, 0, 60]]]
-    reset = ["reset_offsets", "g", 1, [[1, 0, 10]]]
+    commit = CommitOffsets([("g", 1, 0, 60)])
+    reset = ResetOffsets("g", 1, [(1, 0, 10)])
     broker.run(commit, reset)
     assert broker.offset() == 10
-    broker.run(["end_resets", "g", [[1, 0, 1]]], commit)
+    broker.run(EndResets("g", [(1, 0, 1)]), commit)
     assert broker.offset() == 60
-    broker.run(["reset_offsets", "g", 2, [[1, 0, 10]]], commit)
+    broker.run(ResetOffsets("g", 2, [(1, 0, 10)]), commit)
     assert broker.offset() == 10
 
 
 def test_what_does_not_exist_is_not_reset(broker: Broker) -> None:
-    result = broker.run(["reset_offsets", "g", 1, [[1, 2, 0], [9, 0, 0], [1, 1, 3], [1, 1, 4]]])[0]
+    result = broker.run(ResetOffsets("g", 1, [(1, 2, 0), (9, 0, 0), (1, 1, 3), (1, 1, 4)]))[0]
     assert result.value == 1
     assert broker.state.resets_of_group("g") == {(1, 1): OffsetReset(4, 1)}
-    assert broker.run(["reset_offsets", "nobody", 1, [[1, 0, 0]]])[0].code == "not_found"
+    assert broker.run(ResetOffsets("nobody", 1, [(1, 0, 0)]))[0].code == "not_found"
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_deleted_group_leaves_none_to_its_successor(broker: Broker, clean: bool) -> None:
     broker.reset(10, 1)
-    broker.run(["delete_group", "g", clean], ["put_group", {"name": "g"}, True])
+    broker.run(DeleteGroup("g", clean), PutGroup({"name": "g"}, True))
     assert not broker.state.has_resets
     broker.commit(60)
     assert broker.offset() == 60
@@ -107,13 +110,13 @@ def test_a_deleted_group_leaves_none_to_its_successor(broker: Broker, clean: boo
 
 def test_a_deleted_topic_takes_its_resets_along(broker: Broker) -> None:
     broker.reset(10, 1)
-    broker.run(["create_topic", {"name": "u"}, True], ["reset_offsets", "g", 2, [[2, 0, 3]]])
-    broker.run(["delete_topic", "t"])
+    broker.run(CreateTopic({"name": "u"}, True), ResetOffsets("g", 2, [(2, 0, 3)]))
+    broker.run(DeleteTopic("t"))
     assert broker.state.resets_of_group("g") == {(2, 0): OffsetReset(3, 2)}
 
 
 def test_who_waits_for_messages_of_a_queue_is_told(broker: Broker) -> None:
-    entry = broker.log.command(["reset_offsets", "g", 1, [[1, 1, 0]]])
+    entry = broker.log.command(ResetOffsets("g", 1, [(1, 1, 0)]))
     assert broker.state.apply([entry]).grown == {(1, 1)}
 
 
@@ -133,19 +136,19 @@ def test_who_waits_for_messages_of_a_queue_is_told(broker: Broker) -> None:
         ["end_resets", "\0", []],
     ],
 )
-def test_what_is_no_reset_changes_nothing(broker: Broker, command: commands.Command) -> None:
+def test_what_is_no_reset_changes_nothing(broker: Broker, command: list[Any]) -> None:
     before = digest(broker.kv)
-    assert not broker.run(command)[0].ok
+    assert not broker.raw(*command).ok
     assert digest(broker.kv) == before
 
 
 _QUEUES = st.integers(0, 1)
 _STEPS = st.one_of(
-    st.builds(lambda q, o: ["commit_offsets", [["g", 1, q, o]]], _QUEUES, st.integers(0, 9)),
-    st.builds(lambda q, o, t: ["reset_offsets", "g", t, [[1, q, o]]], _QUEUES, st.integers(0, 9), st.integers(0, 3)),
-    st.builds(lambda q, n: ["end_resets", "g", [[1, q, n]]], _QUEUES, st.integers(0, 5)),
-    st.just(["delete_group", "g", True]),
-    st.just(["put_group", {"name": "g"}, True]),
+    st.builds(lambda q, o: CommitOffsets([("g", 1, q, o)]), _QUEUES, st.integers(0, 9)),
+    st.builds(lambda q, o, t: ResetOffsets("g", t, [(1, q, o)]), _QUEUES, st.integers(0, 9), st.integers(0, 3)),
+    st.builds(lambda q, n: EndResets("g", [(1, q, n)]), _QUEUES, st.integers(0, 5)),
+    st.just(DeleteGroup("g", True)),
+    st.just(PutGroup({"name": "g"}, True)),
 )
 
 

@@ -9,9 +9,11 @@ from typing import Any
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
+from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.message_index import RECORD
 from statemachine.payload import encode
 from statemachine.rows.kv import CQ, INDEX, META, OFFSETS, TOPICS
+from statemachine.topics import CreateTopic
 
 TOPICS_MADE, QUEUES = 300, 20
 
@@ -40,10 +42,10 @@ class CountingKV(MemoryKV):
 def test_e14_opening_reads_no_row_of_any_queue(new_log: Callable[..., Any]) -> None:
     log, kv = new_log(), CountingKV()
     state = BrokerState(kv)
-    log.command(*[["create_topic", {"name": f"t{n}", "read_queues": QUEUES}, True] for n in range(TOPICS_MADE)])
+    log.command(*[CreateTopic({"name": f"t{n}", "read_queues": QUEUES}, True) for n in range(TOPICS_MADE)])
     for topic_id in range(1, TOPICS_MADE + 1):
         runs = [log.run(topic_id, queue_id, 3) for queue_id in range(QUEUES)]
-        log.messages(*runs, effects=(["commit_offsets", [["g", topic_id, 0, 1]]],), keys=RECORD.pack(topic_id, 0))
+        log.messages(*runs, effects=(CommitOffsets([("g", topic_id, 0, 1)]),), keys=RECORD.pack(topic_id, 0))
     state.apply(log.entries)
     kv.read.clear()
     state = BrokerState(kv)
@@ -61,7 +63,7 @@ def test_e7_no_byte_of_a_message_has_a_say_in_what_is_applied(new_log: Callable[
     rows = []
     for stored in (b"DUP_INFO\x011_2\x02", b"no properties", b"\x00" * 14):
         log, kv = new_log(), MemoryKV()
-        log.command(["create_topic", {"name": "t"}, True])
+        log.command(CreateTopic({"name": "t"}, True))
         for _ in range(5):
             run = log.run(1, 0, 1)
             log.add(EntryType.MESSAGES, encode([stored.ljust(16)], 1, [run]))

@@ -13,9 +13,13 @@ from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE
 from statemachine import commands
 from statemachine.broker_state import BrokerState
-from statemachine.consuming.queue_locks import QueueLock
+from statemachine.cluster_level import Finalize
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.queue_locks import LockQueues, LockQueuesOf, QueueLock, UnlockQueues, UnlockQueuesOf
+from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.kv import LOCKS, KVError
+from statemachine.topics import CreateTopic
 from tests.support.state_kit import FedState
 
 TTL_MS = 60_000
@@ -26,11 +30,11 @@ class Broker(FedState):
 
     def __init__(self, log: Any) -> None:
         super().__init__(log)
-        self.run(["put_group", {"name": "g"}, True])
+        self.run(PutGroup({"name": "g"}, True))
 
     def lock(self, client: str, now_ms: int, *queues: int, topic: int = 1, group: str = "g") -> Any:
-        rows = [[topic, queue] for queue in queues]
-        return self.run(["lock_queues", group, client, now_ms, now_ms + TTL_MS, rows])[0].value
+        rows = [(topic, queue) for queue in queues]
+        return self.run(LockQueues(group, client, now_ms, now_ms + TTL_MS, rows))[0].value
 
 
 @pytest.fixture
@@ -48,38 +52,38 @@ def test_a_queue_is_granted_to_one_client_until_its_time_is_over(broker: Broker)
 
 
 def test_groups_do_not_see_one_another(broker: Broker) -> None:
-    broker.run(["put_group", {"name": "h"}, True])
+    broker.run(PutGroup({"name": "h"}, True))
     assert broker.lock("a", 1, 0) == broker.lock("b", 1, 0, group="h") == [[1, 0]]
 
 
 def test_what_is_not_there_is_not_granted(broker: Broker) -> None:
     assert broker.lock("a", 1, 0, 2, 70_000) == [[1, 0]], "the topic has two queues"
     assert broker.lock("a", 1, 0, topic=9) == []
-    result = broker.run(["lock_queues", "nobody", "a", 1, 2, [[1, 0]]])[0]
+    result = broker.run(LockQueues("nobody", "a", 1, 2, [(1, 0)]))[0]
     assert (result.ok, result.code) == (False, "not_found")
 
 
 def test_only_the_holder_gives_up(broker: Broker) -> None:
     broker.lock("a", 1, 0, 1)
-    assert broker.run(["unlock_queues", "g", "b", [[1, 0]]])[0].value == 0
-    assert broker.run(["unlock_queues", "g", "a", [[1, 0], [1, 0], [3, 3]]])[0].value == 1
+    assert broker.run(UnlockQueues("g", "b", [(1, 0)]))[0].value == 0
+    assert broker.run(UnlockQueues("g", "a", [(1, 0), (1, 0), (3, 3)]))[0].value == 1
     assert broker.lock("b", 2, 0, 1) == [[1, 0]]
-    assert broker.run(["unlock_queues", "g", "a", None])[0].value == 1
+    assert broker.run(UnlockQueues("g", "a", None))[0].value == 1
     assert set(broker.state.locks_of_group("g")) == {(1, 0)}
 
 
 def lock_of(broker: Broker, user: int, client: str, now_ms: int, *queues: int) -> Any:
-    rows = [[1, queue] for queue in queues]
-    return broker.run(["lock_queues_of", user, "g", client, now_ms, now_ms + TTL_MS, rows])[0].value
+    rows = [(1, queue) for queue in queues]
+    return broker.run(LockQueuesOf(user, "g", client, now_ms, now_ms + TTL_MS, rows))[0].value
 
 
 def test_two_users_with_one_client_id_are_two_clients(broker: Broker) -> None:
     assert lock_of(broker, 7, "a", 1, 0, 1) == [[1, 0], [1, 1]]
     assert lock_of(broker, 8, "a", 2, 0) == []
-    assert broker.run(["unlock_queues_of", 8, "g", "a", None])[0].value == 0
+    assert broker.run(UnlockQueuesOf(8, "g", "a", None))[0].value == 0
     assert lock_of(broker, 7, "a", 3, 0) == [[1, 0]]
     assert broker.state.locks_of_group("g")[1, 0] == QueueLock("a", 3 + TTL_MS, 7)
-    assert broker.run(["unlock_queues_of", 7, "g", "a", [[1, 0]]])[0].value == 1
+    assert broker.run(UnlockQueuesOf(7, "g", "a", [(1, 0)]))[0].value == 1
     assert lock_of(broker, 8, "a", 4, 0, 1) == [[1, 0]]
     assert lock_of(broker, 8, "a", 1 + TTL_MS, 1) == [[1, 1]], "it has expired"
 
@@ -111,13 +115,13 @@ def test_expired_locks_of_a_group_stay_until_they_are_swept_or_taken(broker: Bro
     assert broker.state.locks_of_group("g") == {(1, 0): first, (1, 1): QueueLock("b", 1 + 2 * TTL_MS)}
 
 
-@pytest.mark.parametrize("delete", [["delete_topic", "t"], ["delete_group", "g", False], ["delete_group", "g", True]])
+@pytest.mark.parametrize("delete", [DeleteTopic("t"), DeleteGroup("g", False), DeleteGroup("g", True)])
 def test_a_deleted_topic_or_group_leaves_no_lock(broker: Broker, delete: commands.Command) -> None:
     broker.lock("a", 1, 0)
     broker.run(
         delete,
-        ["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True],
-        ["put_group", {"name": "g"}, True],
+        CreateTopic({"name": "t", "read_queues": 2, "write_queues": 2}, True),
+        PutGroup({"name": "g"}, True),
     )
     assert broker.state.locks_of_group("g") == {}
     topic = broker.state.topics["t"].id
@@ -149,12 +153,12 @@ BAD: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("command", BAD, ids=str)
-def test_bad_arguments_are_told_and_change_nothing(broker: Broker, command: commands.Command) -> None:
+def test_bad_arguments_are_told_and_change_nothing(broker: Broker, command: list[Any]) -> None:
     if any(type(each) is int and each >= 2**64 for each in command):
         command[4] = 2**64 - 1
         command[3] = 2.5
     before = dict(broker.state.locks_of_group("g"))
-    result = broker.run(command)[0]
+    result = broker.raw(*command)
     assert (result.ok, result.code) == (False, "invalid")
     assert broker.state.locks_of_group("g") == before
 
@@ -162,13 +166,13 @@ def test_bad_arguments_are_told_and_change_nothing(broker: Broker, command: comm
 def test_the_level_only_rises_and_a_newer_one_is_not_passed_over(broker: Broker) -> None:
     assert broker.state.level == BrokerState(broker.kv).level == BASELINE
     broker.state = BrokerState(broker.kv, known_level=BASELINE + 3)
-    assert broker.run(["finalize", BASELINE + 2])[0].value == BASELINE + 2
-    assert broker.run(["finalize", BASELINE + 1])[0].value == BASELINE + 2
+    assert broker.run(Finalize(BASELINE + 2))[0].value == BASELINE + 2
+    assert broker.run(Finalize(BASELINE + 1))[0].value == BASELINE + 2
     assert broker.state.level == BrokerState(broker.kv, known_level=BASELINE + 3).level == BASELINE + 2
     with pytest.raises(KVError, match="level 12"):
         BrokerState(broker.kv, known_level=BASELINE + 1)
     with pytest.raises(InvariantViolationError, match="newer RaftMQ"):
-        broker.run(["finalize", BASELINE + 4])
+        broker.run(Finalize(BASELINE + 4))
 
 
 STEPS = st.lists(
@@ -186,12 +190,12 @@ def test_no_two_clients_hold_one_queue(new_log: Callable[[], Any], steps: list[t
     broker, now, model = Broker(new_log()), 0, dict[int, tuple[str, int]]()
     for kind, client, wait, queues in steps:
         now += wait
-        rows = [[1, queue] for queue in sorted(queues)]
+        rows = [(1, queue) for queue in sorted(queues)]
         if kind == "unlock":
-            broker.run(["unlock_queues", "g", client, rows])
+            broker.run(UnlockQueues("g", client, rows))
             model = {queue: held for queue, held in model.items() if queue not in queues or held[0] != client}
             continue
-        granted = broker.run(["lock_queues", "g", client, now, now + 20, rows])[0].value
+        granted = broker.run(LockQueues("g", client, now, now + 20, rows))[0].value
         free = [q for q in sorted(queues) if q not in model or model[q][0] == client or model[q][1] <= now]
         assert granted == [[1, queue] for queue in free]
         model |= dict.fromkeys(free, (client, now + 20))

@@ -13,9 +13,11 @@ import pytest
 from raftlog.types import Entry
 from statemachine import message_index
 from statemachine.broker_state import BrokerState
+from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.message_index import RECORD, key_hash
 from statemachine.rows.keys import U64_MAX
 from statemachine.rows.rocksdb_store import RocksKV
+from statemachine.topics import CreateTopic
 
 ENTRIES = 1500
 
@@ -54,12 +56,12 @@ def test_everything_below_the_end_can_be_fetched_at_any_moment(new_log: Callable
     log = new_log()
     kv = RocksKV(str(tmp_path / "db"))
     state = BrokerState(kv)
-    state.apply([log.command(["create_topic", {"name": "a"}, True])])
+    state.apply([log.command(CreateTopic({"name": "a"}, True))])
     entries = [
         log.messages(
             log.run(1, 0, 1 + n % 7),
             sessions=(log.session(1, max(0, n - 5), [n]),),
-            effects=(["commit_offsets", [["g", 1, n % 50, n]]],),
+            effects=(CommitOffsets([("g", 1, n % 50, n)]),),
         )
         for n in range(ENTRIES)
     ]
@@ -89,7 +91,7 @@ def test_every_key_that_was_applied_is_found_at_any_moment(
     log = new_log(segment_size=20_000)
     kv = RocksKV(str(tmp_path / "db"))
     state = BrokerState(kv)
-    state.apply([log.command(["create_topic", {"name": "a"}, True])])
+    state.apply([log.command(CreateTopic({"name": "a"}, True))])
     entries = []
     for n in range(ENTRIES):
         position = log.tail.end_position

@@ -11,9 +11,25 @@ import pytest
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine import payload
 from statemachine.broker_state import BrokerState
-from statemachine.delivery.staged_writes import LOSERS_AT_ONCE, STAGED_DUE, AttemptState
+from statemachine.commands import Command
+from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.queue_locks import LockQueues, UnlockQueues
+from statemachine.dedup import EndSessions
+from statemachine.delivery.staged_writes import (
+    LOSERS_AT_ONCE,
+    STAGED_DUE,
+    AttemptState,
+    CommitWrite,
+    DiscardAttempts,
+    ForgetWrite,
+    OpenAttempt,
+)
+from statemachine.delivery.timers import DropStaged
+from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
+from statemachine.topics import CreateTopic
 
 ROWS = 8
 BATCH_MAX = 3 * ROWS + 16
@@ -46,7 +62,7 @@ class Broker:
         self.log, self.kv = log, Recording()
         self.state = BrokerState(self.kv)
 
-    def run(self, *run: list[Any]) -> Any:
+    def run(self, *run: Command) -> Any:
         return self.state.apply([self.log.command(*run)]).results[0]
 
     def apply(self, entry: Any) -> None:
@@ -88,13 +104,13 @@ def broker(new_log: Callable[[], Any]) -> Broker:
 
 def fill(broker: Broker) -> None:
     """Topic 1 is to be deleted; topic 2 has the same beside it."""
-    broker.run(["create_topic", {"name": "t", "read_queues": 9}, True], ["create_topic", {"name": "u"}, True])
+    broker.run(CreateTopic({"name": "t", "read_queues": 9}, True), CreateTopic({"name": "u"}, True))
     for group in ("g", "h", "i"):
         broker.run(
-            ["put_group", {"name": group}, True],
-            ["commit_offsets", [[group, topic, queue, queue] for topic in (1, 2) for queue in range(9)]],
-            ["lock_queues", group, "c", 1000, 1000 + TTL_MS, [[topic, at] for topic in (1, 2) for at in range(4)]],
-            ["reset_offsets", group, 1000, [[topic, at, 0] for topic in (1, 2) for at in range(3)]],
+            PutGroup({"name": group}, True),
+            CommitOffsets([(group, topic, queue, queue) for topic in (1, 2) for queue in range(9)]),
+            LockQueues(group, "c", 1000, 1000 + TTL_MS, [(topic, at) for topic in (1, 2) for at in range(4)]),
+            ResetOffsets(group, 1000, [(topic, at, 0) for topic in (1, 2) for at in range(3)]),
         )
     for _ in range(30):
         broker.log.now_ms += 1000
@@ -107,7 +123,7 @@ def test_a_deleted_topic_goes_in_slices_and_leaves_what_one_slice_leaves(new_log
     whole, sliced = Broker(new_log()), Broker(new_log())
     for broker in (whole, sliced):
         fill(broker)
-        assert broker.run(["delete_topic", "t"])[0].value.name == "t"
+        assert broker.run(DeleteTopic("t"))[0].value.name == "t"
     assert len(sliced.kv.ops) < 8, "the first entry removes no row of the topic but its own"
     whole.finish_at_once()
     assert len(whole.rows(CQ)[CQ]) < len(sliced.rows(CQ)[CQ])
@@ -122,7 +138,7 @@ def test_nobody_sees_a_topic_that_is_being_removed(broker: Broker) -> None:
     fill(broker)
     assert broker.state.fetch(1, 0, 0, 1)
     assert broker.state.unique(1, broker.log.now_ms, 7)
-    broker.run(["delete_topic", "t"])
+    broker.run(DeleteTopic("t"))
     count = 0
     while broker.state.removing:
         state = broker.state
@@ -146,11 +162,11 @@ def test_nobody_sees_a_topic_that_is_being_removed(broker: Broker) -> None:
 
 def test_a_topic_is_made_again_before_the_last_slice(broker: Broker) -> None:
     fill(broker)
-    broker.run(["delete_topic", "t"])
-    made = broker.run(["create_topic", {"name": "t"}, False], ["put_group", {"name": "g"}, True])[0].value
+    broker.run(DeleteTopic("t"))
+    made = broker.run(CreateTopic({"name": "t"}, False), PutGroup({"name": "g"}, True))[0].value
     assert made.id == 3
     broker.apply(broker.log.messages(broker.log.run(3, 0, 300)))
-    broker.run(["commit_offsets", [["g", 3, 0, 7], ["g", 1, 0, 7]]])
+    broker.run(CommitOffsets([("g", 3, 0, 7), ("g", 1, 0, 7)]))
     broker.slice()
     broker.reopen()
     broker.finish()
@@ -164,7 +180,7 @@ def test_what_is_remembered_of_a_deleted_topics_queues_is_forgotten(broker: Brok
     queues = broker.state._queues
     for queue in range(9):
         assert broker.state.max_offset(1, queue) + broker.state.min_offset(1, queue) >= 0
-    broker.run(["delete_topic", "t"])
+    broker.run(DeleteTopic("t"))
     broker.finish()
     assert not [queue for queue in queues._ends if queue[0] == 1]
     assert not [name for name in queues._firsts if name >> 32 == 1]
@@ -175,7 +191,7 @@ def test_a_deleted_group_goes_in_slices(new_log: Callable[[], Any], clean: bool)
     whole, sliced = Broker(new_log()), Broker(new_log())
     for broker in (whole, sliced):
         fill(broker)
-        assert broker.run(["delete_group", "h", clean])[0].ok
+        assert broker.run(DeleteGroup("h", clean))[0].ok
     assert len(sliced.kv.ops) < 8
     whole.finish_at_once()
     assert sliced.state.locks_of_group("h") == sliced.state.resets_of_group("h") == {}
@@ -188,16 +204,16 @@ def test_a_group_made_again_keeps_what_it_writes(broker: Broker) -> None:
     """Rows of a group bear its name: what is written while those of its predecessor go is told apart, also after a
     restart, and also by a second deletion."""
     fill(broker)
-    broker.run(["delete_group", "h", True], ["put_group", {"name": "h"}, True])
-    broker.run(["commit_offsets", [["h", 1, 8, 88]]], ["lock_queues", "h", "new", 1, 99, [[1, 3], [2, 0]]])
+    broker.run(DeleteGroup("h", True), PutGroup({"name": "h"}, True))
+    broker.run(CommitOffsets([("h", 1, 8, 88)]), LockQueues("h", "new", 1, 99, [(1, 3), (2, 0)]))
     assert broker.meta(b"spared")
     broker.slice(5)
-    broker.run(["reset_offsets", "h", 5, [[1, 2, 0]]], ["lock_queues", "h", "new", 1, 99, [[1, 0]]])
+    broker.run(ResetOffsets("h", 5, [(1, 2, 0)]), LockQueues("h", "new", 1, 99, [(1, 0)]))
     expected = broker.state.offsets_of_group("h"), dict(broker.state.locks_of_group("h"))
     assert expected[0] == [(1, 2, 0), (1, 8, 88)]
     broker.reopen()
     assert (broker.state.offsets_of_group("h"), dict(broker.state.locks_of_group("h"))) == expected
-    broker.run(["unlock_queues", "h", "new", [[2, 0]]])
+    broker.run(UnlockQueues("h", "new", [(2, 0)]))
     broker.finish()
     broker.reopen()
     assert broker.state.offsets_of_group("h") == expected[0]
@@ -208,12 +224,12 @@ def test_a_group_made_again_keeps_what_it_writes(broker: Broker) -> None:
 
 def test_a_group_that_is_deleted_twice_leaves_nothing(broker: Broker) -> None:
     fill(broker)
-    broker.run(["delete_group", "h", True], ["put_group", {"name": "h"}, True])
-    broker.run(["commit_offsets", [["h", 1, queue, 88] for queue in range(9)]])
+    broker.run(DeleteGroup("h", True), PutGroup({"name": "h"}, True))
+    broker.run(CommitOffsets([("h", 1, queue, 88) for queue in range(9)]))
     broker.slice()
     broker.slice()
-    broker.run(["delete_group", "h", True], ["put_group", {"name": "h"}, True])
-    broker.run(["commit_offsets", [["h", 2, 1, 77]]])
+    broker.run(DeleteGroup("h", True), PutGroup({"name": "h"}, True))
+    broker.run(CommitOffsets([("h", 2, 1, 77)]))
     broker.reopen()
     assert broker.state.offsets_of_group("h") == [(2, 1, 77)]
     broker.finish()
@@ -224,9 +240,9 @@ def test_a_group_that_is_deleted_twice_leaves_nothing(broker: Broker) -> None:
 
 
 def test_groups_that_have_nothing_of_a_topic_are_passed_within_bounds(broker: Broker) -> None:
-    broker.run(["create_topic", {"name": "t"}, True], ["create_topic", {"name": "u"}, True])
-    broker.run(["commit_offsets", [[f"g{number:04}", 2, 0, 1] for number in range(2000)]])
-    broker.run(["commit_offsets", [["g1999", 1, 0, 1]]], ["delete_topic", "t"])
+    broker.run(CreateTopic({"name": "t"}, True), CreateTopic({"name": "u"}, True))
+    broker.run(CommitOffsets([(f"g{number:04}", 2, 0, 1) for number in range(2000)]))
+    broker.run(CommitOffsets([("g1999", 1, 0, 1)]), DeleteTopic("t"))
     assert broker.finish() > 2000 / (ROWS * 20)
     assert len(broker.rows(OFFSETS)[OFFSETS]) == 2000
 
@@ -235,7 +251,7 @@ def test_a_sweep_skips_the_queues_of_a_topic_that_is_being_removed(broker: Broke
     fill(broker)
     begin = broker.log.messages(broker.log.run(2, 0, 1))
     broker.apply(begin)
-    broker.run(["delete_topic", "t"])
+    broker.run(DeleteTopic("t"))
     removed = [row for row in broker.rows(CQ)[CQ] if row[0][3] == 1]
     cut = broker.log.cut(begin)
     broker.apply(cut)
@@ -256,7 +272,7 @@ def test_a_removal_takes_queues_from_under_a_sweep_that_stands_in_one(broker: Br
     cut = broker.log.cut(begin)
     broker.apply(cut)
     broker.apply(broker.log.slice(cut, ROWS))
-    broker.run(["delete_topic", "t"])
+    broker.run(DeleteTopic("t"))
     broker.slice()
     broker.apply(broker.log.slice(cut, 4))
     broker.finish()
@@ -274,7 +290,7 @@ def test_sessions_and_unique_rows_expire_in_slices(new_log: Callable[[], Any]) -
         broker.apply(broker.log.messages(sessions=tuple(sessions)))
         broker.log.now_ms += 1000
         broker.apply(broker.log.messages(sessions=(broker.log.session(7, 0, [9]),)))
-        broker.run(["expire", broker.log.now_ms])
+        broker.run(Expire(broker.log.now_ms))
     whole.finish_at_once()
     kept = sliced.rows(OFFSETS, RESETS, CQ)
     assert sliced.finish() > 10
@@ -285,10 +301,10 @@ def test_sessions_and_unique_rows_expire_in_slices(new_log: Callable[[], Any]) -
 
 def test_locks_that_expired_long_ago_go_with_the_sessions(broker: Broker) -> None:
     fill(broker)
-    broker.run(["expire", 1000 + TTL_MS])
+    broker.run(Expire(1000 + TTL_MS))
     broker.finish()
     assert len(broker.state.locks_of_group("g")) == 8
-    broker.run(["expire", 1001 + TTL_MS])
+    broker.run(Expire(1001 + TTL_MS))
     broker.finish()
     assert not broker.rows(LOCKS)[LOCKS]
     assert not broker.state.locks_of_group("g")
@@ -298,7 +314,7 @@ def test_a_session_of_many_rows_goes_from_its_beginning(broker: Broker) -> None:
     for sequence in range(30):
         broker.apply(broker.log.messages(sessions=(broker.log.session(1, 0, [sequence]),)))
     broker.log.now_ms += 1000
-    broker.run(["expire", broker.log.now_ms], ["expire", broker.log.now_ms + 10**6])
+    broker.run(Expire(broker.log.now_ms), Expire(broker.log.now_ms + 10**6))
     producer = bytes([1]) * 16
     broker.slice()
     session = broker.state.session(producer)
@@ -316,7 +332,7 @@ def test_a_session_that_is_used_again_before_its_slice_is_kept(broker: Broker) -
     for producer in range(20):
         broker.apply(broker.log.messages(sessions=(broker.log.session(producer, 0, [1]),)))
     broker.log.now_ms += 1000
-    broker.run(["expire", broker.log.now_ms])
+    broker.run(Expire(broker.log.now_ms))
     broker.slice()
     broker.apply(broker.log.messages(sessions=(broker.log.session(19, 0, [2]),)))
     broker.finish()
@@ -327,10 +343,10 @@ def test_ending_a_session_of_many_rows_leaves_them_to_expire(broker: Broker) -> 
     for sequence in range(100):
         broker.apply(broker.log.messages(sessions=(broker.log.session(1, 0, [sequence]),)))
     producer = bytes([1]) * 16
-    assert broker.run(["end_sessions", [producer]])[0].value == 1
+    assert broker.run(EndSessions([producer]))[0].value == 1
     assert len(broker.kv.ops) < 8
     broker.reopen()
-    broker.run(["expire", 1])
+    broker.run(Expire(1))
     broker.finish()
     assert broker.state.session(producer) is None
     assert not broker.rows(DEDUP)[DEDUP]
@@ -338,7 +354,7 @@ def test_ending_a_session_of_many_rows_leaves_them_to_expire(broker: Broker) -> 
 
 def test_removals_are_carried_out_one_after_the_other(broker: Broker) -> None:
     fill(broker)
-    broker.run(["delete_topic", "t"], ["delete_group", "g", True], ["delete_topic", "u"], ["delete_group", "i", True])
+    broker.run(DeleteTopic("t"), DeleteGroup("g", True), DeleteTopic("u"), DeleteGroup("i", True))
     assert broker.state.removing == 4
     broker.slice()
     broker.reopen()
@@ -350,8 +366,8 @@ def test_removals_are_carried_out_one_after_the_other(broker: Broker) -> None:
 
 def test_many_small_removals_need_few_slices(broker: Broker) -> None:
     names = [f"t{number}" for number in range(100)]
-    broker.run(*[["create_topic", {"name": name}, True] for name in names])
-    broker.run(*[["delete_topic", name] for name in names])
+    broker.run(*[CreateTopic({"name": name}, True) for name in names])
+    broker.run(*[DeleteTopic(name) for name in names])
     assert broker.finish() <= 100 * 5 / ROWS + 1, "a step counts as one row"
 
 
@@ -360,14 +376,14 @@ def test_many_small_removals_need_few_slices(broker: Broker) -> None:
 
 def open_attempts(broker: Broker, count: int, write: int = 1, name: str = "q") -> list[int]:
     """Attempts at the write, with one message each."""
-    opened = [result.value for result in broker.run(*[["open_attempt", name, write, 5]] * count)]
+    opened = [result.value for result in broker.run(*[OpenAttempt(name, write, 5)] * count)]
     for number in opened:
         broker.apply(broker.log.messages(broker.log.scheduled(1, 0, 1, STAGED_DUE + number)))
     return opened
 
 
 def commit(broker: Broker, *winners: int, write: int = 1, name: str = "q") -> Any:
-    return broker.run(["commit_write", name, write, 7, [[number, 1] for number in winners]])[0]
+    return broker.run(CommitWrite(name, write, 7, [(number, 1) for number in winners]))[0]
 
 
 def open_ones(broker: Broker) -> list[int]:
@@ -380,7 +396,7 @@ def test_attempts_that_lose_go_in_slices_and_leave_what_one_slice_leaves(
 ) -> None:
     whole, sliced = Broker(new_log()), Broker(new_log())
     for broker in (whole, sliced):
-        broker.run(["create_topic", {"name": "t"}, True])
+        broker.run(CreateTopic({"name": "t"}, True))
         lost, winner, *rest = open_attempts(broker, count)
         open_attempts(broker, 3, write=2)
         open_attempts(broker, 3, name="other")
@@ -409,7 +425,7 @@ def test_attempts_that_lose_go_in_slices_and_leave_what_one_slice_leaves(
 
 
 def test_a_commit_changes_no_more_rows_than_it_names(broker: Broker) -> None:
-    broker.run(["create_topic", {"name": "t"}, True])
+    broker.run(CreateTopic({"name": "t"}, True))
     winner, *_ = open_attempts(broker, 2_000)
     commit(broker, winner)
     assert len(broker.kv.ops) < 8
@@ -419,10 +435,10 @@ def test_a_commit_changes_no_more_rows_than_it_names(broker: Broker) -> None:
 @pytest.mark.parametrize("slices", [0, 1, 99])
 def test_a_name_that_is_forgotten_meanwhile_begins_anew(broker: Broker, slices: int) -> None:
     """Attempts that are opened after the commit are none of its losers, although their write is as low."""
-    broker.run(["create_topic", {"name": "t"}, True])
+    broker.run(CreateTopic({"name": "t"}, True))
     winner, *_ = open_attempts(broker, 50, write=3)
     commit(broker, winner, write=3)
-    broker.run(["forget_write", "q"])
+    broker.run(ForgetWrite("q"))
     again = open_attempts(broker, 30, write=1)
     assert open_ones(broker) == again
     broker.reopen()
@@ -439,7 +455,7 @@ def test_a_name_that_is_forgotten_meanwhile_begins_anew(broker: Broker, slices: 
 
 
 def test_attempts_that_a_slice_has_passed_lose_to_the_next_commit(broker: Broker) -> None:
-    broker.run(["create_topic", {"name": "t"}, True])
+    broker.run(CreateTopic({"name": "t"}, True))
     open_attempts(broker, 30, write=2)
     open_attempts(broker, 30, write=1)
     commit(broker)
@@ -451,7 +467,7 @@ def test_attempts_that_a_slice_has_passed_lose_to_the_next_commit(broker: Broker
 
 
 def test_commits_one_after_the_other_need_no_more_than_two_removals(broker: Broker) -> None:
-    broker.run(["create_topic", {"name": "t"}, True])
+    broker.run(CreateTopic({"name": "t"}, True))
     open_attempts(broker, 30, write=99)
     for write in range(1, 20):
         open_attempts(broker, 2, write=write)
@@ -466,10 +482,10 @@ def test_commits_one_after_the_other_need_no_more_than_two_removals(broker: Brok
 
 
 def test_rows_of_a_loser_may_be_dropped_before_its_slice(broker: Broker) -> None:
-    broker.run(["create_topic", {"name": "t"}, True])
+    broker.run(CreateTopic({"name": "t"}, True))
     winner, *rest = open_attempts(broker, 30)
     commit(broker, winner)
-    assert [broker.run(["drop_staged", number, 9])[0].value for number in rest] == [1] * 29
+    assert [broker.run(DropStaged(number, 9))[0].value for number in rest] == [1] * 29
     assert [one.number for one in broker.state.writes.attempts()] == [winner]
     broker.finish()
     assert [one.number for one in BrokerState(broker.kv).writes.attempts()] == [winner]
@@ -477,17 +493,17 @@ def test_rows_of_a_loser_may_be_dropped_before_its_slice(broker: Broker) -> None
 
 def test_slices_of_a_discarded_attempt_begin_where_the_last_one_ended(broker: Broker) -> None:
     """A slice does not pass rows again that were removed: a store keeps them for a while."""
-    broker.run(["create_topic", {"name": "t"}, True])
+    broker.run(CreateTopic({"name": "t"}, True))
     (number,) = open_attempts(broker, 1)
     for _ in range(60):
         broker.apply(broker.log.messages(broker.log.scheduled(1, 0, 1, STAGED_DUE + number)))
-    broker.run(["discard_attempts", [number]])
+    broker.run(DiscardAttempts([number]))
     rows = [row.position for row in broker.state.timers.staged(STAGED_DUE + number)]
     for at in range(0, 60, 10):
         broker.kv.starts.clear()
-        assert broker.run(["drop_staged", number, 10])[0].value == 10
+        assert broker.run(DropStaged(number, 10))[0].value == 10
         begun = [start for family, start in broker.kv.starts if family == TIMER and start[:1] == b"d"]
         assert begun == [keys.timer_key(STAGED_DUE + number, rows[at - 1] if at else 0)]
     broker.reopen()
-    assert broker.run(["drop_staged", number, 10])[0].value == 1
+    assert broker.run(DropStaged(number, 10))[0].value == 1
     assert not broker.rows(TIMER)[TIMER]

@@ -9,10 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.backup.revived import COMMANDS_PER_ENTRY, Revived, revived_of
+from statemachine.access.access_commands import (
+    ChangeUser,
+    CreateUser,
+    Origin,
+    PutToken,
+    RemoveRules,
+    RemoveUser,
+    RotateAuthKey,
+    SetAuthKey,
+    SetAuthMode,
+    SetRules,
+)
 from statemachine.access.users import Access, User
+from statemachine.commands import Command
 from tests.support.state_kit import FedState
 
-ORIGIN = [5_000, "ops", ""]
+ORIGIN = Origin(5_000, "ops", "")
 PUB, SUB = [1, "Topic:orders", ["Pub"], [], True], [1, "Group:billing*", ["Sub"], [], False]
 NAMES, KEYS = ("root", "ann", "bob", "cyd"), ("key-1", "key-2")
 STEPS = st.lists(
@@ -27,38 +40,38 @@ class Broker(FedState):
     def access(self) -> Access:
         return self.state.access
 
-    def do(self, name: str, *arguments: Any) -> Any:
-        return self.run([name, ORIGIN, *arguments])[0]
+    def do(self, kind: Callable[..., Command], *arguments: Any) -> Any:
+        return self.run(kind(ORIGIN, *arguments))[0]
 
     def begin(self) -> None:
-        self.do("set_auth_key", KEYS[0])
-        self.do("create_user", 1, "root", True, True, b"of-root", KEYS[0])
+        self.do(SetAuthKey, KEYS[0])
+        self.do(CreateUser, 1, "root", True, True, b"of-root", KEYS[0])
 
     def step(self, number: int, what: str, who: int, which: int) -> None:
         access = self.access
         user = access.users.get(NAMES[who])
         if what == "key":
-            self.do("rotate_auth_key", KEYS[which])
+            self.do(RotateAuthKey, KEYS[which])
         elif what == "mode":
-            self.do("set_auth_mode", ("off", "enforce")[which])
+            self.do(SetAuthMode, ("off", "enforce")[which])
         elif what == "create":
-            self.do("create_user", access.next_id, NAMES[who], bool(which), True, b"new%d" % number, access.key_id)
+            self.do(CreateUser, access.next_id, NAMES[who], bool(which), True, b"new%d" % number, access.key_id)
         elif user is None:
             return
         elif what == "remove":
-            self.do("remove_user", user.id)
+            self.do(RemoveUser, user.id)
         elif what == "super":
-            self.do("change_user", user.id, {"super": bool(which)})
+            self.do(ChangeUser, user.id, {"super": bool(which)})
         elif what == "off":
-            self.do("change_user", user.id, {"enabled": bool(which)})
+            self.do(ChangeUser, user.id, {"enabled": bool(which)})
         elif what == "secret":
-            self.do("change_user", user.id, {"secret": [b"other%d" % number, access.key_id]})
+            self.do(ChangeUser, user.id, {"secret": [b"other%d" % number, access.key_id]})
         elif what == "rule":
-            self.do("set_rules", user.id, [(PUB, SUB)[which]])
+            self.do(SetRules, user.id, [(PUB, SUB)[which]])
         elif what == "unrule":
-            self.do("remove_rules", user.id, None, None)
+            self.do(RemoveRules, user.id, None, None)
         elif what == "token":
-            self.do("put_token", user.id, bytes([which]) * 32, 9_000, "x")
+            self.do(PutToken, user.id, bytes([which]) * 32, 9_000, "x")
 
 
 def content(user: User) -> tuple[object, ...]:
@@ -92,10 +105,10 @@ def test_the_last_super_may_be_another_one_of_the_same_name(new_log: Callable[[]
     restored, later = Broker(new_log()), Broker(new_log())
     for broker in (restored, later):
         broker.begin()
-    later.do("create_user", 2, "deputy", True, True, b"of-deputy", KEYS[0])
-    later.do("remove_user", 1)
-    later.do("create_user", 3, "root", True, True, b"of-root-again", KEYS[0])
-    later.do("remove_user", 2)
+    later.do(CreateUser, 2, "deputy", True, True, b"of-deputy", KEYS[0])
+    later.do(RemoveUser, 1)
+    later.do(CreateUser, 3, "root", True, True, b"of-root-again", KEYS[0])
+    later.do(RemoveUser, 2)
     for commands in revived_of(restored.access).changes(revived_of(later.access), 6_000):
         assert all(each.ok for each in restored.run(*commands)), commands
     assert seen(restored.access) == seen(later.access)
@@ -105,14 +118,14 @@ def test_what_was_changed_later_is_named(new_log: Callable[[], Any]) -> None:
     broker = Broker(new_log())
     broker.begin()
     for name in ("eve", "shop"):
-        broker.do("create_user", broker.access.next_id, name, name == "eve", True, b"secret", KEYS[0])
-    broker.do("set_rules", 3, [PUB])
+        broker.do(CreateUser, broker.access.next_id, name, name == "eve", True, b"secret", KEYS[0])
+    broker.do(SetRules, 3, [PUB])
     then = revived_of(broker.access)
-    broker.do("remove_user", 2)
-    broker.do("set_rules", 3, [SUB, [*PUB[:4], False]])
-    broker.do("change_user", 3, {"enabled": False, "secret": [b"leaked", KEYS[0]]})
-    broker.do("create_user", 4, "new", False, True, b"secret", KEYS[0])
-    broker.do("set_auth_mode", "enforce")
+    broker.do(RemoveUser, 2)
+    broker.do(SetRules, 3, [SUB, (*PUB[:4], False)])
+    broker.do(ChangeUser, 3, {"enabled": False, "secret": [b"leaked", KEYS[0]]})
+    broker.do(CreateUser, 4, "new", False, True, b"secret", KEYS[0])
+    broker.do(SetAuthMode, "enforce")
     assert then.differences(revived_of(broker.access)) == [
         "auth.mode: off, later enforce",
         "eve: was removed later",

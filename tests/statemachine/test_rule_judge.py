@@ -31,7 +31,7 @@ PUB = Need(Kind.TOPIC, "orders-eu", (Action.PUB,))
 
 
 def rule(resource: str, decision: str = "ALLOW", actions: str = "Pub", policy: int = 1, source: str = "") -> Rule:
-    return parse_rule([policy, resource, actions.split(), source.split(), decision == "ALLOW"])
+    return parse_rule((policy, resource, actions.split(), source.split(), decision == "ALLOW"))
 
 
 def allowed(*rules: Rule, need: Need = PUB, source: str = HERE) -> bool:
@@ -119,7 +119,7 @@ _RESOURCE = st.one_of(
     st.sampled_from(["Topic:*", "Group:*"]),
 )  # fmt: skip
 _RULE = st.builds(
-    lambda policy, resource, actions, sources, allow: parse_rule([policy, resource, actions, sources, allow]),
+    lambda policy, resource, actions, sources, allow: parse_rule((policy, resource, actions, sources, allow)),
     st.sampled_from([1, 2]),
     _RESOURCE,
     st.lists(st.sampled_from(["All", "Pub", "Sub"]), min_size=1, max_size=2),
@@ -164,7 +164,7 @@ def test_the_judge_agrees_with_the_reference(rules: list[Rule], source: str, nee
 
 
 def test_actions_go_by_the_names_that_mqadmin_has() -> None:
-    names = {action: parse_rule([1, "*", [name], [], True]).actions for action, name in ACTION_NAMES.items()}
+    names = {action: parse_rule((1, "*", [name], [], True)).actions for action, name in ACTION_NAMES.items()}
     assert names == {action: {action} for action in Action}
     assert ACTION_NAMES[Action.UPDATE] == "Update"
     assert [ACTION_NAMES[action] for action in (Action.DELETE, Action.GET, Action.LIST)] == ["Delete", "Get", "List"]

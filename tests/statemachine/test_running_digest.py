@@ -14,6 +14,7 @@ from raftlog.types import Entry, EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, META, TOPICS, Batch
+from statemachine.topics import CreateTopic
 
 DrawLog = Callable[[int, int], list[Entry]]
 seeds = st.integers(0, 2**32)
@@ -44,7 +45,7 @@ def test_markers_are_remembered_and_the_oldest_forgotten(new_log: Callable[..., 
     state.apply([log.add(EntryType.GENESIS), log.add(EntryType.NOOP)])
     assert state.sums.newest == 1
     before = state.sums.at(1)
-    state.apply([log.command(["create_topic", {"name": "T"}, False]), log.add(EntryType.DIGEST)])
+    state.apply([log.command(CreateTopic({"name": "T"}, False)), log.add(EntryType.DIGEST)])
     assert state.sums.at(1) == before != state.sums.at(3)
     assert state.sums.at(2) is None
     state.apply([log.add(EntryType.DIGEST) for _ in range(running_digest.REMEMBERED)])
@@ -55,7 +56,7 @@ def test_markers_are_remembered_and_the_oldest_forgotten(new_log: Callable[..., 
 def test_a_state_without_sums_or_with_those_of_another_index_is_counted(new_log: Callable[..., Any]) -> None:
     log, kv = new_log(), MemoryKV()
     state = BrokerState(kv)
-    state.apply([log.add(EntryType.GENESIS), log.command(["create_topic", {"name": "T"}, False])])
+    state.apply([log.add(EntryType.GENESIS), log.command(CreateTopic({"name": "T"}, False))])
     right = dict(state.sums.totals)
     wrong = dict.fromkeys(right, 7)
     for row in (

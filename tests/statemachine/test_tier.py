@@ -17,7 +17,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.rows import running_digest
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import TIER
-from statemachine.tier import SegmentSpan, TierPart, TierState
+from statemachine.tier import MoveSegment, SegmentSpan, TierPart, TierState
 from tests.support.state_kit import FedState, applied_in_groups
 
 UPLOADING, UPLOADED, VERIFIED, DELETING, DELETED = TierState
@@ -44,7 +44,7 @@ class Tier(FedState):
             "parts": parts(number) if state == UPLOADED else None,
         } | changed
         before = (digest(self.kv), self.state.tier.rows)
-        result = self.run(["tier_state", told["base"], int(state), term, told["span"], told["parts"]])[0]
+        result = self.run(MoveSegment(told["base"], state, term, told["span"], told["parts"]))[0]
         if not result.ok:
             assert (digest(self.kv)[TIER], self.state.tier.rows) == (before[0][TIER], before[1])
         assert BrokerState(self.kv).tier.rows == self.state.tier.rows
@@ -196,7 +196,7 @@ def test_parts_that_are_not_the_segment_are_refused(held: Tier, wrong: Any) -> N
     ("state", "term", "base"), [(0, 1, 0), (6, 1, 0), ("1", 1, 0), (1, 0, 0), (1, 1, None), (1, 1, -1)]
 )
 def test_other_arguments_are_refused(held: Tier, state: Any, term: Any, base: Any) -> None:
-    assert held.run(["tier_state", base, state, term, span(0), None])[0].code == "invalid"
+    assert held.run(MoveSegment(base, state, term, span(0), None))[0].code == "invalid"
 
 
 @given(

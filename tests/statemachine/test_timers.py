@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from statemachine.broker_state import BrokerState
-from statemachine.commands import CommandResult
-from statemachine.delivery.timers import NEVER, TimerCounts, Timers
+from statemachine.commands import Command, CommandResult
+from statemachine.delivery.timers import NEVER, DeliverTimers, DropTimers, RecallTimer, TimerCounts, Timers
+from statemachine.removal_slices import DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META, TIMER, Batch
 from statemachine.rows.running_digest import count
+from statemachine.topics import CreateTopic
 
 
 class Broker:
@@ -29,9 +31,9 @@ class Broker:
         self.kv = MemoryKV()
         self.state = BrokerState(self.kv)
         for name in ("t", "u"):
-            self.run(["create_topic", {"name": name, "read_queues": 2, "write_queues": 2}, True])
+            self.run(CreateTopic({"name": name, "read_queues": 2, "write_queues": 2}, True))
 
-    def run(self, *run: Any) -> list[CommandResult]:
+    def run(self, *run: Command) -> list[CommandResult]:
         return self.state.apply([self.log.command(*run)]).results[0]
 
     def schedule(self, due_ms: int, count: int = 1, topic_id: int = 1, queue_id: int = 0, **more: Any) -> int:
@@ -69,11 +71,11 @@ def test_the_earliest_due_time_is_known_without_a_look(broker: Broker) -> None:
     a = broker.schedule(50)
     b = broker.schedule(20)
     assert timers.earliest == 20
-    broker.run(["deliver_timers", [[20, b]]])
+    broker.run(DeliverTimers([(20, b)]))
     assert timers.earliest == 50
-    c = broker.schedule(10, effects=(["deliver_timers", [[50, a]]],))
+    c = broker.schedule(10, effects=(DeliverTimers([(50, a)]),))
     assert timers.earliest == BrokerState(broker.kv).timers.earliest == 10
-    broker.run(["drop_timers", [[10, c]]])
+    broker.run(DropTimers([(10, c)]))
     assert timers.earliest == BrokerState(broker.kv).timers.earliest == NEVER
 
 
@@ -86,7 +88,7 @@ def test_a_message_is_found_by_its_position(broker: Broker) -> None:
         assert item.position == position + at
     assert broker.state.timers.at(position + 3) is None
     assert broker.state.timers.at(0) is None
-    broker.run(["deliver_timers", [[20, position]]])
+    broker.run(DeliverTimers([(20, position)]))
     assert broker.state.timers.at(position + 1) is None
 
 
@@ -99,7 +101,7 @@ def test_what_lies_behind_a_row_is_found_from_there_on(broker: Broker) -> None:
 
     assert after(0, 0) == [first, second, third]
     assert after(20, first) == [second, third]
-    broker.run(["deliver_timers", [[20, second]]])
+    broker.run(DeliverTimers([(20, second)]))
     assert after(20, first) == after(20, second) == [third]
     assert after(30, third) == after(99, 0) == []
 
@@ -108,7 +110,7 @@ def test_what_lies_behind_a_row_is_found_from_there_on(broker: Broker) -> None:
 def test_a_start_reads_no_row_by_due_time(broker: Broker, monkeypatch: pytest.MonkeyPatch, gone: list[int]) -> None:
     """A start that read rows by due time would pass removed ones one by one."""
     names = [(due, broker.schedule(due)) for due in (10, 20, 30, 40)]
-    broker.run(["deliver_timers", [list(names[at]) for at in gone]])
+    broker.run(DeliverTimers([names[at] for at in gone]))
     first = broker.state.timers.first
 
     def looked(*_: object) -> Any:
@@ -134,7 +136,7 @@ def test_a_release_that_kept_no_first_row_may_have_written_since(broker: Broker)
     batch.delete(META, keys.TIMER_FRONT_KEY)
     broker.kv.write(batch)
     assert Timers(broker.kv, broker.state.writes).first == (20, earlier)
-    broker.state.apply([broker.log.command(["drop_timers", [[20, earlier]]])])
+    broker.state.apply([broker.log.command(DropTimers([(20, earlier)]))])
     assert Timers(broker.kv, broker.state.writes).first == (50, position)
 
 
@@ -153,12 +155,12 @@ def test_the_lowest_position_is_found_in_steps(broker: Broker, monkeypatch: pyte
     monkeypatch.setattr("statemachine.delivery.timers.EDGE_STEP_BYTES", 100)
     monkeypatch.setattr("statemachine.delivery.timers.EDGE_STEPS_MAX", 3)
     names = [(due, broker.schedule(due)) for due in range(10, 30)]
-    broker.run(["deliver_timers", [list(name) for name in names[:-1]]])
+    broker.run(DeliverTimers(names[:-1]))
     end = broker.state.applied_mark.end_position
     looks = [broker.state.timers.lowest_position(0, end) or 0 for _ in range(30)]
     assert looks == sorted(looks)
     assert looks[0] != names[-1][1] == looks[-1], "not in one look"
-    broker.run(["drop_timers", [list(names[-1])]])
+    broker.run(DropTimers(names[-1:]))
     assert broker.state.timers.lowest_position(0, end) is None
     later = broker.schedule(5)
     end = broker.state.applied_mark.end_position
@@ -169,46 +171,46 @@ def test_the_log_is_pinned_by_the_lowest_message_that_waits(broker: Broker) -> N
     assert broker.state.lowest_pinned_position() is None
     a, b = broker.schedule(50), broker.schedule(20)
     assert broker.state.lowest_pinned_position() == a
-    broker.run(["deliver_timers", [[50, a]]])
+    broker.run(DeliverTimers([(50, a)]))
     assert broker.state.lowest_pinned_position() == b
-    broker.run(["drop_timers", [[20, b]]])
+    broker.run(DropTimers([(20, b)]))
     assert broker.state.lowest_pinned_position() is None
 
 
 def test_messages_are_counted(broker: Broker) -> None:
     a, b = broker.schedule(50, count=3), broker.schedule(20, count=2)
     assert broker.state.timers.counts == TimerCounts(pending=5, pending_bytes=500)
-    (result,) = broker.run(["deliver_timers", [[50, a]]])
+    (result,) = broker.run(DeliverTimers([(50, a)]))
     assert result == CommandResult(True, "", 3)
-    broker.run(["drop_timers", [[20, b]]])
+    broker.run(DropTimers([(20, b)]))
     counted = TimerCounts(pending=0, pending_bytes=0, delivered=3, dropped=2)
     assert broker.state.timers.counts == BrokerState(broker.kv).timers.counts == counted
 
 
 def test_a_row_that_is_not_there_stops_nobody_and_counts_nothing(broker: Broker) -> None:
     a = broker.schedule(50)
-    results = broker.run(["deliver_timers", [[50, a], [50, a], [51, a], [1, 2]]], ["drop_timers", [[50, a]]])
+    results = broker.run(DeliverTimers([(50, a), (50, a), (51, a), (1, 2)]), DropTimers([(50, a)]))
     assert [result.value for result in results] == [1, 0]
     assert broker.state.timers.counts == TimerCounts(delivered=1)
 
 
 def test_a_message_is_recalled_and_the_others_of_its_row_stay(broker: Broker) -> None:
     position = broker.schedule(50, count=3)
-    assert broker.run(["recall_timer", 50, position, position]) == [CommandResult(True, "", None)]
+    assert broker.run(RecallTimer(50, position, position)) == [CommandResult(True, "", None)]
     (row,) = broker.state.timers.due(50)
     assert row.name == (50, position)
     assert [item.position for item in row.messages()] == [position + 1, position + 2]
     assert broker.state.timers.counts == TimerCounts(pending=2, pending_bytes=200, recalled=1)
     assert broker.state.timers.at(position) is None
     assert broker.state.timers.at(position + 1) is not None
-    broker.run(["deliver_timers", [[50, position]]])
+    broker.run(DeliverTimers([(50, position)]))
     stored = Timers(broker.kv, broker.state.writes).counts
     assert broker.state.timers.counts == stored == TimerCounts(delivered=2, recalled=1)
 
 
 def test_the_last_message_of_a_row_takes_it_along(broker: Broker) -> None:
     a, b = broker.schedule(50), broker.schedule(60)
-    assert broker.run(["recall_timer", 50, a, a])[0].ok
+    assert broker.run(RecallTimer(50, a, a))[0].ok
     assert broker.due(99) == [(60, b)]
     assert broker.state.timers.first == (60, b)
     assert broker.state.lowest_pinned_position() == b
@@ -216,13 +218,12 @@ def test_the_last_message_of_a_row_takes_it_along(broker: Broker) -> None:
 
 def test_what_does_not_wait_is_not_recalled(broker: Broker) -> None:
     a, b = broker.schedule(50, count=2), broker.schedule(60)
-    broker.run(["deliver_timers", [[60, b]]])
-    recall = ["recall_timer", 50, a, a]
-    results = broker.run(
-        recall, recall, ["recall_timer", 51, a, a], ["recall_timer", 50, a, a + 9], ["recall_timer", 60, b, b]
-    )
+    broker.run(DeliverTimers([(60, b)]))
+    recall = RecallTimer(50, a, a)
+    results = broker.run(recall, recall, RecallTimer(51, a, a), RecallTimer(50, a, a + 9), RecallTimer(60, b, b))
     assert [result.code for result in results] == ["", *["not_found"] * 4]
-    assert broker.run(["recall_timer", 50, -1, a], ["recall_timer", 50, a, "x"])[1].code == "invalid"
+    for wrong in ((50, -1, a), (50, a, "x")):
+        assert broker.state.apply([broker.log.raw(["recall_timer", *wrong])]).results[0][0].code == "invalid"
     assert broker.state.timers.counts == TimerCounts(pending=1, pending_bytes=100, delivered=1, recalled=1)
 
 
@@ -233,8 +234,8 @@ def test_a_row_may_be_made_changed_and_removed_in_one_run(broker: Broker) -> Non
     position = log.tail.end_position
     run = [log.messages(log.scheduled(1, 0, 2, 40))]
     for due, first in ((50, kept), (40, position)):
-        run.append(log.command(["recall_timer", due, first, first]))
-        run.append(log.command(["deliver_timers", [[due, first]]]))
+        run.append(log.command(RecallTimer(due, first, first)))
+        run.append(log.command(DeliverTimers([(due, first)])))
     broker.state.apply(run)
     assert broker.due(99) == []
     assert broker.state.timers.first == Timers(broker.kv, broker.state.writes).first
@@ -245,7 +246,7 @@ def test_a_row_may_be_made_changed_and_removed_in_one_run(broker: Broker) -> Non
 @pytest.mark.parametrize("rows", ["x", [[1]], [[1, -1]], [1], [["a", 2]], [[1, 2, 3]]])
 def test_arguments_that_make_no_sense_change_nothing(broker: Broker, rows: Any) -> None:
     broker.schedule(50)
-    (result,) = broker.run(["deliver_timers", rows])
+    (result,) = broker.run(DeliverTimers(rows))
     assert (result.ok, result.code) == (False, "invalid")
     assert broker.state.timers.counts.pending == 1
 
@@ -253,7 +254,7 @@ def test_arguments_that_make_no_sense_change_nothing(broker: Broker, rows: Any) 
 def test_a_row_outlives_the_topic_until_it_is_dropped(broker: Broker) -> None:
     """The leader drops it when it is due; a topic made again has another id and inherits nothing."""
     position = broker.schedule(50)
-    broker.run(["delete_topic", "t"], ["create_topic", {"name": "t"}, True])
+    broker.run(DeleteTopic("t"), CreateTopic({"name": "t"}, True))
     assert broker.due(50) == [(50, position)]
     assert next(broker.state.timers.due(50)).topic_id not in broker.state.topics_by_id
 
@@ -277,11 +278,9 @@ def test_the_state_agrees_with_a_model(new_log: Callable[[], Any], seed: int) ->
         ended = rng.sample(sorted(model), min(len(model), rng.randrange(3)))
         for name in ended:
             count = model.pop(name)
-            verb = rng.choice(["deliver_timers", "drop_timers"])
-            delivered, dropped = (
-                (delivered + count, dropped) if verb == "deliver_timers" else (delivered, dropped + count)
-            )
-            effects.append([verb, [list(name)]])
+            kind = rng.choice([DeliverTimers, DropTimers])
+            delivered, dropped = (delivered + count, dropped) if kind is DeliverTimers else (delivered, dropped + count)
+            effects.append(kind([name]))
         name = (rng.randrange(30), log.tail.end_position)
         model[name] = rng.choice([1, 2, 256])
         run.append(log.messages(log.scheduled(rng.choice([1, 2]), 0, model[name], name[0]), effects=tuple(effects)))

@@ -21,8 +21,9 @@ from statemachine.payload import MESSAGES_AT
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, INDEX, KV, Batch, Op
+from statemachine.topics import CreateTopic
 
-CREATE = ["create_topic", {"name": "t"}, False]
+CREATE = CreateTopic({"name": "t"}, False)
 
 
 @pytest.fixture
@@ -322,7 +323,7 @@ class Recording(MemoryKV):
 
 def test_a_sweep_reads_so_many_rows_in_an_entry_and_ends_where_one_trim_would(log: Any, rows_of: Any) -> None:
     """10,000 queues, then one long one: what an entry does is bounded, and what is left is the same."""
-    log.command(["create_topic", {"name": "many", "read_queues": 10_000}, True])
+    log.command(CreateTopic({"name": "many", "read_queues": 10_000}, True))
     for first in range(0, 20_000, 500):
         log.messages(*(log.run(2, queue % 10_000, 1) for queue in range(first, first + 500)))
     fill(log, [1] * 255 + [300] * 8)
@@ -367,7 +368,7 @@ def test_a_slice_of_another_sweep_changes_nothing(log: Any) -> None:
 
 
 def test_queues_that_grow_or_come_during_a_sweep_keep_what_is_new(log: Any) -> None:
-    log.command(["create_topic", {"name": "b", "read_queues": 9}, True])
+    log.command(CreateTopic({"name": "b", "read_queues": 9}, True))
     for queue in (1, 5):
         fill(log, [1] * 20, queue_id=queue)
     begin = fill(log, [1])[0]

@@ -11,19 +11,32 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from statemachine.access.access_commands import (
+    ChangeUser,
+    CreateUser,
+    Origin,
+    PutToken,
+    RemoveRules,
+    RemoveToken,
+    RemoveUser,
+    SetAuthKey,
+    SetAuthMode,
+    SetRules,
+)
 from statemachine.access.access_decision import ALLOWED, judge
-from statemachine.access.rules import RULES_OF_USER_MAX, Action, Kind, Need, Policy
+from statemachine.access.rules import RULES_OF_USER_MAX, Action, Kind, Need, Policy, RuleRow
 from statemachine.access.users import AUDIT_KEPT, Access, AuditRow, Mode, Token
 from statemachine.broker_state import BrokerState
-from statemachine.commands import ACCESS_LEVEL, FINALIZE, OWNERS_LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.commands import ACCESS_LEVEL, OWNERS_LEVEL, Command
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META
 from tests.support.state_kit import FedState, applied_in_groups
 
-ORIGIN = [5_000, "ops", "10.0.0.9"]
-SEND = [1, "Topic:orders", ["Pub"], [], True]
-READ = [1, "Group:billing*", ["sub", "GET"], ["10.0.0.0/8"], False]
+ORIGIN = Origin(5_000, "ops", "10.0.0.9")
+SEND: RuleRow = (1, "Topic:orders", ["Pub"], [], True)
+READ: RuleRow = (1, "Group:billing*", ["sub", "GET"], ["10.0.0.0/8"], False)
 TOKEN = b"t" * 32
 
 
@@ -34,24 +47,24 @@ class Broker(FedState):
     def access(self) -> Access:
         return self.state.access
 
-    def do(self, name: str, *arguments: Any) -> Any:
-        return self.run([name, ORIGIN, *arguments])[0]
+    def do(self, kind: Callable[..., Command], *arguments: Any) -> Any:
+        return self.run(kind(ORIGIN, *arguments))[0]
 
     def create(self, name: str, is_super: bool = False, enabled: bool = True) -> Any:
-        return self.do("create_user", self.access.next_id, name, is_super, enabled, b"secret", "key-1")
+        return self.do(CreateUser, self.access.next_id, name, is_super, enabled, b"secret", "key-1")
 
 
 @pytest.fixture
 def broker(new_log: Callable[[], Any]) -> Broker:
     broker = Broker(new_log())
-    broker.do("set_auth_key", "key-1")
+    broker.do(SetAuthKey, "key-1")
     return broker
 
 
 def test_a_user_is_there_with_its_rules_also_after_a_restart(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    assert broker.do("set_rules", user_id, [SEND, READ]).value is True
-    broker.do("put_token", user_id, TOKEN, 9_000, "laptop")
+    assert broker.do(SetRules, user_id, [SEND, READ]).value is True
+    broker.do(PutToken, user_id, TOKEN, 9_000, "laptop")
     user = broker.access.users["shop"]
     assert (user.id, user.is_super, user.enabled, user.secret, user.key_id) == (1, False, True, b"secret", "key-1")
     assert [str(rule.resource) for rule in user.rules] == ["Group:billing*", "Topic:orders"]
@@ -64,11 +77,11 @@ def test_a_user_is_there_with_its_rules_also_after_a_restart(broker: Broker) -> 
 
 def test_a_rule_takes_the_place_of_the_one_with_its_policy_and_resource(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    broker.do("set_rules", user_id, [SEND, [2, *SEND[1:]]])
+    broker.do(SetRules, user_id, [SEND, (2, *SEND[1:])])
     version = broker.access.users["shop"].version
-    assert broker.do("set_rules", user_id, [SEND]).value is False
+    assert broker.do(SetRules, user_id, [SEND]).value is False
     assert broker.access.users["shop"].version == version, "the same rule again is no change"
-    broker.do("set_rules", user_id, [[1, "topic:orders", ["All"], [], False]])
+    broker.do(SetRules, user_id, [(1, "topic:orders", ["All"], [], False)])
     custom, default = broker.access.users["shop"].rules
     assert (custom.policy, custom.allow, default.policy, default.allow) == (1, False, 2, True)
     assert broker.access.users["shop"].version > version
@@ -76,47 +89,46 @@ def test_a_rule_takes_the_place_of_the_one_with_its_policy_and_resource(broker: 
 
 def test_rules_go_by_resource_by_policy_and_all_together(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    broker.do("set_rules", user_id, [SEND, READ, [2, *SEND[1:]]])
-    assert broker.do("remove_rules", user_id, 1, "Topic:orders").value == 1
+    broker.do(SetRules, user_id, [SEND, READ, (2, *SEND[1:])])
+    assert broker.do(RemoveRules, user_id, 1, "Topic:orders").value == 1
     assert [rule.policy for rule in broker.access.users["shop"].rules] == [Policy.CUSTOM, Policy.DEFAULT]
-    assert broker.do("remove_rules", user_id, 1, "Topic:orders").code == "not_found"
-    assert broker.do("remove_rules", user_id, None, None).value == 2
+    assert broker.do(RemoveRules, user_id, 1, "Topic:orders").code == "not_found"
+    assert broker.do(RemoveRules, user_id, None, None).value == 2
     assert not list(broker.kv.scan(META, *keys.RULES))
 
 
 def test_a_user_made_again_under_an_old_name_inherits_nothing(broker: Broker) -> None:
     first = broker.create("shop").value
-    broker.do("set_rules", first, [SEND])
-    broker.do("put_token", first, TOKEN, 9_000, "laptop")
-    create = ["create_user", ORIGIN, 2, "shop", False, True, b"other", "key-1"]
-    results = broker.run(["remove_user", ORIGIN, first], create)
+    broker.do(SetRules, first, [SEND])
+    broker.do(PutToken, first, TOKEN, 9_000, "laptop")
+    create = CreateUser(ORIGIN, 2, "shop", False, True, b"other", "key-1")
+    results = broker.run(RemoveUser(ORIGIN, first), create)
     assert [result.ok for result in results] == [True, True]
     user = broker.access.users["shop"]
     assert (user.id, user.rules, user.tokens) == (2, (), ())
     assert first not in broker.access.by_id
     assert not broker.access.tokens
-    assert broker.do("set_rules", first, [SEND]).code == "not_found", "an old id is nobody's"
+    assert broker.do(SetRules, first, [SEND]).code == "not_found", "an old id is nobody's"
     assert not list(broker.kv.scan(META, *keys.RULES)) + list(broker.kv.scan(META, *keys.TOKENS))
 
 
 def test_a_name_is_taken_once_and_an_id_is_the_next_one(broker: Broker) -> None:
     broker.create("shop")
     assert broker.create("shop").code == "exists"
-    late = broker.do("create_user", 1, "other", False, True, b"s", "key-1")
+    late = broker.do(CreateUser, 1, "other", False, True, b"s", "key-1")
     assert (late.ok, late.code) == (False, "conflict")
     assert "id 2, not 1" in late.value
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["remove_user"], ["change_user", {"enabled": False}], ["change_user", {"super": False}]],
+    ("kind", "rest"),
+    [(RemoveUser, ()), (ChangeUser, ({"enabled": False},)), (ChangeUser, ({"super": False},))],
 )
-def test_the_last_enabled_super_stays(broker: Broker, command: list[Any]) -> None:
-    name, *rest = command
+def test_the_last_enabled_super_stays(broker: Broker, kind: Callable[..., Command], rest: tuple[Any, ...]) -> None:
     ann = broker.create("ann", is_super=True).value
-    assert broker.do(name, ann, *rest).code == "refused"
+    assert broker.do(kind, ann, *rest).code == "refused"
     bob = broker.create("bob", is_super=True).value
-    both = broker.run([name, ORIGIN, ann, *rest], [name, ORIGIN, bob, *rest])
+    both = broker.run(kind(ORIGIN, ann, *rest), kind(ORIGIN, bob, *rest))
     assert [(result.ok, result.code) for result in both] == [(True, ""), (False, "refused")], "they race: one stays"
     assert broker.access.supers == BrokerState(broker.kv).access.supers == 1
     assert broker.access.users["bob"].enabled
@@ -124,32 +136,32 @@ def test_the_last_enabled_super_stays(broker: Broker, command: list[Any]) -> Non
 
 def test_enforcing_needs_an_enabled_super(broker: Broker) -> None:
     broker.create("ann", is_super=True, enabled=False)
-    assert broker.do("set_auth_mode", "observe").value is True
-    assert broker.do("set_auth_mode", "enforce").code == "refused"
+    assert broker.do(SetAuthMode, "observe").value is True
+    assert broker.do(SetAuthMode, "enforce").code == "refused"
     assert broker.access.mode is Mode.OBSERVE
-    broker.do("change_user", 1, {"enabled": True})
-    assert broker.do("set_auth_mode", "enforce").value is True
-    assert broker.do("set_auth_mode", "enforce").value is False
+    broker.do(ChangeUser, 1, {"enabled": True})
+    assert broker.do(SetAuthMode, "enforce").value is True
+    assert broker.do(SetAuthMode, "enforce").value is False
     assert BrokerState(broker.kv).access.mode is Mode.ENFORCE
 
 
 def test_secrets_are_those_of_the_marked_key(broker: Broker) -> None:
-    assert broker.do("create_user", 1, "shop", False, True, b"s", "key-2").code == "invalid"
+    assert broker.do(CreateUser, 1, "shop", False, True, b"s", "key-2").code == "invalid"
     broker.create("shop")
-    assert broker.do("set_auth_key", "key-2").code == "refused"
-    assert broker.do("change_user", 1, {"secret": [b"new", "key-1"]}).value is True
+    assert broker.do(SetAuthKey, "key-2").code == "refused"
+    assert broker.do(ChangeUser, 1, {"secret": [b"new", "key-1"]}).value is True
     assert broker.access.users["shop"].secret == b"new"
-    assert broker.do("change_user", 1, {"secret": [b"new", "key-2"]}).code == "invalid"
+    assert broker.do(ChangeUser, 1, {"secret": [b"new", "key-2"]}).code == "invalid"
 
 
 def test_a_token_is_taken_away(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    broker.do("put_token", user_id, TOKEN, 9_000, "laptop")
-    assert broker.do("put_token", user_id, TOKEN, 9_000, "again").code == "exists"
-    assert broker.do("remove_token", TOKEN).ok
+    broker.do(PutToken, user_id, TOKEN, 9_000, "laptop")
+    assert broker.do(PutToken, user_id, TOKEN, 9_000, "again").code == "exists"
+    assert broker.do(RemoveToken, TOKEN).ok
     assert not broker.access.tokens
     assert not broker.access.users["shop"].tokens
-    assert broker.do("remove_token", TOKEN).code == "not_found"
+    assert broker.do(RemoveToken, TOKEN).code == "not_found"
 
 
 @pytest.mark.parametrize(
@@ -180,14 +192,14 @@ def test_what_is_no_user_and_no_rule_changes_nothing(broker: Broker, command: li
     while broker.access.next_id <= 7 and command[1] == 7:
         broker.create(f"user{broker.access.next_id}")
     before = dict(broker.kv.scan(META, *keys.AUDIT))
-    assert broker.do(command[0], *command[1:]).code == "invalid"
+    assert broker.raw(command[0], list(ORIGIN), *command[1:]).code == "invalid"
     assert dict(broker.kv.scan(META, *keys.AUDIT)) == before
 
 
 def test_every_change_is_a_row_of_the_audit(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    broker.do("set_rules", user_id, [SEND])
-    broker.do("set_rules", user_id, [SEND])
+    broker.do(SetRules, user_id, [SEND])
+    broker.do(SetRules, user_id, [SEND])
     newest, before, *_ = broker.access.audit(before=99, limit=9)
     assert newest == AuditRow(3, 5_000, "ops", "10.0.0.9", "rules set: ALLOW Topic:orders", "User:shop")
     assert (before.number, before.action) == (2, "created, Normal")
@@ -204,12 +216,12 @@ def test_the_oldest_rows_of_the_audit_go_by_count(broker: Broker, monkeypatch: p
 
 
 def raise_level(broker: Broker, level: int = OWNERS_LEVEL) -> None:
-    assert broker.run([FINALIZE, level])[0].ok
+    assert broker.run(Finalize(level))[0].ok
 
 
-def by(user: str, number: int) -> list[Any]:
+def by(user: str, number: int) -> Command:
     """A change of that user."""
-    return ["set_rules", [5_000, user, "10.0.0.9"], 1, [[1, f"Topic:{user}{number}", ["Pub"], [], number % 2 == 0]]]
+    return SetRules(Origin(5_000, user, "10.0.0.9"), 1, [(1, f"Topic:{user}{number}", ["Pub"], [], number % 2 == 0)])
 
 
 def kept(broker: Broker) -> list[int]:
@@ -288,27 +300,27 @@ def test_what_the_audit_keeps_is_what_a_model_keeps(broker: Broker, seed: int) -
 
 def test_tokens_end_with_a_change_of_the_secret_unless_kept_by_name(broker: Broker) -> None:
     broker.create("other")
-    broker.do("put_token", 1, b"o" * 32, 9_000, "laptop")
+    broker.do(PutToken, 1, b"o" * 32, 9_000, "laptop")
     user_id = broker.create("shop").value
     for number, label in enumerate(["laptop", "scrape", "login from 10.0.0.1"]):
-        broker.do("put_token", user_id, bytes([number]) * 32, 9_000, label)
+        broker.do(PutToken, user_id, bytes([number]) * 32, 9_000, label)
     raise_level(broker, OWNERS_LEVEL - 1)
-    assert broker.do("change_user", user_id, {"secret": [b"new", "key-1"]}).ok
+    assert broker.do(ChangeUser, user_id, {"secret": [b"new", "key-1"]}).ok
     assert len(broker.access.users["shop"].tokens) == 3, "today's rule"
     with_names = {"secret": [b"newer", "key-1"], "keep_tokens": ["scrape"]}
-    assert broker.do("change_user", user_id, with_names).code == "invalid"
+    assert broker.do(ChangeUser, user_id, with_names).code == "invalid"
     raise_level(broker)
-    assert broker.do("change_user", user_id, {"enabled": False}).ok
+    assert broker.do(ChangeUser, user_id, {"enabled": False}).ok
     assert len(broker.access.users["shop"].tokens) == 3, "the secret is the same"
-    assert broker.do("change_user", user_id, with_names).ok
+    assert broker.do(ChangeUser, user_id, with_names).ok
     assert broker.access.users["shop"].tokens == (b"\1" * 32,)
     assert set(broker.access.tokens) == {b"o" * 32, b"\1" * 32}
     assert next(iter(broker.access.audit(99, 1))).action == "another secret, tokens ended: 2"
     again = BrokerState(broker.kv).access
     assert (again.users["shop"], again.tokens) == (broker.access.users["shop"], broker.access.tokens)
     for wrong in ("scrape", [7], ["x"] * 101, ["x" * 300]):
-        assert broker.do("change_user", user_id, with_names | {"keep_tokens": wrong}).code == "invalid"
-    assert broker.do("change_user", user_id, {"secret": [b"newest", "key-1"]}).ok
+        assert broker.do(ChangeUser, user_id, with_names | {"keep_tokens": wrong}).code == "invalid"
+    assert broker.do(ChangeUser, user_id, {"secret": [b"newest", "key-1"]}).ok
     assert broker.access.users["shop"].tokens == ()
     assert len(list(broker.kv.scan(META, *keys.TOKENS))) == 1
 
@@ -317,8 +329,8 @@ def test_rules_have_a_limit_for_one_user(broker: Broker, monkeypatch: pytest.Mon
     monkeypatch.setattr("statemachine.access.users.RULES_OF_USER_MAX", 3)
     user_id = broker.create("shop").value
     rules = [[1, f"Topic:t{number}", ["Pub"], [], True] for number in range(4)]
-    assert broker.do("set_rules", user_id, rules[:3]).ok
-    assert broker.do("set_rules", user_id, rules[3:]).code == "invalid"
+    assert broker.do(SetRules, user_id, rules[:3]).ok
+    assert broker.do(SetRules, user_id, rules[3:]).code == "invalid"
     assert len(broker.access.users["shop"].rules) == 3
 
 
@@ -327,8 +339,8 @@ def test_ten_thousand_rules_are_those_of_ten_users(broker: Broker) -> None:
     for number in range(10):
         user_id = broker.create(f"shop{number}").value
         rules = [[1, f"Topic:t{number}-{each:03d}*", ["Pub"], [], each % 2 == 0] for each in range(RULES_OF_USER_MAX)]
-        assert broker.do("set_rules", user_id, rules).ok
-        refused = broker.do("set_rules", user_id, [[1, "Topic:one-more", ["Pub"], [], True]])
+        assert broker.do(SetRules, user_id, rules).ok
+        refused = broker.do(SetRules, user_id, [(1, "Topic:one-more", ["Pub"], [], True)])
         assert (refused.code, refused.value) == ("invalid", "a user has at most 1000 rules: use prefixes")
     again = BrokerState(broker.kv).access
     assert sum(len(user.rules) for user in again.users.values()) == 10_000
@@ -341,7 +353,7 @@ def test_ten_thousand_rules_are_those_of_ten_users(broker: Broker) -> None:
 
 def test_a_prefix_that_is_empty_is_every_name_of_its_kind(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    assert broker.do("set_rules", user_id, [[1, "Topic:*", ["Pub"], [], True], [1, "Topic:t*", ["Pub"], [], False]]).ok
+    assert broker.do(SetRules, user_id, [(1, "Topic:*", ["Pub"], [], True), (1, "Topic:t*", ["Pub"], [], False)]).ok
     user = broker.access.users["shop"]
     verdicts = [
         judge(user, "10.0.0.1", [Need(kind, "orders", (Action.PUB,))]) == ALLOWED for kind in (Kind.TOPIC, Kind.GROUP)
@@ -353,21 +365,21 @@ def test_a_prefix_that_is_empty_is_every_name_of_its_kind(broker: Broker) -> Non
 _NAMES = st.sampled_from(["ann", "bob", "cy"])
 _IDS = st.integers(1, 5)
 _COMMANDS = st.one_of(
-    st.tuples(st.just("create_user"), _IDS, _NAMES, st.booleans(), st.booleans(), st.just(b"s"), st.just("key-1")),
-    st.tuples(st.just("change_user"), _IDS, st.fixed_dictionaries({"enabled": st.booleans(), "super": st.booleans()})),
-    st.tuples(st.just("remove_user"), _IDS),
-    st.tuples(st.just("set_rules"), _IDS, st.lists(st.sampled_from([SEND, READ]), min_size=1, max_size=2)),
-    st.tuples(st.just("remove_rules"), _IDS, st.none(), st.none()),
-    st.tuples(st.just("put_token"), _IDS, st.sampled_from([TOKEN, b"u" * 32]), st.just(9), st.just("l")),
-    st.tuples(st.just("remove_token"), st.sampled_from([TOKEN, b"u" * 32])),
-    st.tuples(st.just("set_auth_mode"), st.sampled_from(list(Mode))),
-    st.tuples(st.just("change_user"), _IDS, st.just({"secret": [b"new", "key-1"]})),
-    st.just(("finalize",)),
+    st.tuples(st.just(CreateUser), _IDS, _NAMES, st.booleans(), st.booleans(), st.just(b"s"), st.just("key-1")),
+    st.tuples(st.just(ChangeUser), _IDS, st.fixed_dictionaries({"enabled": st.booleans(), "super": st.booleans()})),
+    st.tuples(st.just(RemoveUser), _IDS),
+    st.tuples(st.just(SetRules), _IDS, st.lists(st.sampled_from([SEND, READ]), min_size=1, max_size=2)),
+    st.tuples(st.just(RemoveRules), _IDS, st.none(), st.none()),
+    st.tuples(st.just(PutToken), _IDS, st.sampled_from([TOKEN, b"u" * 32]), st.just(9), st.just("l")),
+    st.tuples(st.just(RemoveToken), st.sampled_from([TOKEN, b"u" * 32])),
+    st.tuples(st.just(SetAuthMode), st.sampled_from(list(Mode))),
+    st.tuples(st.just(ChangeUser), _IDS, st.just({"secret": [b"new", "key-1"]})),
+    st.just((Finalize,)),
 )
 
 
-def _entry(name: str, *arguments: Any) -> list[Any]:
-    return [FINALIZE, OWNERS_LEVEL] if name == "finalize" else [name, ORIGIN, *arguments]
+def _drawn(kind: Callable[..., Command], *arguments: Any) -> Command:
+    return kind(OWNERS_LEVEL) if kind is Finalize else kind(ORIGIN, *arguments)
 
 
 @pytest.mark.usefixtures("small")
@@ -377,8 +389,8 @@ def test_any_grouping_of_entries_leaves_the_same_rows_and_a_super(
     new_log: Callable[[], Any], run: list[Any], grouping: int
 ) -> None:
     log = new_log()
-    entries = [log.command(["set_auth_key", ORIGIN, "key-1"])]
-    entries += [log.command(_entry(str(name), *arguments)) for name, *arguments in run]
+    entries = [log.command(SetAuthKey(ORIGIN, "key-1"))]
+    entries += [log.command(_drawn(*each)) for each in run]
     (alone, kv), (grouped, pieces) = applied_in_groups(entries[:0], 0), applied_in_groups(entries, grouping)
     alone.apply(entries)
     assert list(kv.scan(META, keys.FIRST, keys.LAST)) == list(pieces.scan(META, keys.FIRST, keys.LAST))
@@ -392,7 +404,7 @@ def test_any_grouping_of_entries_leaves_the_same_rows_and_a_super(
 
 
 def test_users_have_a_level_of_commands(broker: Broker) -> None:
-    assert broker.run(["finalize", ACCESS_LEVEL])[0].ok
+    assert broker.run(Finalize(ACCESS_LEVEL))[0].ok
 
 
 def test_rows_are_in_the_digest(broker: Broker) -> None:

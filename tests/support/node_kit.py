@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftlog.frame import genesis_entry, make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail
 from statemachine import commands, payload
+from statemachine.topics import CreateTopic
 
 GROUP = 1
 START_MS = 1_700_000_000_000
@@ -18,7 +19,7 @@ def entries_after(tail: LogTail, count: int, *, segment_size: int, term: int = 1
     for _ in range(count):
         number = tail.index + 1
         if number <= 1:
-            kind, data = EntryType.COMMAND, commands.pack([["create_topic", {"name": "t"}, False]])
+            kind, data = EntryType.COMMAND, commands.pack([CreateTopic({"name": "t"}, False)])
         else:
             base = (number - 2) // 2 * ROWS
             items = b"".join(

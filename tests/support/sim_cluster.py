@@ -38,7 +38,8 @@ from raftlog.types import NodeId
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame
 from raftmq_wire.message_format import decode_message
 from statemachine.broker_state import BrokerState
-from statemachine.commands import CREATE_TOPIC, Command
+from statemachine.commands import Command
+from statemachine.topics import CreateTopic
 
 T = TypeVar("T")
 
@@ -428,7 +429,7 @@ class SimCluster:
     def create_topic(self, name: str, queues: int = 2, **config: Any) -> None:
         """Creates it and waits until every running node has it."""
         fields = {"name": name, "read_queues": queues, "write_queues": queues, "perm": 6, **config}
-        results = self.propose(self.leader(), [CREATE_TOPIC, fields, False])
+        results = self.propose(self.leader(), CreateTopic(fields, False))
         self.loop.run_until(lambda: results, 10, "the topic is created")
         assert results[0].outcome is Outcome.OK, results
         self.loop.run_until(lambda: all(name in node.state.topics for node in self.running), 10, "topic everywhere")

@@ -11,7 +11,8 @@ from cluster.broker.refusal import Refused
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.commands import ACCESS_LEVEL, FINALIZE
+from statemachine.cluster_level import Finalize
+from statemachine.commands import ACCESS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 OPERATOR = Asker("operator", "127.0.0.1")
@@ -47,7 +48,7 @@ def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> Re
 
 def begin(sim: SimCluster, mode: str = "enforce", level: int = ACCESS_LEVEL) -> None:
     """A Super, a user that may send to T, the cluster's level, and the mode; known everywhere."""
-    sim.propose(sim.leader(), [FINALIZE, level])
+    sim.propose(sim.leader(), Finalize(level))
     sim.loop.run_until(lambda: all(node.state.level >= level for node in sim.running), 10, "the level")
     assert ask_admin(sim, "create", "root", "root-secret", is_super=True, enabled=True) is None
     assert ask_admin(sim, "create", "shop", "shop-secret", is_super=False, enabled=True) is None

@@ -11,6 +11,7 @@ from raftlog.types import Entry
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
+from statemachine.topics import CreateTopic
 
 
 class FedState:
@@ -20,11 +21,15 @@ class FedState:
         self.log = log
         self.kv = MemoryKV()
         self.state = BrokerState(self.kv)
-        self.run(["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True])
+        self.run(CreateTopic({"name": "t", "read_queues": 2, "write_queues": 2}, True))
 
     def run(self, *run: commands.Command) -> list[CommandResult]:
         """The results of these commands, in one entry."""
         return self.state.apply([self.log.command(*run)]).results[0]
+
+    def raw(self, *command: object) -> CommandResult:
+        """The result of one command, valid or not, with these name and arguments."""
+        return self.state.apply([self.log.raw(list(command))]).results[0][0]
 
 
 def applied_in_groups(entries: Sequence[Entry], grouping: int) -> tuple[BrokerState, MemoryKV]:

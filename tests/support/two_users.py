@@ -22,7 +22,8 @@ from raftmq_wire.message_format import (
     encode_message_id,
 )
 from raftmq_wire.signature import Credentials
-from statemachine.commands import FINALIZE, LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.commands import LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
 
 OPERATOR = Asker("operator", "127.0.0.1")
@@ -219,7 +220,7 @@ def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> No
 
 def make(sim: SimCluster, mode: str, *, follower: bool = False, level: int = LEVEL) -> TwoUsers:
     """Fills a cluster (made with `auth.key_file`) with both users and what one has."""
-    sim.propose(sim.leader(), [FINALIZE, level])
+    sim.propose(sim.leader(), Finalize(level))
     sim.settle()
     for topic in ("vic-topic", "mal-topic", "shared-topic"):
         sim.create_topic(topic, queues=1)

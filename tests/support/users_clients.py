@@ -11,7 +11,9 @@ import json
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.commands import FINALIZE, OWNERS_LEVEL, PUT_GROUP
+from statemachine.cluster_level import Finalize
+from statemachine.commands import OWNERS_LEVEL
+from statemachine.consuming.groups import PutGroup
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import ask_admin, begin, settle
 
@@ -29,7 +31,7 @@ RULES = {
 def with_users(sim: SimCluster, mode: str = "enforce", level: int = OWNERS_LEVEL) -> None:
     """The users of RULES, known everywhere. `mode` "" creates none."""
     sim.create_topic("S")
-    sim.propose(sim.leader(), [FINALIZE, level], *([PUT_GROUP, {"name": group}, True] for group in "gh"))
+    sim.propose(sim.leader(), Finalize(level), *(PutGroup({"name": group}, True) for group in "gh"))
     sim.loop.run_until(lambda: all(node.state.level == level for node in sim.running), 10, "the level")
     if mode:
         begin(sim, mode)

@@ -49,21 +49,17 @@ from raftlog.storage.files.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from raftmq_wire.message_format import Message, encode_message
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
+from statemachine.access.access_commands import CreateUser, Origin, PutToken, SetAuthKey, SetAuthMode, SetRules
 from statemachine.access.users import User
 from statemachine.broker_state import BrokerState
 from statemachine.commands import (
-    CREATE_USER,
-    PUT_GROUP,
-    PUT_TOKEN,
-    SET_AUTH_KEY,
-    SET_AUTH_MODE,
-    SET_RULES,
-    SUBSCRIBE,
     Command,
     pack,
 )
+from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, Run, encode
+from statemachine.settings import SetConfig
 from tests.support.contexts import context_of, run_of
 from tests.support.fake_raw import CLUSTER, FakeRaw
 from tests.support.message_bytes import build_properties
@@ -365,22 +361,22 @@ class FakeNode:
 
     def add_user(self, name: str, *rules: tuple[str, list[str]], is_super: bool = False) -> str:
         """Makes a user with a token; `rules`: (resource, actions). Returns the token."""
-        asked, user_id = [self.now_ms, "", ""], self.state.access.next_id
-        create = [CREATE_USER, asked, user_id, name, is_super, True, f"secret of {name}".encode(), "key"]
+        asked, user_id = Origin(self.now_ms, "", ""), self.state.access.next_id
+        create = CreateUser(asked, user_id, name, is_super, True, f"secret of {name}".encode(), "key")
         token = f"token-of-{name}-{user_id:08}"
-        put = [PUT_TOKEN, asked, user_id, digest_of(token), self.now_ms + 3_600_000, "for a test"]
-        self.apply([[SET_AUTH_KEY, asked, "key"], create, put])
+        put = PutToken(asked, user_id, digest_of(token), self.now_ms + 3_600_000, "for a test")
+        self.apply([SetAuthKey(asked, "key"), create, put])
         if rules:
-            rows = [[1, resource, actions, [], True] for resource, actions in rules]
-            self.apply([[SET_RULES, asked, user_id, rows]])
+            rows = [(1, resource, actions, (), True) for resource, actions in rules]
+            self.apply([SetRules(asked, user_id, rows)])
         return token
 
     def set_mode(self, mode: str) -> None:
         """Sets `auth.mode`."""
-        self.apply([[SET_AUTH_MODE, [self.now_ms, "", ""], mode]])
+        self.apply([SetAuthMode(Origin(self.now_ms, "", ""), mode)])
 
     def add_group(self, name: str, *topics: str) -> None:
-        self.apply([[PUT_GROUP, {"name": name}, True], [SUBSCRIBE, name, [[t, "TAG", "*", 1] for t in topics]]])
+        self.apply([PutGroup({"name": name}, True), Subscribe(name, [(t, "TAG", "*", 1) for t in topics])])
 
     def _append(self, kind: EntryType, payload: bytes) -> list[Any]:
         entry: Entry = make_entry(
@@ -402,7 +398,7 @@ def node() -> FakeNode:
 @pytest.fixture
 def seeded(node: FakeNode) -> FakeNode:
     """Returns the node after the cluster got its first configuration."""
-    node.apply([["set_config", 0, 5, "node 1", "the first", dict(USUAL)]])
+    node.apply([SetConfig(0, 5, "node 1", "the first", dict(USUAL))])
     return node
 
 

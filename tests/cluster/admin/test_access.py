@@ -15,11 +15,11 @@ from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
 from cluster.admin.signed_identity import NONCES_MAX, PASS_HEADER, TOOL, WINDOW_MS, operator_pass
 from cluster.peer.keyring import Keyring
-from statemachine.commands import CHANGE_USER, REMOVE_RULES, REMOVE_TOKEN, REMOVE_USER, SET_AUTH_MODE
+from statemachine.access.access_commands import ChangeUser, Origin, RemoveRules, RemoveToken, RemoveUser, SetAuthMode
 from tests.support.fake_raw import CLUSTER
 
 PATH = "/v1/status"
-ASKED = [1_700_000_000_000, "", ""]
+ASKED = Origin(1_700_000_000_000, "", "")
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -112,17 +112,17 @@ async def test_a_token_ends_with_what_it_stands_on(client: Any, node: Any, how: 
         case "ended":
             node.now_ms += 3_600_000
         case "revoked":
-            node.apply([[REMOVE_TOKEN, ASKED, user.tokens[0]]])
+            node.apply([RemoveToken(ASKED, user.tokens[0])])
         case "disabled":
-            node.apply([[CHANGE_USER, ASKED, user.id, {"enabled": False}]])
+            node.apply([ChangeUser(ASKED, user.id, {"enabled": False})])
             expected = (403, "denied")
         case "removed":
-            node.apply([[REMOVE_USER, ASKED, user.id]])
+            node.apply([RemoveUser(ASKED, user.id)])
         case "made again":
-            node.apply([[REMOVE_USER, ASKED, user.id]])
+            node.apply([RemoveUser(ASKED, user.id)])
             node.add_user("shop", ("Cluster:*", ["Get"]))
         case _:
-            node.apply([[REMOVE_RULES, ASKED, user.id, None, None]])
+            node.apply([RemoveRules(ASKED, user.id, None, None)])
             expected = (403, "denied")
     assert await told(await client.get(PATH, headers=bearer(token))) == expected
 
@@ -229,9 +229,9 @@ async def test_a_stream_ends_with_the_right_to_it(client: Any, node: Any, how: s
     node.apply(
         [
             {
-                "removed": [REMOVE_USER, ASKED, user.id],
-                "revoked": [REMOVE_TOKEN, ASKED, user.tokens[0]],
-                "rules": [REMOVE_RULES, ASKED, user.id, None, None],
+                "removed": RemoveUser(ASKED, user.id),
+                "revoked": RemoveToken(ASKED, user.tokens[0]),
+                "rules": RemoveRules(ASKED, user.id, None, None),
             }[how]
         ]
     )
@@ -277,10 +277,10 @@ async def test_the_leader_judges_a_user_that_a_follower_names(pair: Any) -> None
     answer = await client.post("/v1/topics", json={"name": "a"}, headers=bearer(token))
     assert answer.status == 201
     user = leader.state.access.users["shop"]
-    leader.apply([[REMOVE_RULES, ASKED, user.id, None, None]])
+    leader.apply([RemoveRules(ASKED, user.id, None, None)])
     answer = await client.post("/v1/topics", json={"name": "b"}, headers=bearer(token))
     assert await told(answer) == (403, "denied")
-    leader.apply([[REMOVE_USER, ASKED, user.id]])
+    leader.apply([RemoveUser(ASKED, user.id)])
     answer = await client.post("/v1/topics", json={"name": "b"}, headers=bearer(token))
     assert await told(answer) == (401, "unauthenticated")
 
@@ -580,5 +580,5 @@ async def test_without_a_secret_nodes_vouch_for_nobody(pair: Any) -> None:
 async def test_the_mode_is_a_change_like_any_other(node: Any) -> None:
     node.add_user("root", is_super=True)
     for mode in ("observe", "enforce", "off") * 3:
-        node.apply([[SET_AUTH_MODE, ASKED, mode]])
+        node.apply([SetAuthMode(ASKED, mode)])
         assert node.state.access.mode == mode

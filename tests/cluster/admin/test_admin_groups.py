@@ -13,15 +13,18 @@ from cluster.admin.handler_request import Call
 from cluster.admin.handlers.groups import list_groups
 from cluster.admin.node_interface import MemberView
 from cluster.node.metrics import NodeMetrics
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, PUT_GROUP
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
 
 
 def fill(node: Any) -> None:
-    node.apply([[CREATE_TOPIC, {"name": name, "read_queues": 2, "write_queues": 2}, True] for name in ("a", "b")])
+    node.apply([CreateTopic({"name": name, "read_queues": 2, "write_queues": 2}, True) for name in ("a", "b")])
     node.add_group("billing", "a")
     node.add_messages("a", 0, 10)
     node.add_messages("b", 1, 3)
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 0, 4], ["billing", 2, 1, 9]]]])
+    node.apply([CommitOffsets([("billing", 1, 0, 4), ("billing", 2, 1, 9)])])
     node.consumers["billing"] = [
         MemberView(client_id="c1", address="127.0.0.1:5", language="PYTHON", version=1, silent_ms=7)
     ]
@@ -43,7 +46,7 @@ async def test_list(client: Any, node: Any) -> None:
 async def test_others_are_served_while_many_groups_are_listed(node: Any) -> None:
     node.turns._share = 500
     names = [f"g{number:04}" for number in range(640)]
-    node.apply([[PUT_GROUP, {"name": name}, True] for name in names])
+    node.apply([PutGroup({"name": name}, True) for name in names])
     listing = asyncio.ensure_future(list_groups(Call(node, FindingsWatch(node), {}, None, "local")))
     turns = 0
     while not listing.done():
@@ -130,7 +133,7 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
 
 async def test_offsets_of_deleted_topics_are_not_shown(client: Any, node: Any) -> None:
     fill(node)
-    node.apply([[DELETE_TOPIC, "a"]])
+    node.apply([DeleteTopic("a")])
     group = await (await client.get("/v1/groups/billing")).json()
     assert [row["topic"] for row in group["offsets"]] == ["b"]
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
+
 
 @pytest.fixture
 def places(node: Any) -> list[int]:
     node.consistency = SimpleNamespace(fenced=False)
-    node.apply([["create_topic", {"name": "orders"}, True]])
+    node.apply([CreateTopic({"name": "orders"}, True)])
     return [node.add_message("orders", body, keys) for body, keys in ((b"one", "k1 red"), (b"\xff", "k2 red"))]
 
 
@@ -78,7 +81,7 @@ QUEUE = "/v1/topics/orders/queues/0/messages"
 @pytest.fixture
 def many(node: Any) -> list[int]:
     node.consistency = SimpleNamespace(fenced=False)
-    node.apply([["create_topic", {"name": "orders"}, True]])
+    node.apply([CreateTopic({"name": "orders"}, True)])
     return [node.add_message("orders", f"body {n}".encode(), f"k{n}") for n in range(40)]
 
 
@@ -125,7 +128,7 @@ async def test_the_next_page_is_of_the_same_topic(client: Any, node: Any, many: 
     page = (await get(client, f"{QUEUE}?offset=0&count=3"))[1]
     following = f"{QUEUE}?offset={page['next_offset']}&counted_in={page['counted_in']}"
     assert [one["queue_offset"] for one in (await get(client, following))[1]["messages"]][:2] == [3, 4]
-    node.apply([["delete_topic", "orders"], ["create_topic", {"name": "orders"}, True]])
+    node.apply([DeleteTopic("orders"), CreateTopic({"name": "orders"}, True)])
     for _ in range(5):
         node.add_message("orders", b"new", "k")
     status, error = await get(client, following)

@@ -21,8 +21,10 @@ from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from raftmq.commands.data.metadata import _parts
 from raftmq_wire.errors import LocalError
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.rows.digest import digest
+from statemachine.topics import CreateTopic
 
 
 @pytest.fixture
@@ -30,16 +32,16 @@ def used(node: Any) -> Any:
     """A node with a bit of everything."""
     node.apply(
         [
-            [CREATE_TOPIC, {"name": "orders", "write_queues": 3, "read_queues": 3, "attributes": {"a": "b"}}, False],
-            [CREATE_TOPIC, {"name": "%RETRY%g", "write_queues": 1, "read_queues": 1}, False],
-            [PUT_GROUP, {"name": "g", "retry_max_times": 5, "attributes": {"x": "y"}}, False],
-            [SUBSCRIBE, "g", [["orders", "TAG", "*", 7]]],
-            [PUT_GROUP, {"name": "idle"}, False],
+            CreateTopic({"name": "orders", "write_queues": 3, "read_queues": 3, "attributes": {"a": "b"}}, False),
+            CreateTopic({"name": "%RETRY%g", "write_queues": 1, "read_queues": 1}, False),
+            PutGroup({"name": "g", "retry_max_times": 5, "attributes": {"x": "y"}}, False),
+            Subscribe("g", [("orders", "TAG", "*", 7)]),
+            PutGroup({"name": "idle"}, False),
         ]
     )
     node.add_messages("orders", 0, 20)
     node.add_messages("orders", 2, 5)
-    node.apply([[COMMIT_OFFSETS, [["g", 1, 0, 12], ["g", 1, 2, 5]]]])
+    node.apply([CommitOffsets([("g", 1, 0, 12), ("g", 1, 2, 5)])])
     return node
 
 
@@ -52,9 +54,9 @@ def apply_plan(node: Any, wanted: Metadata) -> None:
     records: list[Any] = [*todo.topics, *todo.groups]
     if commands := [each for record in records for each in documents.commands_for(record)]:
         node.apply(commands)
-    rows = [[each.group, node.state.topics[each.topic].id, each.queue_id, each.offset] for each in todo.offsets]
+    rows = [(each.group, node.state.topics[each.topic].id, each.queue_id, each.offset) for each in todo.offsets]
     if rows:
-        node.apply([[COMMIT_OFFSETS, rows]])
+        node.apply([CommitOffsets(rows)])
 
 
 def test_a_document_is_read_as_it_was_written(used: Any) -> None:

@@ -10,17 +10,18 @@ from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
 from cluster.broker import services as broker_services
 from cluster.peer.keyring import Keyring
 from cluster.replication.outcome import Outcome
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, RESET_OFFSETS
+from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
 from statemachine.consuming.offset_resets import OffsetReset
+from statemachine.topics import CreateTopic
 
 
 @pytest.fixture
 def filled(node: Any) -> Any:
     """The group `billing` has consumed four of ten messages of queue 0."""
-    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 2, "write_queues": 2}, True]])
+    node.apply([CreateTopic({"name": "a", "read_queues": 2, "write_queues": 2}, True)])
     node.add_group("billing", "a")
     node.add_messages("a", 0, 10)
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 0, 4]]]])
+    node.apply([CommitOffsets([("billing", 1, 0, 4)])])
     return node
 
 
@@ -54,7 +55,7 @@ async def test_where_it_goes(client: Any, filled: Any, body: dict[str, Any], off
 async def test_many_queues_are_looked_at_in_many_turns_and_proposed_in_parts(
     client: Any, node: Any, monkeypatch: pytest.MonkeyPatch, to: dict[str, Any]
 ) -> None:
-    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 300, "write_queues": 300}, True]])
+    node.apply([CreateTopic({"name": "a", "read_queues": 300, "write_queues": 300}, True)])
     node.add_group("billing", "a")
     monkeypatch.setattr(broker_services, "PART_MAX", 100)
     node.turns._share = 1
@@ -62,7 +63,7 @@ async def test_many_queues_are_looked_at_in_many_turns_and_proposed_in_parts(
     propose = node.propose
 
     def noted(run: Any, done: Any) -> None:
-        sizes.extend([len(rows) for name, *_, rows in run if name == RESET_OFFSETS])
+        sizes.extend([len(command.rows) for command in run if isinstance(command, ResetOffsets)])
         propose(run, done)
 
     monkeypatch.setattr(node, "propose", noted)

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, SYSTEM_TOPICS
 from cluster.replication.outcome import Outcome
-from statemachine.commands import CREATE_TOPIC
+from statemachine.topics import CreateTopic
 
 
 async def create(client: Any, **body: Any) -> tuple[int, Any]:
@@ -148,7 +148,7 @@ async def test_system_topics_are_neither_created_nor_imported(client: Any, node:
 async def test_what_a_topic_has_already_is_not_judged_again(client: Any, node: Any) -> None:
     """A change over HTTP repeats it; a topic of an earlier release may have more than can be asked for now."""
     wide = {"read_queues": 2000, "write_queues": 2000, "attributes": {"colour": "red"}}
-    node.apply([[CREATE_TOPIC, {"name": "wide", **wide}, True]])
+    node.apply([CreateTopic({"name": "wide", **wide}, True)])
     status, _ = await create(
         client, name="wide", queues=2000, attributes={"colour": "red", "dedup": "off"}, if_exists="update"
     )

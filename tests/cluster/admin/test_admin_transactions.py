@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from cluster.admin.handlers import open_transactions
-from statemachine.commands import CHECK_HALVES, DELETE_TOPIC, END_HALVES
+from statemachine.delivery.half_messages import CheckHalves, EndHalves
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
 
 
 async def listed(client: Any, query: str = "") -> Any:
@@ -20,13 +22,13 @@ async def listed(client: Any, query: str = "") -> Any:
 @pytest.fixture
 def halves(node: Any) -> list[int]:
     node.consistency = SimpleNamespace(fenced=False)
-    node.apply([["create_topic", {"name": name}, True] for name in ("orders", "gone")])
+    node.apply([CreateTopic({"name": name}, True) for name in ("orders", "gone")])
     properties = {"PGROUP": "shop", "UNIQ_KEY": "A1", "KEYS": "42 tea", "TRAN_MSG": "true"}
     return [node.add_half("orders", b"one", properties), node.add_half("gone", b"two", {"PGROUP": "other"})]
 
 
 async def test_open_transactions_are_listed_in_the_order_of_the_log(client: Any, node: Any, halves: list[int]) -> None:
-    node.apply([[CHECK_HALVES, 36_000, halves[:1]], [DELETE_TOPIC, "gone"]])
+    node.apply([CheckHalves(36_000, halves[:1]), DeleteTopic("gone")])
     found = await listed(client, "?consistency=linearizable")
     first, second = found["transactions"]
     assert first == {
@@ -44,7 +46,7 @@ async def test_open_transactions_are_listed_in_the_order_of_the_log(client: Any,
     assert (second["position"], second["topic"], second["group"], second["checks"]) == (halves[1], None, "other", 0)
     assert (found["open"], found["bytes"], found["more"]) == (2, first["size"] + second["size"], False)
     assert (found["applied_index"], node.reads_confirmed) == (node.state.applied.index, 1)
-    node.apply([[END_HALVES, halves]])
+    node.apply([EndHalves(halves)])
     found = await listed(client)
     assert (found["open"], found["bytes"], found["transactions"]) == (0, 0, [])
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cluster.admin.handlers import staged_writes
-from statemachine.commands import COMMIT_WRITE, OPEN_ATTEMPT
+from statemachine.delivery.staged_writes import CommitWrite, OpenAttempt
 
 
 async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.apply([[OPEN_ATTEMPT, "query q", 4, 5], [OPEN_ATTEMPT, "query q", 5, 6], [COMMIT_WRITE, "write w", 0, 7, []]])
+    node.apply([OpenAttempt("query q", 4, 5), OpenAttempt("query q", 5, 6), CommitWrite("write w", 0, 7, [])])
     found = await (await client.get("/v1/writes?consistency=linearizable")).json()
     assert [(one["attempt"], one["name"], one["write"], one["state"]) for one in found["attempts"]] == [
         (1, "query q", 4, "open"),

@@ -22,6 +22,7 @@ from cluster.config.config import LimitsSection
 from cluster.runtime import resource_budget
 from raftlog.types import NodeId
 from raftlog.work import METER
+from statemachine.topics import CreateTopic
 
 QUEUE = "/v1/topics/orders/queues/0/messages"
 ENVELOPE_BYTES = 4096
@@ -42,7 +43,7 @@ def test_every_route_says_what_its_answer_may_come_to(route: Route) -> None:
 @pytest.fixture
 def orders(node: Any) -> Any:
     node.consistency = SimpleNamespace(fenced=False)
-    node.apply([["create_topic", {"name": "orders"}, True]])
+    node.apply([CreateTopic({"name": "orders"}, True)])
     return node
 
 

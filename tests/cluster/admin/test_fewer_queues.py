@@ -11,7 +11,9 @@ from cluster.admin.findings import hidden_watch
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.broker.groups.group_lag import each_lag
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
 
 ORDERS = {"name": "orders", "if_exists": "update"}
 
@@ -19,11 +21,11 @@ ORDERS = {"name": "orders", "if_exists": "update"}
 @pytest.fixture
 def orders(node: Any) -> None:
     """Four queues with ten messages each; the group billing has consumed queue 1, and half of queue 3."""
-    node.apply([[CREATE_TOPIC, {"name": "orders", "read_queues": 4, "write_queues": 4}, True]])
+    node.apply([CreateTopic({"name": "orders", "read_queues": 4, "write_queues": 4}, True)])
     for queue_id in range(4):
         node.add_messages("orders", queue_id, 10)
     node.add_group("billing", "orders")
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 1, 10], ["billing", 1, 3, 5]]]])
+    node.apply([CommitOffsets([("billing", 1, 1, 10), ("billing", 1, 3, 5)])])
 
 
 async def put(client: Any, **body: Any) -> tuple[int, Any]:
@@ -45,23 +47,23 @@ async def test_fewer_queues_are_refused_if_that_hides_what_is_not_consumed(clien
         assert answer["error"]["message"].endswith(f"lie in {queues}, and consumers would read only {read}")
         assert "--now" in answer["error"]["hint"]
     assert node.state.topics["orders"].read_queues == 4
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 3, 10]]]])
+    node.apply([CommitOffsets([("billing", 1, 3, 10)])])
     status, answer = await put(client, queues=3)
     assert (status, answer["topic"]["read_queues"]) == (200, 3)
 
 
 @pytest.mark.usefixtures("orders")
 async def test_every_group_that_reads_the_topic_counts(client: Any, node: Any) -> None:
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 3, 10]]]])
+    node.apply([CommitOffsets([("billing", 1, 3, 10)])])
     node.add_group("audit", "orders")
     status, answer = await put(client, queues=3)
     assert (status, answer["error"]["message"][:11]) == (409, "10 messages")
-    node.apply([[COMMIT_OFFSETS, [["audit", 1, 3, 99]]]])
+    node.apply([CommitOffsets([("audit", 1, 3, 99)])])
     assert (await put(client, queues=3))[0] == 200
 
 
 async def test_what_no_group_reads_is_not_consumed(client: Any, node: Any) -> None:
-    node.apply([[CREATE_TOPIC, {"name": "orders", "read_queues": 4, "write_queues": 4}, True]])
+    node.apply([CreateTopic({"name": "orders", "read_queues": 4, "write_queues": 4}, True)])
     node.add_messages("orders", 3, 7)
     status, answer = await put(client, queues=3)
     assert (status, answer["error"]["message"][:10]) == (409, "7 messages")
@@ -114,11 +116,11 @@ async def test_an_import_hides_nothing_either(client: Any, node: Any) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_the_finding_names_the_number_and_the_command(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.apply([[CREATE_TOPIC, {"name": f"t{at}", "read_queues": 1, "write_queues": 1}, True] for at in range(9)])
+    node.apply([CreateTopic({"name": f"t{at}", "read_queues": 1, "write_queues": 1}, True) for at in range(9)])
     watch = HiddenWatch(node)
     assert list(watch.look()) == []
     shrink = {"name": "orders", "read_queues": 1, "write_queues": 1}
-    node.apply([[CREATE_TOPIC, shrink, False]])
+    node.apply([CreateTopic(shrink, False)])
     monkeypatch.setattr(hidden_watch, "STEPS_PER_LOOK", 2)
     looks = [list(watch.look()) for _ in range(20)]
     (condition,) = looks[-1]
@@ -126,17 +128,17 @@ def test_the_finding_names_the_number_and_the_command(node: Any, monkeypatch: py
     assert (condition.code, condition.object) == ("messages_hidden", "topic orders")
     assert condition.says.startswith("15 messages of topic orders that are not consumed lie in queues 1 to 3, and")
     assert condition.do_now == "raftmq topic alter orders --queues 4"
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, queue_id, 10] for queue_id in range(4)]]])
+    node.apply([CommitOffsets([("billing", 1, queue_id, 10) for queue_id in range(4)])])
     assert [list(watch.look()) for _ in range(20)][-1] == []
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 2, 1]]]])
+    node.apply([CommitOffsets([("billing", 1, 2, 1)])])
     assert [list(watch.look()) for _ in range(20)][-1]
-    node.apply([[DELETE_TOPIC, "orders"]])
+    node.apply([DeleteTopic("orders")])
     assert list(watch.look()) == []
 
 
 @pytest.mark.usefixtures("orders")
 def test_only_the_leader_finds_hidden_messages(node: Any) -> None:
-    node.apply([[CREATE_TOPIC, {"name": "orders", "read_queues": 1, "write_queues": 1}, False]])
+    node.apply([CreateTopic({"name": "orders", "read_queues": 1, "write_queues": 1}, False)])
     watch = HiddenWatch(node)
     assert list(watch.look())
     node.writes_open = lambda: False
@@ -145,8 +147,8 @@ def test_only_the_leader_finds_hidden_messages(node: Any) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_what_is_hidden_makes_no_group_stuck_or_without_consumers(node: Any) -> None:
-    node.apply([[CREATE_TOPIC, {"name": "orders", "read_queues": 1, "write_queues": 1}, False]])
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 0, 10]]]])
+    node.apply([CreateTopic({"name": "orders", "read_queues": 1, "write_queues": 1}, False)])
+    node.apply([CommitOffsets([("billing", 1, 0, 10)])])
     assert sum(each.lag for each in each_lag(node.state, node.state.groups["billing"])) == 15
     assert list(GroupWatch(node).look(10 * node.config.health.queue_stuck_ms)) == []
 
@@ -156,10 +158,10 @@ def test_what_is_hidden_makes_no_group_stuck_or_without_consumers(node: Any) -> 
 
 @pytest.mark.usefixtures("orders")
 async def test_an_offset_beyond_the_end_is_named(client: Any, node: Any) -> None:
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, queue_id, 10] for queue_id in range(4)]]])
+    node.apply([CommitOffsets([("billing", 1, queue_id, 10) for queue_id in range(4)])])
     watch = GroupWatch(node)
     assert list(watch.look(0)) == []
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 2, 110]]]])
+    node.apply([CommitOffsets([("billing", 1, 2, 110)])])
     (condition,) = watch.look(0)
     assert (condition.code, condition.object) == ("offset_beyond_end", "queue orders/2 of billing")
     assert "group billing has committed offset 110 in queue 2 of orders, which ends at 10" in condition.says
@@ -168,7 +170,7 @@ async def test_an_offset_beyond_the_end_is_named(client: Any, node: Any) -> None
     group = await get(client, "/v1/groups/billing")
     assert (group["lag"], group["beyond_end"]) == (0, 1)
     assert [row["beyond_end"] for row in group["offsets"]] == [0, 0, 100, 0]
-    node.apply([[CREATE_TOPIC, {"name": "orders", "read_queues": 2, "write_queues": 2}, False]])
+    node.apply([CreateTopic({"name": "orders", "read_queues": 2, "write_queues": 2}, False)])
     (condition,) = watch.look(0)
     assert (condition.object, condition.do_now) == ("queue orders/2 of billing", "raftmq group describe billing")
     node.add_messages("orders", 2, 100)
@@ -177,7 +179,7 @@ async def test_an_offset_beyond_the_end_is_named(client: Any, node: Any) -> None
 
 @pytest.mark.usefixtures("orders")
 async def test_a_reset_from_beyond_the_end_brings_no_message_again(client: Any, node: Any) -> None:
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 2, 110]]]])
+    node.apply([CommitOffsets([("billing", 1, 2, 110)])])
     body = {"topic": "orders", "to": "offset", "value": 8, "queue_id": 2, "dry_run": True}
     (row,) = (await (await client.post("/v1/groups/billing/reset", json=body)).json())["queues"]
     assert (row["before"], row["again"], row["skipped"]) == (110, 2, 0)

@@ -29,7 +29,10 @@ from cluster.members.checks import quorum_of
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
-from statemachine.commands import CHANGE_USER, COMMIT_OFFSETS, CREATE_TOPIC, SET_AUTH_MODE, SET_MAINTENANCE
+from statemachine.access.access_commands import ChangeUser, Origin, SetAuthMode
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.settings import SetMaintenance
+from statemachine.topics import CreateTopic
 from tests.support.alarm_keys import alarm_keys
 
 NOW_MS = 1_700_000_000_000
@@ -110,12 +113,12 @@ def digest(node: Any) -> set[str]:
 
 
 def groups(node: Any) -> set[str]:
-    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 1, "write_queues": 1}, True]])
+    node.apply([CreateTopic({"name": "a", "read_queues": 1, "write_queues": 1}, True)])
     node.add_group("idle", "a")
     node.add_group("stuck", "a")
     node.add_messages("a", 0, 10)
     node.add_group("beyond", "a")
-    node.apply([[COMMIT_OFFSETS, [["beyond", 1, 0, 11]]]])
+    node.apply([CommitOffsets([("beyond", 1, 0, 11)])])
     node.consumers["stuck"] = [MemberView(client_id="c", address="", language="", version=1, silent_ms=0)]
     watch = GroupWatch(node)
     list(watch.look(0))
@@ -127,14 +130,14 @@ def groups(node: Any) -> set[str]:
 
 def hidden(node: Any) -> set[str]:
     for queues in (2, 1):
-        node.apply([[CREATE_TOPIC, {"name": "h", "read_queues": queues, "write_queues": queues}, False]])
+        node.apply([CreateTopic({"name": "h", "read_queues": queues, "write_queues": queues}, False)])
         if queues > 1:
             node.add_messages("h", 1, 10)
     return {each.code for each in HiddenWatch(node).look()}
 
 
 def maintenance(node: Any) -> set[str]:
-    node.apply([[SET_MAINTENANCE, 1, 0, "ops", "a new disk"]])
+    node.apply([SetMaintenance(1, 0, "ops", "a new disk")])
     return set(conditions(node))
 
 
@@ -171,8 +174,8 @@ def users_changed(node: Any) -> dict[str, Condition]:
     node.add_user("root", is_super=True)
     node.set_mode("enforce")
     user = node.state.access.users["root"]
-    node.apply([[CHANGE_USER, [NOW_MS, "operator", "10.0.0.7"], user.id, {"secret": [b"another secret", "key"]}]])
-    node.apply([[SET_AUTH_MODE, [NOW_MS, "root", "10.0.0.8"], "off"]])
+    node.apply([ChangeUser(Origin(NOW_MS, "operator", "10.0.0.7"), user.id, {"secret": [b"another secret", "key"]})])
+    node.apply([SetAuthMode(Origin(NOW_MS, "root", "10.0.0.8"), "off")])
     for _ in range(TOLD_FROM):
         node.access.guesses.wrong("ro\x1bot", "10.0.0.9")
     return conditions(node)

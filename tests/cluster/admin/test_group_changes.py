@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from cluster.broker import services as broker_services
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.topics import CreateTopic
 
 
 def fill(node: Any) -> None:
-    node.apply([[CREATE_TOPIC, {"name": name, "read_queues": 2, "write_queues": 2}, True] for name in ("a", "b")])
+    node.apply([CreateTopic({"name": name, "read_queues": 2, "write_queues": 2}, True) for name in ("a", "b")])
     node.add_messages("a", 0, 10)
     node.add_group("billing", "a")
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, 0, 4], ["billing", 2, 1, 0]]]])
+    node.apply([CommitOffsets([("billing", 1, 0, 4), ("billing", 2, 1, 0)])])
 
 
 async def test_create_change_keep(client: Any, node: Any) -> None:
@@ -52,14 +53,14 @@ async def test_a_clone_of_many_offsets_is_proposed_in_parts(
     client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_services, "PART_MAX", 3)
-    node.apply([["create_topic", {"name": "a", "read_queues": 10, "write_queues": 10}, False]])
+    node.apply([CreateTopic({"name": "a", "read_queues": 10, "write_queues": 10}, False)])
     node.add_group("billing")
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, queue, queue] for queue in range(10)]]])
+    node.apply([CommitOffsets([("billing", 1, queue, queue) for queue in range(10)])])
     sizes: list[int] = []
     propose = node.propose
 
     def noted(run: Any, done: Any) -> None:
-        sizes.extend([len(rows) for name, *_, rows in run if name == COMMIT_OFFSETS])
+        sizes.extend([len(command.rows) for command in run if isinstance(command, CommitOffsets)])
         propose(run, done)
 
     monkeypatch.setattr(node, "propose", noted)
@@ -72,7 +73,7 @@ async def test_a_clone_of_many_offsets_is_proposed_in_parts(
 async def test_a_clone_has_the_offsets_of_the_other(client: Any, node: Any) -> None:
     fill(node)
     node.add_group("audit")
-    node.apply([[COMMIT_OFFSETS, [["audit", 1, 0, 9]]]])
+    node.apply([CommitOffsets([("audit", 1, 0, 9)])])
     body = {"source": "billing", "topic": "a"}
     planned = await (await client.post("/v1/groups/audit/clone", json={**body, "dry_run": True})).json()
     assert planned["offsets"] == [{"topic": "a", "queue_id": 0, "offset": 4, "before": 9}]

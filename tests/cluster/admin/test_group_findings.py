@@ -10,7 +10,9 @@ from cluster.admin.findings import group_watch
 from cluster.admin.findings.group_watch import TOPICS_HOLD_MS, GroupWatch
 from cluster.admin.node_interface import MemberView
 from raftlog.work import METER
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.removal_slices import DeleteGroup
+from statemachine.topics import CreateTopic
 
 CONSUMER = MemberView(client_id="c1", address="127.0.0.1:5", language="JAVA", version=1, silent_ms=7)
 STUCK_MS = 300_000
@@ -18,7 +20,7 @@ STUCK_MS = 300_000
 
 @pytest.fixture
 def watch(node: Any) -> GroupWatch:
-    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 2, "write_queues": 2}, True]])
+    node.apply([CreateTopic({"name": "a", "read_queues": 2, "write_queues": 2}, True)])
     node.add_group("billing", "a")
     node.add_messages("a", 0, 10)
     node.add_messages("a", 1, 10)
@@ -30,7 +32,7 @@ def codes(watch: GroupWatch, now_ms: int) -> list[tuple[str, str]]:
 
 
 def commit(node: Any, queue_id: int, offset: int) -> None:
-    node.apply([[COMMIT_OFFSETS, [["billing", 1, queue_id, offset]]]])
+    node.apply([CommitOffsets([("billing", 1, queue_id, offset)])])
 
 
 def test_a_group_with_messages_and_nobody(node: Any, watch: GroupWatch) -> None:
@@ -82,7 +84,7 @@ def test_many_groups_are_looked_at_in_slices(node: Any, watch: GroupWatch, monke
     seen = [len(codes(watch, look)) for look in range(4)]
     assert seen[0] < 5
     assert seen[-1] == 5
-    node.apply([[DELETE_GROUP, "b2", True]])
+    node.apply([DeleteGroup("b2", True)])
     assert "group b2" not in [about for _, about in codes(watch, 9)]
 
 
@@ -95,7 +97,7 @@ def test_only_the_leader_watches(node: Any, watch: GroupWatch) -> None:
 def test_one_group_with_many_queues_takes_several_looks(
     node: Any, watch: GroupWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.apply([["create_topic", {"name": "wide", "read_queues": 20_000, "write_queues": 20_000}, False]])
+    node.apply([CreateTopic({"name": "wide", "read_queues": 20_000, "write_queues": 20_000}, False)])
     node.add_group("wide", "wide")
     monkeypatch.setattr(group_watch, "WATCHED_MAX", 5_000)
     before = METER.units

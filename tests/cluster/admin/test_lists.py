@@ -13,7 +13,10 @@ from cluster.admin.handlers import groups as group_lists
 from cluster.admin.node_interface import MemberView
 from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from raftlog.work import METER
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
 
 
 async def pages_of(client: Any, path: str, field: str, query: str = "") -> list[Any]:
@@ -33,7 +36,7 @@ async def pages_of(client: Any, path: str, field: str, query: str = "") -> list[
 
 def add_topics(node: Any, count: int, **config: Any) -> list[str]:
     names = [f"t{number:05}" for number in range(count)]
-    node.apply([[CREATE_TOPIC, {"name": name, "read_queues": 1, "write_queues": 1, **config}, True] for name in names])
+    node.apply([CreateTopic({"name": name, "read_queues": 1, "write_queues": 1, **config}, True) for name in names])
     return names
 
 
@@ -57,14 +60,14 @@ async def test_a_page_of_long_topics_ends_when_its_json_is_full(client: Any, nod
 async def test_a_page_goes_on_behind_a_topic_that_is_gone(client: Any, node: Any) -> None:
     names = add_topics(node, 30)
     first = await (await client.get("/v1/topics?limit=10")).json()
-    node.apply([["delete_topic", name] for name in names[5:15]])
+    node.apply([DeleteTopic(name) for name in names[5:15]])
     assert first["next"] == names[9]
     rest = await (await client.get(f"/v1/topics?after={first['next']}")).json()
     assert [topic["name"] for topic in rest["topics"]] == names[15:]
 
 
 async def test_the_queues_of_a_topic_come_in_pages(client: Any, node: Any) -> None:
-    node.apply([[CREATE_TOPIC, {"name": "wide", "read_queues": 2500, "write_queues": 1}, True]])
+    node.apply([CreateTopic({"name": "wide", "read_queues": 2500, "write_queues": 1}, True)])
     pages = await pages_of(client, "/v1/topics/wide", "queues")
     assert [len(page) for page in pages] == [1000, 1000, 500]
     assert [queue["queue_id"] for page in pages for queue in page] == list(range(2500))
@@ -74,7 +77,7 @@ async def test_all_groups_come_once_and_a_page_has_so_many_queues(
     client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lists, "QUEUES_PER_PAGE", 20)
-    node.apply([[CREATE_TOPIC, {"name": "wide", "read_queues": 8, "write_queues": 8}, True]])
+    node.apply([CreateTopic({"name": "wide", "read_queues": 8, "write_queues": 8}, True)])
     names = [f"g{number}" for number in range(7)]
     for name in names:
         node.add_group(name, "wide")
@@ -84,7 +87,7 @@ async def test_all_groups_come_once_and_a_page_has_so_many_queues(
 
 
 async def test_the_queues_of_a_group_come_in_pages_and_its_lag_is_of_all(client: Any, node: Any) -> None:
-    node.apply([[CREATE_TOPIC, {"name": name, "read_queues": 4, "write_queues": 4}, True] for name in ("a", "b")])
+    node.apply([CreateTopic({"name": name, "read_queues": 4, "write_queues": 4}, True) for name in ("a", "b")])
     node.add_group("g", "a", "b")
     for queue in range(4):
         node.add_messages("b", queue, 5)
@@ -95,7 +98,7 @@ async def test_the_queues_of_a_group_come_in_pages_and_its_lag_is_of_all(client:
 
 
 async def test_members_of_a_group_are_counted_and_the_first_are_shown(client: Any, node: Any) -> None:
-    node.apply([[PUT_GROUP, {"name": "g"}, True]])
+    node.apply([PutGroup({"name": "g"}, True)])
     node.consumers["g"] = [
         MemberView(client_id=f"c{n:05}", address="", language="", version=1, silent_ms=0) for n in range(1500)
     ]
@@ -115,7 +118,7 @@ async def test_members_of_a_group_are_counted_and_the_first_are_shown(client: An
 )
 async def test_pages_that_there_cannot_be(client: Any, node: Any, path: str) -> None:
     add_topics(node, 1)
-    node.apply([[PUT_GROUP, {"name": "g"}, True]])
+    node.apply([PutGroup({"name": "g"}, True)])
     answer = await client.get(path)
     assert (answer.status, (await answer.json())["error"]["code"]) == (400, "bad_query")
 
@@ -141,10 +144,10 @@ async def test_lists_are_made_in_steps_that_are_charged(
     client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step of any of them is longer than a tenth of a turn's share, whatever there is."""
-    node.apply([[CREATE_TOPIC, {"name": "wide", "read_queues": 5000, "write_queues": 1}, True]])
+    node.apply([CreateTopic({"name": "wide", "read_queues": 5000, "write_queues": 1}, True)])
     add_topics(node, 300)
     node.add_group("g", "wide")
-    node.apply([[COMMIT_OFFSETS, [["g", 1, queue, 0] for queue in range(0, 5000, 50)]]])
+    node.apply([CommitOffsets([("g", 1, queue, 0) for queue in range(0, 5000, 50)])])
     steps: list[int] = []
     breathe = node.turns.breathe
 

@@ -10,6 +10,9 @@ import pytest
 
 from cluster.runtime.figures.counters import SERIES_MAX
 from raftlog.work import METER
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteGroup, DeleteTopic
+from statemachine.topics import CreateTopic
 
 STEP_MAX = 6_000
 """Units of one step: 1001 lines of one metric."""
@@ -20,7 +23,7 @@ def many(node: Any) -> Any:
     node.consistency = None
     for number in range(3 * SERIES_MAX):
         node.metrics.messages_in(f"t{number:05}", 2, 10)
-    node.apply([["create_topic", {"name": "a", "read_queues": 300, "write_queues": 300}, True]])
+    node.apply([CreateTopic({"name": "a", "read_queues": 300, "write_queues": 300}, True)])
     for number in range(100):
         node.add_group(f"g{number:03}", "a")
     return node
@@ -60,8 +63,8 @@ async def test_scrapes_at_a_time_do_not_mix(client: Any, many: Any) -> None:
 
 async def test_deletions_are_counted_until_their_rows_are_gone(client: Any, node: Any) -> None:
     node.consistency = None
-    node.apply([["create_topic", {"name": "a"}, True], ["put_group", {"name": "g"}, 1]])
-    node.apply([["delete_topic", "a"], ["delete_group", "g", False]])
+    node.apply([CreateTopic({"name": "a"}, True), PutGroup({"name": "g"}, True)])
+    node.apply([DeleteTopic("a"), DeleteGroup("g", False)])
     expected = node.state.removing
     assert expected >= 1
     text = await (await client.get("/metrics")).text()

@@ -14,6 +14,8 @@ import pytest
 
 from cluster.admin.routes import ROUTES
 from jepsen_like.marks import mark_of
+from statemachine.consuming.groups import PutGroup
+from statemachine.topics import CreateTopic
 
 NAMED = "the topics and groups that it names"
 STORED = "what is stored"
@@ -92,8 +94,8 @@ def world(make_node: Any) -> tuple[Any, str, int]:
     node = make_node()
     node.consistency = SimpleNamespace(fenced=False)
     for topic in ("vic-topic", "mal-topic", "%DLQ%vic-group", "%RETRY%vic-group"):
-        node.apply([["create_topic", {"name": topic}, True]])
-    node.apply([["put_group", {"name": "vic-group"}, True]])
+        node.apply([CreateTopic({"name": topic}, True)])
+    node.apply([PutGroup({"name": "vic-group"}, True)])
     position = node.add_message("vic-topic", mark_of("vic-topic"), KEY)
     node.add_message("%DLQ%vic-group", mark_of("vic-topic"), KEY)
     rules = (("Topic:mal-*", ["All"]), ("Group:mal-*", ["All"]), ("Cluster:DefaultCluster", ["All"]))

@@ -16,7 +16,9 @@ from cluster.broker.access.guesses import EVERY_MS as EVERY_MS_OF_GUESSES
 from cluster.broker.access.guesses import FREE, PAIRS_MAX, TOLD_FROM, WAITING_MAX, Guesses
 from cluster.broker.access.token_rate import AT_ONCE, EVERY_MS
 from cluster.broker.access.user_admin import LOGINS_MAX
-from statemachine.commands import FINALIZE, OWNERS_LEVEL, PUT_TOKEN
+from statemachine.access.access_commands import Origin, PutToken
+from statemachine.cluster_level import Finalize
+from statemachine.commands import OWNERS_LEVEL
 from tests.support.fake_raw import CLUSTER
 
 SECRET = "secret of root"
@@ -489,7 +491,7 @@ async def test_a_token_with_an_absurd_end_is_shown_and_can_be_taken_away(
 ) -> None:
     shop = bearer(node.add_user("shop"))
     digest = bytes(32)
-    node.apply([[PUT_TOKEN, [node.now_ms, "", ""], node.state.access.users["shop"].id, digest, ends_ms, "old"]])
+    node.apply([PutToken(Origin(node.now_ms, "", ""), node.state.access.users["shop"].id, digest, ends_ms, "old")])
     for headers in (root, shop):
         answer = await client.get("/v1/tokens?user=shop", headers=headers)
         assert answer.status == 200
@@ -504,7 +506,7 @@ async def test_a_token_with_an_absurd_end_is_shown_and_can_be_taken_away(
 async def test_a_new_secret_ends_tokens_and_logins_unless_they_are_named(
     client: Any, node: Any, root: dict[str, str], level: int
 ) -> None:
-    node.apply([[FINALIZE, level]])
+    node.apply([Finalize(level)])
     shop = bearer(node.add_user("shop", ("Cluster:*", ["Get"])))  # its label: for a test
     login = bearer((await (await log_in(client, "shop", "secret of shop", answer="token")).json())["token"])
     change = {"secret": "another secret", "keep_tokens": ["for a test"]}

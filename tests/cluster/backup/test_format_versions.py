@@ -45,7 +45,7 @@ from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, Log
 from raftmq_wire.errors import LocalError
 from statemachine import payload, trim
 from statemachine.broker_state import AppliedMark, BrokerState
-from statemachine.commands import LEVEL, pack
+from statemachine.commands import LEVEL
 from statemachine.index_file import index_format
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.index_file.index_writer import IndexWriter
@@ -145,7 +145,7 @@ def newer_command(_: Path) -> Any:
         EMPTY_TAIL,
         term=1,
         entry_type=EntryType.COMMAND,
-        payload=pack([["of_a_later_day"]]),
+        payload=msgpack.packb([["of_a_later_day"]]),
         timestamp_ms=0,
         group_id=GROUP,
         segment_size=65536,

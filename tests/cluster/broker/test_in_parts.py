@@ -10,6 +10,7 @@ import pytest
 from cluster.broker import services as broker_services
 from cluster.broker.services import Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
+from statemachine.removal_slices import Expire
 
 
 class Log:
@@ -46,7 +47,7 @@ def test_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_each_part_waits_for_the_one_before(outcomes: list[Outcome], told: Outcome) -> None:
     log, heard = Log(), list[ProposeResult]()
-    propose_in_parts(cast("Services", log), ([["unlock", at]] for at in range(3)), heard.append)
+    propose_in_parts(cast("Services", log), ([Expire(at)] for at in range(3)), heard.append)
     for number, outcome in enumerate(outcomes, 1):
         assert len(log.proposed) == number
         assert not heard

@@ -15,8 +15,9 @@ from cluster.replication import message_head
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.pending_requests import NameLimits, UnacceptableError
 from cluster.replication.send_identity import Identity, RetryMemory
-from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
-from statemachine.topics import TopicConfig
+from statemachine.commands import Command
+from statemachine.consuming.groups import PutGroup
+from statemachine.topics import CreateTopic, TopicConfig
 
 OK = ProposeResult(Outcome.OK, [], None, "")
 
@@ -64,7 +65,7 @@ def test_names_are_bounded_however_they_are_made() -> None:
     names = NameLimits(LimitsSection(topics_max=3, groups_max=2), state)  # type: ignore[arg-type]
 
     def make(*made: str) -> list[Command]:
-        return [[PUT_GROUP if name[0] == "g" else CREATE_TOPIC, {"name": name}, True] for name in made]
+        return [(PutGroup if name[0] == "g" else CreateTopic)({"name": name}, if_absent=True) for name in made]
 
     first = names.admit(make("a", "b", "g1"), lambda _: None)
     with pytest.raises(UnacceptableError, match=r"limits\.topics_max is 3"):
@@ -83,7 +84,7 @@ def test_queues_are_bounded_over_all_topics_whoever_adds_them() -> None:
     names = NameLimits(LimitsSection(queues_max=30), state)  # type: ignore[arg-type]
 
     def make(name: str, **queues: int) -> list[Command]:
-        return [[CREATE_TOPIC, {"name": name} | {f"{kind}_queues": count for kind, count in queues.items()}, False]]
+        return [CreateTopic({"name": name} | {f"{kind}_queues": count for kind, count in queues.items()}, False)]
 
     first = names.admit(make("a", read=10, write=4), lambda _: None)
     with pytest.raises(UnacceptableError, match=r"there are 10 queues .* 21 more .* limits\.queues_max is 30"):
@@ -95,18 +96,18 @@ def test_queues_are_bounded_over_all_topics_whoever_adds_them() -> None:
     with pytest.raises(UnacceptableError, match=r"there are 30 queues .* 8 more"):
         names.admit(make("d"), lambda _: None)
     names.admit(make("a", read=1), lambda _: None)  # fewer may always be
-    names.admit([[CREATE_TOPIC, {"name": "a", "read_queues": 99}, True]], lambda _: None)  # it is there: no change
+    names.admit([CreateTopic({"name": "a", "read_queues": 99}, True)], lambda _: None)  # it is there: no change
     default(OK)
     names.admit(make("d"), lambda _: None)
 
 
 def test_a_place_on_its_way_is_free_again_when_it_was_not_made() -> None:
     names = NameLimits(LimitsSection(topics_max=1), State())  # type: ignore[arg-type]
-    done = names.admit([[CREATE_TOPIC, {"name": "a"}, True]], lambda _: None)
+    done = names.admit([CreateTopic({"name": "a"}, True)], lambda _: None)
     with pytest.raises(UnacceptableError):
-        names.admit([[CREATE_TOPIC, {"name": "b"}, True]], lambda _: None)
+        names.admit([CreateTopic({"name": "b"}, True)], lambda _: None)
     done(ProposeResult(Outcome.FAIL, [], None, ""))
-    names.admit([[CREATE_TOPIC, {"name": "b"}, True]], lambda _: None)
+    names.admit([CreateTopic({"name": "b"}, True)], lambda _: None)
 
 
 def test_heartbeats_keep_a_bounded_number_of_groups_and_bytes(

@@ -15,6 +15,9 @@ from raftlog.types import EMPTY_TAIL, EntryType
 from raftlog.work import METER
 from statemachine import commands
 from statemachine.broker_state import BrokerState
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.topics import CreateTopic
 
 
 @given(queues=st.integers(1, 60), clients=st.integers(1, 15))
@@ -42,15 +45,15 @@ def state_with(*run: commands.Command) -> BrokerState:
 
 
 def topic(name: str, queues: int) -> commands.Command:
-    return [commands.CREATE_TOPIC, {"name": name, "read_queues": queues, "write_queues": queues}, False]
+    return CreateTopic({"name": name, "read_queues": queues, "write_queues": queues}, False)
 
 
 def test_a_look_at_the_first_queues_does_not_pay_for_all() -> None:
-    subscribed = [["big", "TAG", "*", 1], ["gone", "TAG", "*", 1]]
+    subscribed = [("big", "TAG", "*", 1), ("gone", "TAG", "*", 1)]
     state = state_with(
         topic("big", 60_000),
-        [commands.PUT_GROUP, {"name": "g"}, False],
-        [commands.SUBSCRIBE, "g", subscribed],
+        PutGroup({"name": "g"}, False),
+        Subscribe("g", subscribed),
     )
     before = METER.units
     first = list(islice(each_lag(state, state.groups["g"]), 10))
@@ -63,10 +66,10 @@ def test_queues_come_by_topic_and_queue_those_that_nobody_reads_any_more_last() 
         topic("b", 2),
         topic("a", 3),
         topic("c", 2),
-        [commands.PUT_GROUP, {"name": "g"}, False],
-        [commands.SUBSCRIBE, "g", [["a", "TAG", "*", 1], ["b", "TAG", "*", 1]]],
-        [commands.COMMIT_OFFSETS, [["g", 1, 1, 0], ["g", 2, 2, 0], ["g", 3, 1, 0]]],
-        [commands.CREATE_TOPIC, {"name": "a", "read_queues": 1}, False],
+        PutGroup({"name": "g"}, False),
+        Subscribe("g", [("a", "TAG", "*", 1), ("b", "TAG", "*", 1)]),
+        CommitOffsets([("g", 1, 1, 0), ("g", 2, 2, 0), ("g", 3, 1, 0)]),
+        CreateTopic({"name": "a", "read_queues": 1}, False),
     )
     found = list(each_lag(state, state.groups["g"]))
     assert [(each.topic, each.queue_id) for each in found] == [("a", 0), ("a", 2), ("b", 0), ("b", 1), ("c", 1)]

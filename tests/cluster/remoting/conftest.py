@@ -56,7 +56,9 @@ from raftmq_wire.message_format import Message, encode_message, java_hash
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
+from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.message_index import RECORD, key_hash
+from statemachine.topics import CreateTopic
 from tests.support.message_bytes import build_properties
 
 CLUSTER = "11111111-2222-4333-8444-555555555555"
@@ -292,10 +294,10 @@ class FakeNode:
         return self.now_ms
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        rows = [list(row) for row in self.later if row[0] == group]
+        rows = [row for row in self.later if row[0] == group]
         self.later = [row for row in self.later if row[0] != group]
         if rows:
-            self.append_entry(EntryType.COMMAND, commands.pack([[commands.COMMIT_OFFSETS, rows]]))
+            self.append_entry(EntryType.COMMAND, commands.pack([CommitOffsets(rows)]))
         done()
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
@@ -404,10 +406,10 @@ class FakeNode:
 
     def create_topic(self, name: str, queues: int = 4, **fields: Any) -> None:
         config = {"name": name, "read_queues": queues, "write_queues": queues, **fields}
-        assert self.append_entry(EntryType.COMMAND, commands.pack([[commands.CREATE_TOPIC, config, False]]))[0].ok
+        assert self.append_entry(EntryType.COMMAND, commands.pack([CreateTopic(config, False)]))[0].ok
 
-    def command(self, *command: Any) -> None:
-        assert self.append_entry(EntryType.COMMAND, commands.pack([list(command)]))[0].ok
+    def command(self, command: commands.Command) -> None:
+        assert self.append_entry(EntryType.COMMAND, commands.pack([command]))[0].ok
 
     def store(
         self,

@@ -11,7 +11,9 @@ from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.replication.outcome import Outcome
 from raftlog.types import NodeId
 from raftmq_wire.message_format import decode_message, encode_message_id
-from statemachine.consuming.offset_resets import OffsetReset
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.offset_resets import EndResets, OffsetReset
 
 HOST = ("10.0.0.1", 10911)
 FLAG_SUSPEND, FLAG_SUBSCRIPTION = 2, 4
@@ -21,11 +23,11 @@ FLAG_SUSPEND, FLAG_SUBSCRIPTION = 2, 4
 def broker(node: Any) -> Any:
     """Topic T, whose queue 0 has ten messages, 100 ms apart; the group g has consumed nine of them."""
     node.create_topic("T", queues=2)
-    node.command("put_group", {"name": "g"}, False)
+    node.command(PutGroup({"name": "g"}, False))
     for at in range(10):
         node.store("T", b"%d" % at)
         node.now_ms += 100
-    node.command("commit_offsets", [["g", 1, 0, 9]])
+    node.command(CommitOffsets([("g", 1, 0, 9)]))
     return node
 
 
@@ -163,7 +165,7 @@ def test_the_end_of_a_reset_is_proposed_once(broker: Any) -> None:
     assert pull(broker, 10).answer.code == 19, "it has read on from 0 meanwhile, and is not told again"
     broker.propose = kept
     number = broker.state.resets_of_group("g")[1, 0].number
-    assert broker.proposed == [["end_resets", "g", [[1, 0, number]]]]
+    assert broker.proposed == [EndResets("g", [(1, 0, number)])]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_a_reset_that_is_not_decided(broker: Any, outcome: Outcome, code: int, r
 @pytest.mark.parametrize("topic", ["T", ""])
 def test_another_group_gets_the_offsets_of_one(broker: Any, topic: str) -> None:
     broker.create_topic("U")
-    broker.command("commit_offsets", [["g", 2, 3, 5]])
+    broker.command(CommitOffsets([("g", 2, 3, 5)]))
     assert broker.ask(314, srcGroup="g", destGroup="h", topic=topic).answer.code == 0
     assert broker.state.offset("h", 1, 0) == 9
     assert broker.state.offset("h", 2, 3) == (None if topic else 5)

@@ -16,7 +16,7 @@ from cluster.broker.groups.assignment import owner, sharers
 from cluster.broker.groups.consumer_group import ConsumerGroup, Member
 from cluster.remoting.handlers.heartbeat import BY_TOPIC_LEVEL
 from raftmq.client.consuming.group_member import MemberList, allocate_averagely
-from statemachine.commands import FINALIZE
+from statemachine.cluster_level import Finalize
 
 RETRY = "%RETRY%g"
 QUEUES = 4
@@ -24,7 +24,7 @@ QUEUES = 4
 
 @pytest.fixture
 def node(node: Any) -> Any:
-    node.command(FINALIZE, BY_TOPIC_LEVEL)
+    node.command(Finalize(BY_TOPIC_LEVEL))
     for topic in ("a", "b", "c"):
         node.create_topic(topic, queues=QUEUES)
     return node
@@ -100,7 +100,7 @@ def test_below_the_level_nobody_divides_by_topic(node: Any, connect: Any) -> Non
     below.ask(34, beat("x", "a"), connection=connect())
     below.ask(34, beat("y", "b"), connection=connect())
     assert json.loads(below.ask(38, consumerGroup="g").answer.body) == {"consumerIdList": ["x", "y"]}
-    below.command(FINALIZE, BY_TOPIC_LEVEL)
+    below.command(Finalize(BY_TOPIC_LEVEL))
     kept = connect()
     below.ask(34, beat("x", "a"), connection=kept)
     below.ask(34, beat("y", "b"), connection=connect())

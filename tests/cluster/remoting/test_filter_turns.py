@@ -12,7 +12,7 @@ from cluster.broker.filters import known_filters
 from cluster.broker.filters.known_filters import KnownFilters, Unknown
 from cluster.broker.refusal import Refused
 from raftlog.work import METER
-from statemachine import commands
+from statemachine.removal_slices import DeleteTopic
 
 SHARE = 1_000
 """Units of work of a turn. Steps are smaller than half of it."""
@@ -91,7 +91,7 @@ def test_who_hangs_up_gives_the_parse_up(node: Any, connect: Callable[[], Any]) 
 
 def test_a_deleted_topic_ends_it(node: Any, connect: Callable[[], Any]) -> None:
     request = pull(node, connect(), LARGE)
-    node.command(commands.DELETE_TOPIC, "T")
+    node.command(DeleteTopic("T"))
     node.advance(5000)
     assert request.answer.code == 17
 

@@ -11,6 +11,8 @@ import pytest
 
 from cluster.broker.groups import group_admin
 from raftlog.types import NodeId
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
 
 
 def join(node: Any, client: str, group: str = "g", topic: str = "T", language: str = "CPP") -> None:
@@ -40,9 +42,9 @@ def test_how_far_a_group_is(node: Any) -> None:
     stored_at = node.now_ms
     node.store("T", b"a", b"b", b"c")
     node.store("U", b"a")
-    node.command("commit_offsets", [["g", node.state.topics["T"].id, 0, 2]])
+    node.command(CommitOffsets([("g", node.state.topics["T"].id, 0, 2)]))
     assert stats(node) == {("T", 0): (3, 2, stored_at), ("T", 1): (0, 0, 0)}
-    node.command("commit_offsets", [["g", node.state.topics["U"].id, 0, 1]])
+    node.command(CommitOffsets([("g", node.state.topics["U"].id, 0, 1)]))
     assert stats(node)["U", 0] == (1, 1, stored_at), "read without a subscription"
     assert stats(node, topic="U") == {("U", 0): (1, 1, stored_at)}
     assert stats(node, topic="V") == {}
@@ -96,9 +98,9 @@ def test_who_reads_a_topic(node: Any) -> None:
     node.create_topic("T")
     node.create_topic("U")
     join(node, "a", "subscribed")
-    node.command("put_group", {"name": "by-offset"}, True)
-    node.command("put_group", {"name": "neither"}, True)
-    node.command("commit_offsets", [["by-offset", node.state.topics["T"].id, 0, 0]])
+    node.command(PutGroup({"name": "by-offset"}, True))
+    node.command(PutGroup({"name": "neither"}, True))
+    node.command(CommitOffsets([("by-offset", node.state.topics["T"].id, 0, 0)]))
     assert json.loads(node.ask(300, topic="T").answer.body) == {"groupList": ["by-offset", "subscribed"]}
     assert json.loads(node.ask(300, topic="U").answer.body) == {"groupList": []}
     assert node.ask(300, topic="V").answer.code == 17

@@ -11,6 +11,8 @@ from cluster.broker.filters.subscription import tag_hashes
 from cluster.replication.outcome import Outcome
 from raftlog.types import NodeId
 from raftmq_wire.message_format import java_hash
+from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.topics import CreateTopic
 
 JAVA = {
     "clientID": "10.0.0.9@1#2",
@@ -109,20 +111,20 @@ def test_bad_heartbeats_are_refused_and_leave_nothing(node: Any, body: bytes) ->
 def test_only_news_is_proposed(node: Any) -> None:
     for _ in range(3):
         node.ask(34, consumer())
-    assert [command[0] for command in node.proposed] == ["put_group", "create_topic", "subscribe"]
+    assert [type(command) for command in node.proposed] == [PutGroup, CreateTopic, Subscribe]
     node.proposed.clear()
     node.ask(34, consumer(version=2, sub="x"))
-    assert node.proposed == [["subscribe", "g", [["T", "TAG", "x", 2]]]]
+    assert node.proposed == [Subscribe("g", [("T", "TAG", "x", 2)])]
     node.proposed.clear()
     node.ask(34, consumer(client="late", version=1, sub="y"))
     assert node.proposed == [], "an older subscription does not replace a newer one"
     assert node.members.subscription("g", "T").sub_string == "x"
     node.ask(34, consumer(topic="U", version=3))
-    both = [["T", "TAG", "x", 2], ["U", "TAG", "*", 3]]
-    assert node.proposed == [["subscribe", "g", both]], "another member wants T"
+    both = [("T", "TAG", "x", 2), ("U", "TAG", "*", 3)]
+    assert node.proposed == [Subscribe("g", both)], "another member wants T"
     node.proposed.clear()
     node.ask(34, consumer(client="late", topic="U", version=3))
-    assert node.proposed == [["subscribe", "g", [["U", "TAG", "*", 3]]]], "topics that nobody lists go"
+    assert node.proposed == [Subscribe("g", [("U", "TAG", "*", 3)])], "topics that nobody lists go"
 
 
 def test_an_older_subscription_does_not_win_after_a_restart(node: Any) -> None:
@@ -178,7 +180,7 @@ def test_fingerprints(node: Any, connect: Any) -> None:
 
     assert beat(withoutSub=True, heartbeatFingerprint=7) == "true", "this node does not know the subscriptions"
     assert beat(withoutSub=True, heartbeatFingerprint=7) == "true"
-    assert [command[0] for command in node.proposed] == ["put_group", "create_topic"]
+    assert [type(command) for command in node.proposed] == [PutGroup, CreateTopic]
     assert beat(heartbeatFingerprint=7) == "true"
     assert beat(heartbeatFingerprint=7) == "false"
     assert beat(heartbeatFingerprint=7, withoutSub=True, sub="ignored") == "false"

@@ -10,6 +10,8 @@ import pytest
 from cluster.remoting.connection.connection_memory import sizes
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.codes import ResponseCode
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup, Subscribe
 
 TOPICS, GROUPS, WIDE = 600, 200, 900
 SHARE = 300
@@ -31,9 +33,9 @@ def fill(node: Any) -> Any:
         node.create_topic(f"t{number:04}", 1, order=number < 3)
     node.create_topic("wide", WIDE)
     for number in range(GROUPS):
-        node.command("put_group", {"name": f"g{number:04}"}, True)
-    node.command("subscribe", "g0007", [["wide", "TAG", "*", 1]])
-    node.command("commit_offsets", [["g0009", node.state.topics["wide"].id, 5, 0]])
+        node.command(PutGroup({"name": f"g{number:04}"}, True))
+    node.command(Subscribe("g0007", [("wide", "TAG", "*", 1)]))
+    node.command(CommitOffsets([("g0009", node.state.topics["wide"].id, 5, 0)]))
     return node
 
 

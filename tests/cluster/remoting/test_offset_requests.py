@@ -10,13 +10,16 @@ import pytest
 from cluster.broker.groups.group_offsets import YOUNG_MS
 from cluster.replication.outcome import Outcome
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity, parse_identity, why_another
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
 
 
 @pytest.fixture
 def topic(node: Any) -> Any:
     """Topic T with 4 queues, queue 0 holding 3 messages, and group g."""
     node.create_topic("T")
-    node.command("put_group", {"name": "g"}, False)
+    node.command(PutGroup({"name": "g"}, False))
     for time_ms in (1_000_000, 1_000_010, 1_000_020):
         node.now_ms = time_ms
         node.store("T", b"m")
@@ -48,7 +51,7 @@ def test_query_table(node: Any, topic: Any) -> None:
     assert query(node, queue=99).answer.code == 22
     node.state.min_offset = lambda topic_id, queue_id: 1
     assert query(node).answer.code == 22, "the first message is gone"
-    node.command("commit_offsets", [["g", topic.id, 0, 2], ["g", topic.id, 1, 0]])
+    node.command(CommitOffsets([("g", topic.id, 0, 2), ("g", topic.id, 1, 0)]))
     assert found(node) == "2"
     assert found(node, queue=1) == "0"
     assert query(node, group="other").answer.code == 22
@@ -130,7 +133,7 @@ def test_a_topic_deleted_while_its_offset_is_under_way(node: Any, topic: Any) ->
     propose = node.propose
 
     def delete_first(run: Any, done: Any) -> None:
-        node.command("delete_topic", "T")
+        node.command(DeleteTopic("T"))
         propose(run, done)
 
     node.propose = delete_first
@@ -178,7 +181,7 @@ def test_a_topic_made_again_has_another_identity(node: Any, topic: Any) -> None:
         return {parse_identity(ext[IDENTITY_FIELD]) for ext in told}
 
     (first,) = identities()
-    node.command("delete_topic", "T")
+    node.command(DeleteTopic("T"))
     node.create_topic("T")
     (second,) = identities()
     assert second == first._replace(topic_id=first.topic_id + 1)
@@ -189,7 +192,7 @@ def test_a_topic_made_again_has_another_identity(node: Any, topic: Any) -> None:
 def test_an_offset_of_a_topic_that_is_gone_is_not_committed(node: Any, topic: Any, oneway: bool) -> None:
     counted = node.topic_identity("T")
     assert update(node, 2, **counted).answer.code == 0
-    node.command("delete_topic", "T")
+    node.command(DeleteTopic("T"))
     node.create_topic("T")
     again, proposed = node.topic_identity("T"), len(node.proposed)
     late = update(node, 3, oneway=oneway, **counted).answer

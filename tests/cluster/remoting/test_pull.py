@@ -11,6 +11,9 @@ from raftlog.errors import OutOfRangeError
 from raftlog.types import NOBODY, NodeId
 from raftmq.client.errors import is_switched_off
 from raftmq_wire.topic_identity import IDENTITY_FIELD, parse_identity
+from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
 
 
 @pytest.fixture
@@ -249,7 +252,7 @@ def test_refusals(node: Any, pull: Any) -> None:
     assert (refused.code, refused.remark) == (1, "The broker does not support consumer to filter message by SQL99")
     node.create_topic("W", perm=2)
     off = [pull(0, topic="W").answer]
-    node.command("put_group", {"name": "g", "consume_enable": False}, False)
+    node.command(PutGroup({"name": "g", "consume_enable": False}, False))
     off.append(pull(0).answer)
     for answer in off:
         assert (answer.code, is_switched_off(answer.code, answer.remark)) == (16, True), "our client waits"
@@ -257,7 +260,7 @@ def test_refusals(node: Any, pull: Any) -> None:
 
 def test_a_parked_pull_of_a_topic_that_may_not_be_read_any_more_gets_nothing(node: Any, pull: Any) -> None:
     parked = hold(pull, 0)
-    node.command("create_topic", {"name": "T", "read_queues": 4, "write_queues": 4, "perm": 2}, False)
+    node.command(CreateTopic({"name": "T", "read_queues": 4, "write_queues": 4, "perm": 2}, False))
     node.store("T", b"x")
     node.advance(0)
     assert (parked.answer.code, parked.answer.body) == (16, b"")
@@ -267,8 +270,8 @@ def test_without_own_subscription_the_groups_counts(node: Any, pull: Any) -> Non
     node.store("T", b"a", tag="x")
     wanted = node.store("T", b"b", tag="y")
     assert pull(0, sysFlag=0).answer.code == 24
-    node.command("put_group", {"name": "g"}, False)
-    node.command("subscribe", "g", [["T", "TAG", "y", 100]])
+    node.command(PutGroup({"name": "g"}, False))
+    node.command(Subscribe("g", [("T", "TAG", "y", 100)]))
     assert pull(0, sysFlag=0, subVersion=100).answer.body == wanted[0]
     assert pull(0, sysFlag=0, subVersion=101, language="GO").answer.code == 25
     heartbeat = (
@@ -297,8 +300,8 @@ def test_who_compares_tags_itself_need_not_wait_for_its_heartbeat(
     node: Any, pull: Any, language: str, version: int, fields: dict[str, Any], served: bool
 ) -> None:
     wanted = [*node.store("T", b"a", tag="x"), *node.store("T", b"b", tag="y")]
-    node.command("put_group", {"name": "g"}, False)
-    node.command("subscribe", "g", [["T", "TAG", "y", 100]])
+    node.command(PutGroup({"name": "g"}, False))
+    node.command(Subscribe("g", [("T", "TAG", "y", 100)]))
     ask = {"sysFlag": 0, "subVersion": 101, "language": language, "version": version, **fields}
     answer = pull(0, **ask).answer
     assert (answer.code, answer.body) == ((0, b"".join(wanted)) if served else (25, b""))
@@ -311,7 +314,7 @@ def test_the_offset_that_rides_along_is_committed_by_the_leader_only(node: Any, 
     topic_id = node.state.topics["T"].id
     pull(0, sysFlag=5, commitOffset=1)
     assert node.later == [], "no such group"
-    node.command("put_group", {"name": "g"}, False)
+    node.command(PutGroup({"name": "g"}, False))
     pull(0, sysFlag=4, commitOffset=1)
     pull(0, sysFlag=5, commitOffset=-1)
     assert node.later == []
@@ -324,7 +327,7 @@ def test_the_offset_that_rides_along_is_committed_by_the_leader_only(node: Any, 
 
 def test_an_offset_of_a_pull_that_was_held_elsewhere_is_not_committed(node: Any, pull: Any, connect: Any) -> None:
     """It was sent long ago: what the connection has committed since may be here already."""
-    node.command("put_group", {"name": "g"}, False)
+    node.command(PutGroup({"name": "g"}, False))
     forwarded = connect()
     forwarded.forwarded = True
     pull(0, sysFlag=5, commitOffset=1, connection=forwarded)
@@ -332,7 +335,7 @@ def test_an_offset_of_a_pull_that_was_held_elsewhere_is_not_committed(node: Any,
 
 
 def test_an_offset_of_a_pull_that_waited_for_its_topic_is_not_committed(node: Any, pull: Any) -> None:
-    node.command("put_group", {"name": "g"}, False)
+    node.command(PutGroup({"name": "g"}, False))
     node.leader = NOBODY
     waiting = pull(0, topic="U", sysFlag=5, commitOffset=1)
     node.create_topic("U")
@@ -434,7 +437,7 @@ def test_a_topic_deleted_under_the_read(node: Any, pull: Any) -> None:
     node.store("T", b"a")
 
     def delete_first(*_: int) -> Any:
-        node.command("delete_topic", "T")
+        node.command(DeleteTopic("T"))
         raise RuntimeError("rows are gone")
 
     node.state.fetch_packed = delete_first
@@ -443,7 +446,7 @@ def test_a_topic_deleted_under_the_read(node: Any, pull: Any) -> None:
 
 def test_a_deleted_topic_ends_its_long_polls(node: Any, pull: Any) -> None:
     held = hold(pull, 0)
-    node.command("delete_topic", "T")
+    node.command(DeleteTopic("T"))
     node.advance(5_100)
     assert held.answer.code == 17
 
@@ -453,7 +456,7 @@ def test_an_offset_of_a_topic_that_is_gone_is_not_read(node: Any, pull: Any) -> 
     node.store("T", *[b"old"] * 3)
     counted = node.topic_identity("T")
     assert pull(2, **counted).answer.code == 0
-    node.command("delete_topic", "T")
+    node.command(DeleteTopic("T"))
     node.create_topic("T")
     node.store("T", *[b"new"] * 5)
     for code in (11, 361):
@@ -472,7 +475,7 @@ def test_a_follower_waits_for_the_topic_in_which_an_offset_counts(node: Any, pul
     waiting = pull(0, **newer)
     node.advance(100)
     assert not waiting.replies
-    node.command("delete_topic", "T")
+    node.command(DeleteTopic("T"))
     node.create_topic("T")
     node.store("T", b"new")
     node.advance(100)

@@ -10,6 +10,7 @@ from cluster.broker.reads import message_lookup
 from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, decode_messages
 from statemachine import message_index
+from statemachine.removal_slices import DeleteTopic
 
 LONG_MAX = (1 << 63) - 1
 STORED, SHARE = 96, 100
@@ -102,7 +103,7 @@ def test_keys_of_another_topic_are_not_found(node: Any) -> None:
 def test_a_topic_made_anew_does_not_show_the_old_ones_messages(node: Any) -> None:
     node.create_topic("T")
     (old,) = node.store("T", b"old", keys="k")
-    node.command("delete_topic", "T")
+    node.command(DeleteTopic("T"))
     assert by_key(node, "k").code == 17
     node.create_topic("T")
     node.store("T", b"new", keys="k")

@@ -14,7 +14,7 @@ from cluster.replication.outcome import Outcome
 from cluster.runtime.environment import LOCK_TTL_MS
 from raftmq_wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import ResponseCode
-from statemachine.consuming.queue_locks import QUEUES_MAX
+from statemachine.consuming.queue_locks import QUEUES_MAX, LockQueues
 
 FRESH_MS = 50_000
 
@@ -64,7 +64,7 @@ def test_queues_are_named_as_the_client_named_them(ordered: Any) -> None:
 
 def test_what_is_held_for_long_and_what_others_hold_costs_no_entry(ordered: Any) -> None:
     lock(ordered, "a", 0)
-    assert [command[0] for command in ordered.proposed] == ["lock_queues"]
+    assert [type(command) for command in ordered.proposed] == [LockQueues]
     ordered.proposed.clear()
     ordered.advance(LOCK_TTL_MS - FRESH_MS - 1)
     assert lock(ordered, "a", 0) == [0]
@@ -72,7 +72,7 @@ def test_what_is_held_for_long_and_what_others_hold_costs_no_entry(ordered: Any)
     assert ordered.proposed == []
     ordered.advance(1)
     assert lock(ordered, "a", 0) == [0]
-    assert [command[0] for command in ordered.proposed] == ["lock_queues"]
+    assert [type(command) for command in ordered.proposed] == [LockQueues]
     ordered.advance(LOCK_TTL_MS - 1)
     assert lock(ordered, "b", 0) == [], "it was refreshed"
 

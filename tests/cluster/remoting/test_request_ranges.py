@@ -9,6 +9,7 @@ import pytest
 
 from cluster.runtime import request_limits
 from raftmq_wire.codec import CodecError, decode_header, ext_of
+from statemachine.consuming.groups import PutGroup
 
 BEYOND = (10**23, 10**30, -(10**23), 2**63)
 
@@ -100,7 +101,7 @@ def test_what_is_at_the_edge_is_taken(node: Any) -> None:
 @pytest.mark.parametrize("field", ["queueId", "commitOffset"])
 def test_numbers_in_headers(node: Any, field: str, value: str) -> None:
     node.create_topic("T")
-    node.command("put_group", {"name": "g"}, False)
+    node.command(PutGroup({"name": "g"}, False))
     ext = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "5", field: value}
     answer = node.ask(15, **ext).answer
     if not (field == "commitOffset" and value.startswith("-")):

@@ -12,7 +12,8 @@ import pytest
 
 from cluster.broker.groups.route_refresh import ASKS_MAX, CALLS_MS, FRESH_MS, PAUSE_MS
 from raftlog.types import NOBODY, NodeId
-from statemachine import commands
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.removal_slices import DeleteTopic
 
 RETRY = "%RETRY%g"
 
@@ -112,9 +113,9 @@ def test_a_group_with_messages_to_try_again_sees_the_brokers(node: Any, joined: 
     node.store(RETRY, b"failed", b"failed too")
     assert len(brokers(node, joined)) == 4
     topic_id = node.state.topics[RETRY].id
-    node.command(commands.COMMIT_OFFSETS, [["g", topic_id, 0, 1]])
+    node.command(CommitOffsets([("g", topic_id, 0, 1)]))
     assert len(brokers(node, joined)) == 4
-    node.command(commands.COMMIT_OFFSETS, [["g", topic_id, 0, 2]])
+    node.command(CommitOffsets([("g", topic_id, 0, 2)]))
     assert brokers(node, joined) == []
 
 
@@ -136,7 +137,7 @@ def test_who_may_not_have_the_queue_is_told_of_the_first_message_there(node: Any
 
 def test_messages_that_are_gone_are_not_waited_for(node: Any, joined: Any) -> None:
     node.store(RETRY, b"failed", b"failed too")
-    node.command(commands.COMMIT_OFFSETS, [["g", node.state.topics[RETRY].id, 0, 1]])
+    node.command(CommitOffsets([("g", node.state.topics[RETRY].id, 0, 1)]))
     node.state.min_offset = lambda topic_id, queue_id: 2
     assert brokers(node, joined) == []
 
@@ -182,7 +183,7 @@ def test_a_consumer_that_asks_as_java_does_never_sees_them(node: Any, joined: An
 
 def test_nothing_is_kept_of_a_closed_connection(node: Any, joined: Any) -> None:
     assert brokers(node, joined) == []
-    node.command(commands.DELETE_TOPIC, RETRY)
+    node.command(DeleteTopic(RETRY))
     node.create_topic(RETRY, queues=1)
     assert brokers(node, joined) == []
     joined.close()

@@ -13,7 +13,7 @@ import pytest
 from cluster.broker.pulls import filter_search
 from cluster.broker.reads import row_scan
 from raftlog.work import METER
-from statemachine import commands
+from statemachine.removal_slices import DeleteTopic
 
 SHARE = 2_000
 LONG = "a" * 29_900
@@ -197,7 +197,7 @@ def begun(node: Any, connection: Any) -> Any:
 
 def test_a_deleted_topic_ends_the_search(node: Any, connect: Callable[[], Any]) -> None:
     request = begun(node, connect())
-    node.command(commands.DELETE_TOPIC, "T")
+    node.command(DeleteTopic("T"))
     node.advance(1000)
     assert request.answer.code == 17
 
@@ -239,7 +239,7 @@ def test_what_was_trimmed_meanwhile_is_not_sent(node: Any, connect: Callable[[],
     request = begun(node, connection)
     connection.has_room = False
     node.advance(1000)
-    node.command(commands.DELETE_TOPIC, "T")
+    node.command(DeleteTopic("T"))
     connection.waiting.pop()()
     assert request.answer.code == 17
 

@@ -12,7 +12,8 @@ from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import SharedAnswer
 from raftlog.types import NodeId
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_frame
-from statemachine import commands
+from statemachine.consuming.consumer_offsets import ResetOffsets
+from statemachine.consuming.groups import PutGroup
 
 SHARE = 1_000
 
@@ -97,13 +98,13 @@ def test_pulls_that_want_something_else_get_it(
 
 def test_a_group_that_was_reset_is_told_so(node: Any, connect: Callable[[], Any]) -> None:
     for group in ("g", "h"):
-        node.command(commands.PUT_GROUP, {"name": group}, True)
+        node.command(PutGroup({"name": group}, True))
     node.store("T", b"m")
     requests = [
         (hold(node, connect(), queueOffset=1), hold(node, connect(), consumerGroup="h", queueOffset=1))
         for _ in range(10)
     ]
-    node.command(commands.RESET_OFFSETS, "h", node.now_ms, [[node.state.topics["T"].id, 0, 0]])
+    node.command(ResetOffsets("h", node.now_ms, [(node.state.topics["T"].id, 0, 0)]))
     node.store("T", b"n")
     node.advance(10)
     assert [(plain.answer.code, reset.answer.code) for plain, reset in requests] == [(0, 21)] * 10

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.replication.outcome import Outcome
+from statemachine.consuming.consumer_offsets import CommitOffsets
 
 
 def put(node: Any, topic: str = "T", **fields: Any) -> Any:
@@ -143,6 +144,6 @@ def test_deleting_offsets_with_the_group(node: Any) -> None:
     put(node)
     node.ask(200, b'{"groupName":"g"}')
     topic_id = node.state.topics["T"].id
-    node.command("commit_offsets", [["g", topic_id, 0, 5]])
+    node.command(CommitOffsets([("g", topic_id, 0, 5)]))
     node.ask(207, groupName="g", cleanOffset="true")
     assert node.state.offset("g", topic_id, 0) is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog.types import NodeId
-from statemachine import commands
+from statemachine.removal_slices import DeleteTopic
 
 SHARE = 1_000
 
@@ -164,7 +164,7 @@ def test_a_topic_that_is_deleted_during_a_wake(node: Any, connect: Callable[[], 
     requests = [hold(node, connect()) for _ in range(300)]
     node.store("T", b"m")
     node.next_turn()
-    node.command(commands.DELETE_TOPIC, "T")
+    node.command(DeleteTopic("T"))
     node.advance(10)
     assert set(codes(requests)) == {0, 17}
     assert is_empty(node)

@@ -13,6 +13,7 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands
 from statemachine.broker_state import BrokerState
+from statemachine.topics import CreateTopic
 from tests.support.wait_until import until
 
 
@@ -89,7 +90,7 @@ async def test_a_drain_takes_no_more_than_its_share_of_what_has_gathered() -> No
 
 
 def test_an_entry_of_many_commands_goes_to_the_lane() -> None:
-    run = [["create_topic", {"name": f"topic-{number}"}, True] for number in range(2000)]
+    run = [CreateTopic({"name": f"topic-{number}"}, True) for number in range(2000)]
     tail = EMPTY_TAIL
     entry = make_entry(
         tail,

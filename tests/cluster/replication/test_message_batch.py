@@ -29,6 +29,10 @@ from cluster.replication.message_head import (
 )
 from raftmq_wire import message_format
 from statemachine import commands, payload
+from statemachine.command_table import unpack
+from statemachine.dedup import EndSessions
+from statemachine.delivery.half_messages import EndHalves
+from statemachine.delivery.timers import DeliverTimers
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import MESSAGES_AT, SESSION_ROW, RowKind
 
@@ -218,21 +222,21 @@ def test_a_run_of_scheduled_messages_has_at_most_256() -> None:
 
 def test_copies_bring_the_commands_that_take_effect_with_them() -> None:
     slot = slot_of(dedup="strict")
-    first = send(slot, kind=RowKind.DELIVERED, effect=("deliver", [1, 2]), unique_key="a", prepared_position=77)
-    second = send(slot, kind=RowKind.COMMITTED, effect=("end_half", 5))
-    third = send(slot, kind=RowKind.DELIVERED, effect=("deliver", [3, 4]))
+    first = send(slot, kind=RowKind.DELIVERED, effect=(DeliverTimers, (1, 2)), unique_key="a", prepared_position=77)
+    second = send(slot, kind=RowKind.COMMITTED, effect=(EndHalves, 5))
+    third = send(slot, kind=RowKind.DELIVERED, effect=(DeliverTimers, (3, 4)))
     built = build(
         [first, second, third],
         entry_position=0,
         store_ms=5,
         store_host=HOST,
-        effects=commands.pack([["end_sessions", []]]),
+        effects=commands.pack([EndSessions([])]),
     )
     content = payload.decode(built.payload)
-    assert commands.unpack(content.effects) == [
-        ["end_sessions", []],
-        ["deliver", [[1, 2], [3, 4]]],
-        ["end_half", [5]],
+    assert unpack(content.effects) == [
+        EndSessions([]),
+        DeliverTimers([(1, 2), (3, 4)]),
+        EndHalves([5]),
     ]
     assert not content.unique, "a copy takes no part in dedup"
     stored = list(message_format.decode_messages(built.payload[40 : 40 + content.messages_len]))

@@ -11,6 +11,7 @@ import pytest
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import Done, Outcome, ProposeResult
 from statemachine.commands import Command
+from statemachine.consuming.consumer_offsets import CommitOffsets
 
 
 class Leader:
@@ -46,7 +47,7 @@ def leader() -> Leader:
 def test_undecided_while_it_leads_on_is_waited_for(leader: Leader) -> None:
     """There was no majority for longer than the deadline; the entry is applied a moment after it is back."""
     leader.settle()
-    assert [commands for commands, _ in leader.asked] == [[["commit_offsets", [["g", 1, 0, 7]]]]]
+    assert [commands for commands, _ in leader.asked] == [[CommitOffsets([("g", 1, 0, 7)])]]
     leader.order.carried(6)
     for _ in range(3):
         leader.end(Outcome.UNKNOWN)

@@ -21,9 +21,8 @@ from cluster.retention.pinned_messages import (
 )
 from cluster.runtime.alarms import Alarms
 from raftlog.errors import OutOfRangeError
-from statemachine.commands import DROP_TIMERS, END_HALVES
-from statemachine.delivery.half_messages import HalfMessage
-from statemachine.delivery.timers import TimerRow
+from statemachine.delivery.half_messages import EndHalves, HalfMessage
+from statemachine.delivery.timers import DropTimers, TimerRow
 from statemachine.payload import ITEM, RowKind
 
 ALL = 1 << 62
@@ -97,7 +96,7 @@ def test_rows_come_in_the_order_in_which_they_lie_with_what_ends_them() -> None:
         (RowKind.CARRIED_HALF, 900, 4, 3),
         (RowKind.CARRIED_TIMERS, 2000, 1, 0),
     ]
-    assert [row.drop for row in found] == [[END_HALVES, [900]], [DROP_TIMERS, [[50, 2000]]]]
+    assert [row.drop for row in found] == [EndHalves([900]), DropTimers([(50, 2000)])]
     assert [row.messages for row in found] == [(log.stored[1500],), (log.stored[2000],)]
 
 

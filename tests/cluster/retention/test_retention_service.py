@@ -30,6 +30,10 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
 from statemachine.trim import CUT, SLICE, WHOLE, RemoveRows, Slice, Trim, decode, encode
 from tests.support.contexts import context_of, run_of
 from tests.support.lanes_in_line import InLine
@@ -79,7 +83,7 @@ class Node:
         self.rules = RetentionSection(**given)
         self.open()
         self.storage.directory.hard_state_store.save(HardState(1, NodeId(1), 0))
-        self.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": "t", "read_queues": 1}, False]]))
+        self.add(EntryType.COMMAND, commands.pack([CreateTopic({"name": "t", "read_queues": 1}, False)]))
 
     def open(self) -> None:
         config = Config(
@@ -209,7 +213,7 @@ async def test_topics_with_a_time_of_their_own_take_turns(
     monkeypatch.setattr(policy, "LOOKS_MAX", 1)
     node = make(ms=10**9)
     own = {"read_queues": 1, "write_queues": 1, "attributes": {"retention.ms": "1000"}}
-    node.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": name} | own, False] for name in "tu"]))
+    node.add(EntryType.COMMAND, commands.pack([CreateTopic({"name": name} | own, False) for name in "tu"]))
     topics = node.storage.state.topics
     node.store(3, topics["u"].id)
     for _ in range(40):
@@ -309,7 +313,7 @@ async def test_a_leader_goes_on_with_a_removal_that_it_finds(make: Callable[...,
     node.store(300)
     state = node.storage.state
     name = next(iter(state.topics))
-    run: list[commands.Command] = [[commands.DELETE_TOPIC, name]]
+    run: list[commands.Command] = [DeleteTopic(name)]
     node.core.propose(EntryType.COMMAND, commands.pack(run), 0)
     node.pass_ms(300)
     assert state.removing == 1, "who does not lead leaves it alone"
@@ -426,7 +430,7 @@ async def test_what_a_group_has_not_read_is_protected_or_told(make: Callable[...
         node = make(protect_unconsumed=protect)
         node.add(
             EntryType.COMMAND,
-            commands.pack([["put_group", {"name": "g"}, True], ["commit_offsets", [["g", 1, 0, 100]]]]),
+            commands.pack([PutGroup({"name": "g"}, True), CommitOffsets([("g", 1, 0, 100)])]),
         )
         trimmed(node)
         node.pass_ms(400)

@@ -18,7 +18,10 @@ from raftlog.types import EMPTY_TAIL, EntryType
 from raftlog.work import METER
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
-from statemachine.topics import TopicConfig
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic, TopicConfig
 
 HOUR = 3_600_000
 
@@ -39,7 +42,7 @@ class Leader:
             }
             for name in sorted({"a", "b", "c", *retention})
         ]
-        made = self.run(*[["create_topic", config, False] for config in configs])
+        made = self.run(*[CreateTopic(config, False) for config in configs])
         self.ids = {topic.name: topic.id for topic in self.state.topics.values()}
         assert all(result.ok for result in made), made
 
@@ -56,7 +59,7 @@ class Leader:
         return at
 
     def commit(self, group: str, topic: str, offset: int) -> None:
-        self.run(["put_group", {"name": group}, True], ["commit_offsets", [[group, self.ids[topic], 0, offset]]])
+        self.run(PutGroup({"name": group}, True), CommitOffsets([(group, self.ids[topic], 0, offset)]))
 
     def _add(self, kind: int, data: bytes, now_ms: int) -> Sequence[commands.CommandResult]:
         entry = make_entry(
@@ -69,7 +72,7 @@ class Leader:
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "٣", "9" * 16])
 def test_a_topic_keeps_messages_for_a_whole_number_of_milliseconds(text: str) -> None:
     leader = Leader()
-    (result,) = leader.run(["create_topic", {"name": "d", "attributes": {"retention.ms": text}}, False])
+    (result,) = leader.run(CreateTopic({"name": "d", "attributes": {"retention.ms": text}}, False))
     assert (result.ok, result.code) == (False, "invalid")
     assert "whole number of milliseconds" in result.value
     assert TopicConfig(9, "old", attributes={"retention.ms": text}).retention_ms is None, "of a row from before"
@@ -103,7 +106,7 @@ def test_queues_that_a_topic_has_no_more_are_kept_as_long_as_its_others() -> Non
     leader = Leader(a=str(100 * HOUR), c=str(HOUR))
     for queues in (2, 1):
         sizes = {"read_queues": queues, "write_queues": queues}
-        assert all(each.ok for each in leader.run(*[["create_topic", {"name": name, **sizes}, False] for name in "ac"]))
+        assert all(each.ok for each in leader.run(*[CreateTopic({"name": name, **sizes}, False) for name in "ac"]))
         if queues == 2:
             leader.store("c", 1 * HOUR, queue_id=1)
             held = leader.store("a", 10 * HOUR, queue_id=1)
@@ -127,7 +130,7 @@ def test_while_a_topic_holds_the_first_segment_no_other_topic_is_asked() -> None
         return METER.units - before
 
     assert look() > 20 * look()
-    leader.run(["delete_topic", names[1]])
+    leader.run(DeleteTopic(names[1]))
     assert look() > 20 * look(), "another one is remembered"
 
 
@@ -153,7 +156,7 @@ def test_a_look_names_so_many_queues_and_the_next_one_the_others(monkeypatch: py
     monkeypatch.setattr(policy, "PAGE_TOPICS", 2)
     leader = Leader(**dict.fromkeys("abcde", str(HOUR)), f="0")
     many = {"name": "d", "read_queues": 7, "write_queues": 7, "attributes": {"retention.ms": str(HOUR)}}
-    leader.run(["create_topic", many, False])
+    leader.run(CreateTopic(many, False))
     for name in "abcdef":
         leader.store(name, 1 * HOUR)
     found: list[int] = []
@@ -164,7 +167,7 @@ def test_a_look_names_so_many_queues_and_the_next_one_the_others(monkeypatch: py
         at, looks = seen.at, looks + 1
         assert looks <= 6, "eleven queues, two for each look"
     assert found == [leader.ids[name] for name in "abcde"]
-    leader.run(["delete_topic", "c"])
+    leader.run(DeleteTopic("c"))
     rest = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, Place("c", 1))
     assert rest == ([(leader.ids["d"], 0, 1)], Place("d", 2)), "the topic of the place is gone"
 
@@ -176,7 +179,7 @@ def test_groups_that_are_behind() -> None:
     leader.store("b", 3 * HOUR, 2)
     for group, topic, offset in (("slow", "a", 4), ("done", "a", 8), ("slow", "b", 2), ("off", "a", 99)):
         leader.commit(group, topic, offset)
-    leader.run(["put_group", {"name": "silent"}, True])
+    leader.run(PutGroup({"name": "silent"}, True))
     rows = unconsumed_messages.behind(leader.state)
     assert rows == [Behind("slow", "a", leader.ids["a"], 0, 4, 8, at, 2 * HOUR)]
     assert unconsumed_messages.floor(rows) == Floor(at, "group slow has not consumed a queue 0 offset 4")

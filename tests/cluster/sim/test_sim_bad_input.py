@@ -15,7 +15,7 @@ import pytest
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.message_format import decode_message_id
 from statemachine.broker_state import BrokerState
-from statemachine.commands import PUT_GROUP
+from statemachine.consuming.groups import PutGroup
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 MAX_DELAY_MS = 259_200_000
@@ -121,7 +121,7 @@ class Cluster:
     def __init__(self, sim: SimCluster) -> None:
         self.sim = sim
         sim.create_topic("T")
-        results = sim.propose(sim.leader(), [PUT_GROUP, {"name": "g"}, False])
+        results = sim.propose(sim.leader(), PutGroup({"name": "g"}, False))
         sim.loop.run_until(lambda: results, 10, "the group")
         path = sim.leader().connect()
         path.ask(send_frame(1, "T", b"m", key="KEY", queue_id=0))

@@ -14,7 +14,8 @@ from cluster.broker.sends.redelivery import REPEATED_MS
 from cluster.retention.pinned_messages import Slice
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.message_format import Message, decode_message, decode_message_id
-from statemachine import commands
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame
 from tests.support.transactions import COMMIT, ROLLBACK, Half, Producer
 
@@ -193,7 +194,7 @@ def test_a_timer_of_a_deleted_topic_is_dropped_before_it_is_due(sim: SimCluster)
     path.ask(send_frame(1, "U", b"m", properties=delay(900_000)))
     sim.loop.run_until(lambda: path.replies, 20, "an answer")
     position = sim.leader().state.lowest_pinned_position()
-    results = sim.propose(sim.leader(), [commands.DELETE_TOPIC, "U"])
+    results = sim.propose(sim.leader(), DeleteTopic("U"))
     sim.loop.run_until(lambda: results, 10, "the deletion")
     assert position is not None
     trimmed_beyond(sim, position)
@@ -380,7 +381,7 @@ def test_a_check_names_the_old_position(sim_of: Callable[..., SimCluster]) -> No
 
 
 def test_a_report_of_a_failure_is_recognised_while_its_carried_copy_waits(sim: SimCluster) -> None:
-    results = sim.propose(sim.leader(), [commands.PUT_GROUP, {"name": "G"}, True])
+    results = sim.propose(sim.leader(), PutGroup({"name": "G"}, True))
     sim.loop.run_until(lambda: results, 10, "the group")
     failed, _ = send(sim, b"failed")
     assert report(sim, sim.leader(), failed) == 0

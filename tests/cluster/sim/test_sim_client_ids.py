@@ -14,7 +14,9 @@ from cluster.broker.groups.queue_locks import Standing
 from cluster.remoting.forward.requesting_clients import CLIENTS, STANDING
 from cluster.replication.outcome import ProposeResult
 from raftmq_wire.codes import RequestCode
-from statemachine.commands import FINALIZE, LOCK_QUEUES_OF, OWNERS_LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.commands import OWNERS_LEVEL
+from statemachine.consuming.queue_locks import LockQueuesOf
 from tests.support.sim_cluster import SimCluster, SimNode
 from tests.support.sim_users import ask_admin, settle, with_key
 from tests.support.users_clients import ANN, BOB, EVE, UsersClient, id_of, with_users
@@ -216,7 +218,7 @@ def test_a_lock_from_below_the_level_belongs_to_the_first_user_of_its_client_id(
     topic = sim.leader().state.topics["T"].id
     assert sim.leader().state.locks_of_group("g")[topic, 0].user == 0
     assert bob.lock("g", 0) == [0], "as before"
-    sim.propose(sim.leader(), [FINALIZE, OWNERS_LEVEL])
+    sim.propose(sim.leader(), Finalize(OWNERS_LEVEL))
     sim.loop.run_until(lambda: all(node.state.level == OWNERS_LEVEL for node in sim.running), 10)
     sim.loop.run_for(15)  # a fresh lock is not asked for again
     assert ann.lock("g", 0) == [0]
@@ -290,6 +292,6 @@ def test_a_client_does_not_say_its_own_standing(sim: SimCluster, at: int, standi
 def test_a_command_of_the_level_is_refused_below_it(sim: SimCluster) -> None:
     with_users(sim, "", OWNERS_LEVEL - 1)
     results: list[ProposeResult] = []
-    leader, command = sim.leader(), [LOCK_QUEUES_OF, 1, "g", "c", 1, 2, [[1, 0]]]
+    leader, command = sim.leader(), LockQueuesOf(1, "g", "c", 1, 2, [(1, 0)])
     leader.run(lambda: leader.running.services.propose([command], results.append))
     assert f"level {OWNERS_LEVEL}" in results[0].remark

@@ -18,21 +18,21 @@ from raftlog.errors import CorruptLogError
 from raftlog.format_versions import BASELINE
 from raftlog.storage.files.fs import read_file, write_file
 from raftmq_wire.errors import LocalError
+from statemachine.access.access_commands import Origin, SetAuthKey
+from statemachine.cluster_level import Finalize
 from statemachine.commands import (
     ACCESS_LEVEL,
     CHANGES_LEVEL,
-    CREATE_TOPIC,
-    FINALIZE,
     LEVEL,
-    SET_AUTH_KEY,
-    SET_CONFIG,
     Command,
 )
 from statemachine.rows.kv import KVError
+from statemachine.settings import SetConfig
+from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 SEED = 1
-NEEDS_11: Command = [SET_AUTH_KEY, [0, "", ""], "key"]
+NEEDS_11: Command = SetAuthKey(Origin(0, "", ""), "key")
 A_WEEK_S = 7 * 86_400
 
 
@@ -47,7 +47,7 @@ def propose(sim: SimCluster, *run: Command) -> ProposeResult:
 def made_topic(sim: SimCluster, name: str) -> list[Any]:
     """A topic that somebody has just made, as each node has it."""
     results: list[ProposeResult] = []
-    run: list[Command] = [[CREATE_TOPIC, {"name": name}, False]]
+    run: list[Command] = [CreateTopic({"name": name}, False)]
     leader = sim.leader()
     leader.run(lambda: leader.running.services.propose(run, results.append, author="ann"))
     sim.loop.run_until(lambda: results, 20, "an answer")
@@ -88,7 +88,7 @@ def test_a_command_above_the_level_is_refused_and_says_what_to_type(sim_of: Call
     assert refused.outcome is Outcome.FAIL
     assert refused.remark == "set_auth_key needs level 11, and the cluster has level 10: raftmq upgrade finalize"
     assert levels(sim) == [BASELINE] * 3
-    assert propose(sim, [FINALIZE, ACCESS_LEVEL]).outcome is Outcome.OK
+    assert propose(sim, Finalize(ACCESS_LEVEL)).outcome is Outcome.OK
     assert levels(sim) == [ACCESS_LEVEL] * 3
     assert propose(sim, NEEDS_11).outcome is Outcome.OK
 
@@ -110,7 +110,7 @@ def test_a_node_that_does_not_know_the_level_is_refused_and_says_so(sim_of: Call
     old = sim.followers()[0]
     old.kill(power=False)
     old.level = BASELINE
-    assert propose(sim, [FINALIZE, ACCESS_LEVEL]).outcome is Outcome.OK
+    assert propose(sim, Finalize(ACCESS_LEVEL)).outcome is Outcome.OK
     old.start()
     sim.loop.run_until(lambda: old.is_started and old.running.alarms.raised("level_too_low"), 30, "an alarm")
     (alarm,) = [each for each in old.running.alarms.all() if each.key == "level_too_low"]
@@ -124,7 +124,7 @@ def test_a_node_that_does_not_know_the_level_is_refused_and_says_so(sim_of: Call
 def test_a_directory_above_the_level_is_not_opened(sim_of: Callable[..., Any]) -> None:
     sim = sim_of()
     old = sim.followers()[0]
-    assert propose(sim, [FINALIZE, ACCESS_LEVEL]).outcome is Outcome.OK
+    assert propose(sim, Finalize(ACCESS_LEVEL)).outcome is Outcome.OK
     sim.settle()
     old.kill(power=False)
     old.level = BASELINE
@@ -153,7 +153,7 @@ def test_a_connection_that_is_open_ends_with_the_entry(sim_of: Callable[..., Any
 def test_the_author_of_a_change_is_in_the_log_from_its_level_on(sim_of: Callable[..., Any]) -> None:
     sim = sim_of()
     assert {topic.changed_by for topic in made_topic(sim, "short")} == {""}
-    assert propose(sim, [FINALIZE, CHANGES_LEVEL]).outcome is Outcome.OK
+    assert propose(sim, Finalize(CHANGES_LEVEL)).outcome is Outcome.OK
     assert {topic.changed_by for topic in made_topic(sim, "long")} == {"ann"}
     assert all(topic.created_ms for topic in made_topic(sim, "long"))
 
@@ -194,7 +194,7 @@ def test_the_leader_finalizes_by_itself_once_all_have_announced_the_level_for_th
 ) -> None:
     sim = sim_of()
     values = {"upgrade.finalize_after_ms": 10_000}
-    assert propose(sim, [SET_CONFIG, 0, 0, "ann", "a test", values]).outcome is Outcome.OK
+    assert propose(sim, SetConfig(0, 0, "ann", "a test", values)).outcome is Outcome.OK
     sim.loop.run_for(8.0)
     follower = sim.followers()[0]
     restart(sim, follower, LEVEL - 1)
@@ -236,7 +236,7 @@ def test_an_upgrade_that_stops_half_way_for_a_week_is_found_and_both_ways_stay_o
 ) -> None:
     """One node of three runs the newer version. The clocks of all go on by a day, and by the rest of the week."""
     sim = sim_of()
-    assert propose(sim, [FINALIZE, LEVEL - 1]).outcome is Outcome.OK
+    assert propose(sim, Finalize(LEVEL - 1)).outcome is Outcome.OK
     (newer, *older) = sim.running
     for node in older:
         restart(sim, node, LEVEL - 1)
@@ -258,7 +258,7 @@ def test_an_upgrade_that_stops_half_way_for_a_week_is_found_and_both_ways_stay_o
     for node in sim.running:  # and forward to the end
         restart(sim, node, LEVEL)
         works(sim)
-    assert propose(sim, [FINALIZE, sim.leader().running.levels.require()]).outcome is Outcome.OK
+    assert propose(sim, Finalize(sim.leader().running.levels.require())).outcome is Outcome.OK
     assert levels(sim) == [LEVEL] * 3
     works(sim)
 

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from statemachine.commands import SET_CONFIG, SET_MAINTENANCE
-from statemachine.settings import Settings
+from statemachine.settings import SetConfig, SetMaintenance, Settings
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 SEED = 19
@@ -26,7 +25,7 @@ def change(sim: SimCluster, **values: Any) -> None:
     """Changes values as the leader would, once it has checked them; waits until every running node has them."""
     leader, keys = sim.leader(), {key.replace("__", "."): value for key, value in values.items()}
     version = settings(leader).version
-    results = sim.propose(leader, [SET_CONFIG, version, leader.raw.log_time_ms(), "test", "", keys])
+    results = sim.propose(leader, SetConfig(version, leader.raw.log_time_ms(), "test", "", keys))
     sim.loop.run_until(lambda: results, 10, "the change is decided")
     assert results[0].results[-1].ok, results
     sim.loop.run_until(lambda: all(settings(node).version > version for node in sim.running), 10, "it is everywhere")
@@ -80,7 +79,7 @@ def test_a_start_takes_it_from_the_rows_and_not_from_the_file(sim_of: Callable[.
 def maintain(sim: SimCluster, node: SimNode, reason: str | None) -> None:
     """Changes a node's maintenance as the leader would; waits until every running node knows."""
     leader = sim.leader()
-    results = sim.propose(leader, [SET_MAINTENANCE, int(node.node_id), 1, "test", reason])
+    results = sim.propose(leader, SetMaintenance(int(node.node_id), 1, "test", reason))
     wanted = reason is not None
     sim.loop.run_until(
         lambda: bool(results) and all((node.node_id in settings(each).maintenance) == wanted for each in sim.running),

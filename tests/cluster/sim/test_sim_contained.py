@@ -14,20 +14,25 @@ from raftlog.errors import InvariantViolationError
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.kernel import TWINS
 from statemachine import commands
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command, join, pack, pack_bare
+from statemachine.commands import Command, join, pack, pack_bare
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.removal_slices import Expire
+from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
-DEEP: list[Any] = []
+DEEP: Any = []
 for _ in range(2000):
     DEEP = [DEEP]
+NO_FORM: Any = [{1}]
 KILLERS: dict[str, Command] = {
-    "beyond 64 bits": [PUT_GROUP, {"name": "g", "retry_max_times": 10**30}, False],
-    "beyond 64 bits, negative": [COMMIT_OFFSETS, [["g", 1, 0, -(10**23)]]],
-    "not Unicode": [PUT_GROUP, {"name": "g\ud800"}, True],
-    "no form of msgpack": [SUBSCRIBE, "g", [{1}]],
-    "too deep": [SUBSCRIBE, "g", DEEP],
-    "too large": [SUBSCRIBE, "g", [["t", "TAG", "x" * (pending_requests.COMMANDS_BYTES_MAX + 1), 1]]],
-    "a barrier raised for nothing": [CREATE_TOPIC, {"name": "T", "read_queues": 1 << 70}, False],
+    "beyond 64 bits": PutGroup({"name": "g", "retry_max_times": 10**30}, False),
+    "beyond 64 bits, negative": CommitOffsets([("g", 1, 0, -(10**23))]),
+    "not Unicode": PutGroup({"name": "g\ud800"}, True),
+    "no form of msgpack": Subscribe("g", NO_FORM),
+    "too deep": Subscribe("g", DEEP),
+    "too large": Subscribe("g", [("t", "TAG", "x" * (pending_requests.COMMANDS_BYTES_MAX + 1), 1)]),
+    "a barrier raised for nothing": CreateTopic({"name": "T", "read_queues": 1 << 70}, False),
 }
 NEW_TOPIC = {"topic": "T2", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
 POISON = b"poison"
@@ -46,7 +51,7 @@ def test_commands_that_no_entry_can_hold(sim: SimCluster, name: str) -> None:
     before = leader.raw.term, leader.raw.last_index
     refused = sim.propose(leader, KILLERS[name])
     assert [(result.outcome, result.unacceptable) for result in refused] == [(Outcome.FAIL, True)], "told at once"
-    beside = sim.propose(leader, [PUT_GROUP, {"name": "h"}, False])
+    beside = sim.propose(leader, PutGroup({"name": "h"}, False))
     path = leader.connect()
     path.ask(send_frame(1, "T", b"a"))
     sim.loop.run_until(lambda: beside and path.replies, 5)
@@ -66,7 +71,7 @@ def test_commands_are_encoded_once_when_they_are_asked_for(sim: SimCluster, monk
 
     monkeypatch.setattr(pending_requests, "pack_bare", counted)
     monkeypatch.setattr(commands, "pack", lambda run: packed.append(-len(run)) or pack(run))
-    results = [sim.propose(leader, *[[PUT_GROUP, {"name": f"g{at}-{n}"}, False] for n in range(20)]) for at in range(9)]
+    results = [sim.propose(leader, *[PutGroup({"name": f"g{at}-{n}"}, False) for n in range(20)]) for at in range(9)]
     assert sorted(packed) == [-20] * 9 + [20] * 9
     sim.loop.run_until(lambda: all(results), 5)
     assert sorted(packed) == [-20] * 9 + [20] * 9
@@ -75,7 +80,7 @@ def test_commands_are_encoded_once_when_they_are_asked_for(sim: SimCluster, monk
 
 @pytest.mark.parametrize("counts", [(), (0,), (1, 2), (15,), (16,), (7, 9), (65_535,), (65_536,), (40_000, 40_000)])
 def test_parts_that_are_joined_are_what_packing_all_gives(counts: tuple[int, ...]) -> None:
-    runs = [[["expire", at] for at in range(count)] for count in counts]
+    runs = [[Expire(at) for at in range(count)] for count in counts]
     together = [command for run in runs for command in run]
     assert join(len(together), [pack_bare(run) for run in runs]) == pack(together)
 

@@ -11,8 +11,11 @@ from cluster.remoting.forward.forwarded_path import ForwardedPath
 from raftlog.types import Entry
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import RequestCode
-from statemachine import commands
-from statemachine.commands import FINALIZE, OWNERS_LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.command_table import in_entry
+from statemachine.commands import OWNERS_LEVEL
+from statemachine.consuming.consumer_offsets import ResetOffsets
+from statemachine.consuming.groups import PutGroup
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 FLOOD = 60
@@ -24,8 +27,8 @@ def sim() -> Iterator[SimCluster]:
     with SimCluster(29) as made:
         made.create_topic("T")
         made.create_topic("wide", queues=QUEUES)
-        made.propose(made.leader(), ["put_group", {"name": "g"}, True])
-        made.propose(made.leader(), [FINALIZE, OWNERS_LEVEL])
+        made.propose(made.leader(), PutGroup({"name": "g"}, True))
+        made.propose(made.leader(), Finalize(OWNERS_LEVEL))
         made.loop.run_until(lambda: all(node.state.level == OWNERS_LEVEL for node in made.running), 10, "the level")
         yield made
 
@@ -57,7 +60,7 @@ def test_no_entry_has_the_rows_of_two_resets(sim: SimCluster, leads: bool) -> No
     sim.loop.run_until(lambda: len(path.replies) == FLOOD and other.replies.get(1), 60, "answers")
     assert {codes(path, opaque)[0] for opaque in range(1, FLOOD + 1)} == {0}
     rows = [
-        len([command for command in commands.in_entry(entry.type, entry.payload) if command[0] == "reset_offsets"])
+        len([command for command in in_entry(entry.type, entry.payload) if isinstance(command, ResetOffsets)])
         for entry in entries
     ]
     assert max(rows) == 1

@@ -12,7 +12,7 @@ from raftmq_wire.codec import decode_header, encode_frame, ext_of
 from raftmq_wire.codes import NOT_HIDING_FIELD, STORED_QUEUES_FIELD
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_messages
-from statemachine.commands import PUT_GROUP
+from statemachine.consuming.groups import PutGroup
 from tests.support.sim_cluster import SimCluster, send_frame
 
 SEED = 24
@@ -26,7 +26,7 @@ def ask(sim_of: Any) -> Ask:
     three messages with the key `k`, of which the group has consumed one."""
     sim: SimCluster = sim_of()
     sim.create_topic(TOPIC, queues=2)
-    made = sim.propose(sim.leader(), [PUT_GROUP, {"name": GROUP}, False])
+    made = sim.propose(sim.leader(), PutGroup({"name": GROUP}, False))
     sim.loop.run_until(lambda: made, 5)
     path = sim.leader().connect()
 

@@ -12,7 +12,8 @@ import pytest
 from cluster.broker.access.secrets import USERS_PER_STEP
 from cluster.broker.refusal import Refused
 from cluster.peer.keyring import key_id
-from statemachine.commands import FINALIZE, ROTATION_LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.commands import ROTATION_LEVEL
 from tests.cluster.sim.test_sim_users import parked
 from tests.support.sim_cluster import SimCluster
 from tests.support.sim_users import OPERATOR, SHOP, answer, ask_admin, begin, send, settle
@@ -48,7 +49,7 @@ def rotated(tmp_path: Path) -> Iterator[Rotated]:
     with SimCluster(11, **overrides) as sim:
         sim.create_topic("T")
         begin(sim)
-        sim.propose(sim.leader(), [FINALIZE, ROTATION_LEVEL])
+        sim.propose(sim.leader(), Finalize(ROTATION_LEVEL))
         for number in range(USERS):
             name = f"user-{number}"
             assert ask_admin(sim, "create", name, f"secret-of-{name}", is_super=False, enabled=True) is None

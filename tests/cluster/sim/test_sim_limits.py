@@ -10,6 +10,7 @@ import pytest
 
 from cluster.config.config import Config, dump
 from cluster.config.loading import load
+from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 PROFILES = {"rocketmq": (127, 4 << 20), "report-003": (256, 65_535)}
@@ -59,6 +60,6 @@ def test_a_profile_survives_being_written_and_read(tmp_path: Path) -> None:
 def test_c5_names_that_no_leader_may_allow_make_no_topic() -> None:
     """The state machine's own limit, the same on every node whatever its configuration."""
     with SimCluster(6, **cast(Any, {"limits.profile": "report-003"})) as sim:
-        results = sim.propose(sim.leader(), ["create_topic", {"name": "t" * 257}, True])
+        results = sim.propose(sim.leader(), CreateTopic({"name": "t" * 257}, True))
         sim.loop.run_until(lambda: results, 10)
         assert (results[0].results[0].ok, results[0].results[0].code) == (False, "invalid")

@@ -10,6 +10,9 @@ import pytest
 
 from cluster.replication.outcome import Outcome
 from statemachine.commands import Command
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster
 
 PER_ENTRY = 200
@@ -64,19 +67,19 @@ def test_f8_topics_with_attributes_and_deletes_survive_failover_and_restart(coun
     rng = random.Random(seed)
     with SimCluster(seed, segment_size=1 << 23) as sim:
         model = {name: topic(rng, name) for name in (f"topic-{n}" for n in range(count))}
-        propose_all(sim, [["create_topic", dict(config), False] for config in model.values()])
+        propose_all(sim, [CreateTopic(dict(config), False) for config in model.values()])
         first = sim.leader()
         first.kill(power=True)
         sim.leader(besides=first)
         gone = rng.sample(sorted(model), count // 3)
-        propose_all(sim, [["delete_topic", name] for name in gone])
+        propose_all(sim, [DeleteTopic(name) for name in gone])
         for name in gone:
             del model[name]
         changed = rng.sample(sorted(model), count // 10)
         again = rng.sample(gone, count // 20)
         for name in (*changed, *again):
             model[name] = topic(rng, name)
-        propose_all(sim, [["create_topic", dict(model[name]), False] for name in (*changed, *again)])
+        propose_all(sim, [CreateTopic(dict(model[name]), False) for name in (*changed, *again)])
         sim.heal()
         check(sim, model)
         for node in sim.running:
@@ -96,7 +99,7 @@ def test_e13_a_new_leader_opens_writes_within_a_second_of_its_election() -> None
         for _ in range(3):
             leader = sim.leader()
             results = [
-                sim.propose(leader, *[["put_group", {"name": f"g{n}"}, False] for n in range(at, at + 50)])
+                sim.propose(leader, *[PutGroup({"name": f"g{n}"}, False) for n in range(at, at + 50)])
                 for at in range(0, 500, 50)
             ]
             sim.loop.run_until(partial(all, results), 60, "a backlog")

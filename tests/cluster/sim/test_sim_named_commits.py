@@ -9,8 +9,11 @@ import pytest
 from cluster.replication.pending_requests import PendingCommands, cut_calls, encode, entry_of
 from raftlog.types import EntryType
 from statemachine import payload
-from statemachine.commands import COMMIT_OFFSETS, DELETE_TOPIC, unpack
+from statemachine.command_table import unpack
+from statemachine.commands import Command
+from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.payload import SESSION_ROW, SessionRows
+from statemachine.removal_slices import DeleteTopic
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 from tests.support.sim_cluster import SimCluster
 
@@ -90,7 +93,7 @@ def test_several_queues_at_once(sim: SimCluster) -> None:  # noqa: F811
 
 def test_they_are_an_entry_that_every_release_applies() -> None:
     def call(sequence: int, low: int, session: bool = True) -> PendingCommands:
-        run = [[COMMIT_OFFSETS, [["g", 1, 0, sequence]]]]
+        run: list[Command] = [CommitOffsets([("g", 1, 0, sequence)])]
         rows = SESSION_ROW.pack(sequence, 1, 0, sequence, 0)
         named_by = SessionRows(bytes(16), low, sequence, rows) if session else None
         return PendingCommands(run, encode(run), lambda _: None, 0, named_by)
@@ -116,7 +119,7 @@ def test_the_order_among_commits_is_kept(sim: SimCluster) -> None:  # noqa: F811
     path, topic = leader.connect(), leader.state.topics["T"].id
     path.ask(commit(1, 5, oneway=True))
     path.ask(named(2, 7, 1))
-    results = sim.propose(leader, [COMMIT_OFFSETS, [["g", topic, 0, 9]]])
+    results = sim.propose(leader, CommitOffsets([("g", topic, 0, 9)]))
     path.ask(named(3, 4, 2))
     path.ask(commit(4, 6, oneway=True))
     assert [answered(sim, path, at) for at in (2, 3)] == [OK, OK]
@@ -132,7 +135,7 @@ def test_refusals(sim: SimCluster) -> None:  # noqa: F811
     path.ask(commit(3, 7, raftmqPid="00" * 16, raftmqSeq="1", raftmqLow="2"))
     path.ask(commit(4, 7, raftmqPid="00" * 16, raftmqSeq=str(1 << 64)))
     assert [answered(sim, path, at) for at in (1, 2, 3, 4)] == [INVALID] * 4
-    sim.propose(leader, [DELETE_TOPIC, "T"])
+    sim.propose(leader, DeleteTopic("T"))
     path.ask(named(5, 7, 1))
     path.ask(named(6, 7, 1))
     assert [answered(sim, path, at) for at in (5, 6)] == [NO_TOPIC] * 2

@@ -8,7 +8,10 @@ import pytest
 
 from cluster.replication.outcome import Outcome
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteGroup, DeleteTopic
+from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 SEED = 21
@@ -19,7 +22,7 @@ FLUSHED_S = 0.3
 @pytest.fixture
 def sim(sim_of: Any) -> SimCluster:
     made: SimCluster = sim_of()
-    results = made.propose(made.leader(), [PUT_GROUP, {"name": "g"}, False])
+    results = made.propose(made.leader(), PutGroup({"name": "g"}, False))
     made.loop.run_until(lambda: results, 5)
     return made
 
@@ -74,7 +77,7 @@ def test_a_oneway_does_not_ride_ahead_of_a_commit_that_waits(sim: SimCluster) ->
     path = leader.connect()
     path.ask(send_frame(1, "T", b"m"))
     path.ask(commit(2, 7))
-    sim.propose(leader, [CREATE_TOPIC, {"name": "T", "read_queues": 4, "write_queues": 4, "perm": 6}, False])
+    sim.propose(leader, CreateTopic({"name": "T", "read_queues": 4, "write_queues": 4, "perm": 6}, False))
     path.ask(commit(3, 9, oneway=True))
     assert answered(sim, path, 2) == 0
     assert settled_offset(sim) == 9
@@ -84,7 +87,7 @@ def test_a_oneway_does_not_ride_ahead_of_a_commit_that_waits(sim: SimCluster) ->
 def test_what_waits_goes_before_the_deletion_of_its_group(sim: SimCluster, clean: bool) -> None:
     leader = sim.leader()
     leader.connect().ask(commit(1, 5, oneway=True))
-    results = sim.propose(leader, [DELETE_GROUP, "g", clean])
+    results = sim.propose(leader, DeleteGroup("g", clean))
     sim.loop.run_until(lambda: results, 5)
     assert settled_offset(sim) == (None if clean else 5)
 
@@ -92,7 +95,7 @@ def test_what_waits_goes_before_the_deletion_of_its_group(sim: SimCluster, clean
 def test_a_group_whose_deletion_is_under_way_takes_no_commits(sim: SimCluster) -> None:
     leader = sim.leader()
     path = leader.connect()
-    results = sim.propose(leader, [DELETE_GROUP, "g", True])
+    results = sim.propose(leader, DeleteGroup("g", True))
     path.ask(commit(1, 5, oneway=True))
     path.ask(commit(2, 6))
     assert answered(sim, path, 2) == 14, "nothing was done: it may be tried again"
@@ -107,8 +110,8 @@ def test_a_group_made_again_takes_commits_at_once(sim: SimCluster) -> None:
     path = leader.connect()
     path.ask(commit(1, 4))
     answered(sim, path, 1)
-    sim.propose(leader, [DELETE_GROUP, "g", True])
-    sim.propose(leader, [PUT_GROUP, {"name": "g"}, True])
+    sim.propose(leader, DeleteGroup("g", True))
+    sim.propose(leader, PutGroup({"name": "g"}, True))
     path.ask(commit(2, 6))
     path.ask(commit(3, 7, oneway=True))
     assert answered(sim, path, 2) == 0
@@ -118,8 +121,8 @@ def test_a_group_made_again_takes_commits_at_once(sim: SimCluster) -> None:
 def test_what_waits_for_a_deleted_topic_is_not_seen_in_the_new_one(sim: SimCluster) -> None:
     leader = sim.leader()
     leader.connect().ask(commit(1, 5, oneway=True))
-    sim.propose(leader, [DELETE_TOPIC, "T"])
-    results = sim.propose(leader, [CREATE_TOPIC, {"name": "T", "read_queues": 2, "write_queues": 2, "perm": 6}, False])
+    sim.propose(leader, DeleteTopic("T"))
+    results = sim.propose(leader, CreateTopic({"name": "T", "read_queues": 2, "write_queues": 2, "perm": 6}, False))
     sim.loop.run_until(lambda: results, 5)
     assert settled_offset(sim) is None
 
@@ -139,7 +142,7 @@ def test_commands_of_several_rows_replace_only_their_own_queues(sim: SimCluster)
     topic = leader.state.topics["T"].id
     for queue in range(3):
         leader.running.services.commit_offset_later("g", topic, queue, 5)
-    results = sim.propose(leader, [COMMIT_OFFSETS, [["g", topic, 0, 9], ["g", topic, 2, 9]]])
+    results = sim.propose(leader, CommitOffsets([("g", topic, 0, 9), ("g", topic, 2, 9)]))
     sim.loop.run_until(lambda: results, 5)
     assert results[0].outcome is Outcome.OK
     sim.loop.run_for(FLUSHED_S)

@@ -10,6 +10,7 @@ from cluster.peer.wire import Kind
 from cluster.remoting.connection.frame import Frame
 from raftlog.types import NOBODY, NodeId
 from raftmq_wire.codec import decode_header, encode_frame
+from statemachine.consuming.groups import PutGroup
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 
@@ -128,7 +129,7 @@ def test_random_orders_through_one_connection(sim_of: Any) -> None:
     """Nodes die, links break, leaders change: what is stored in the end was not sent before what was acknowledged."""
     made: SimCluster = sim_of()
     rng, loop = made.rng, made.loop
-    results = made.propose(made.leader(), ["put_group", {"name": "g"}, False])
+    results = made.propose(made.leader(), PutGroup({"name": "g"}, False))
     loop.run_until(lambda: results, 5)
     value = 0
     for _ in range(12):

@@ -9,7 +9,8 @@ import pytest
 from cluster.replication import proposals
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import EntryType, Role
-from statemachine.commands import DELETE_TOPIC, PUT_GROUP
+from statemachine.consuming.groups import PutGroup
+from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 OK, UNKNOWN, REFUSED, NO_TOPIC = 0, 1, 14, 17
@@ -65,7 +66,7 @@ def test_a_replaced_entry_is_refused(sim_of: Any) -> None:
     path = old.connect()
     sim.isolate(old)
     ask(path, b"lost")
-    results = sim.propose(old, [PUT_GROUP, {"name": "lost"}, False])
+    results = sim.propose(old, PutGroup({"name": "lost"}, False))
     sim.loop.run_for(0.01)
     new = sim.leader(besides=old)
     other = new.connect()
@@ -85,7 +86,7 @@ def test_undecided_at_the_deadline_is_unknown_and_not_answered_again(sim_of: Any
     hold_disks(followers)
     path = leader.connect()
     ask(path, b"slow")
-    results: list[ProposeResult] = sim.propose(leader, [PUT_GROUP, {"name": "slow"}, False])
+    results: list[ProposeResult] = sim.propose(leader, PutGroup({"name": "slow"}, False))
     assert answered(sim, path, 1) == [[UNKNOWN]]
     assert path.replies[0][0][1].startswith("[UNKNOWN]")
     sim.loop.run_until(lambda: results, 1)
@@ -206,7 +207,7 @@ def test_writes_are_closed_until_the_no_op_is_applied(sim_of: Any) -> None:
     sim.loop.run_until(lambda: target.raw.role is Role.LEADER, 10)
     path = target.connect()
     ask(path, b"early")
-    results = sim.propose(target, [PUT_GROUP, {"name": "g"}, False])
+    results = sim.propose(target, PutGroup({"name": "g"}, False))
     sim.loop.run_for(1.0)
     assert target.raw.role is Role.LEADER
     assert not target.proposals.open
@@ -254,7 +255,7 @@ def test_a_topic_change_is_a_barrier(sim_of: Any) -> None:
     ask(path, b"in flight")
     sim.loop.run_for(0.01)
     ask(path, b"gathered", first=1)
-    results = sim.propose(leader, [DELETE_TOPIC, "T"])
+    results = sim.propose(leader, DeleteTopic("T"))
     ask(path, b"too late", first=2)
     sim.loop.run_for(0.1)
     assert not path.replies
@@ -271,7 +272,7 @@ def test_a_topic_made_anew_starts_at_offset_0(sim_of: Any) -> None:
     leader = sim.leader()
     path = leader.connect()
     ask(path, b"old")
-    sim.propose(leader, [DELETE_TOPIC, "T"])
+    sim.propose(leader, DeleteTopic("T"))
     ask(path, b"new", first=1)
     assert answered(sim, path, 2) == [[OK], [OK]]
     assert b'"queueOffset":"0"' in path.replies[1][0][2]
@@ -317,7 +318,7 @@ def test_gathered_commands_fit_into_entries(sim_of: Any) -> None:
     sim = sim_of()
     leader = sim.leader()
     before = leader.raw.last_index
-    many = [sim.propose(leader, [PUT_GROUP, {"name": f"g{at}", "note": "x" * 4_000_000}, False]) for at in range(10)]
+    many = [sim.propose(leader, PutGroup({"name": f"g{at}", "note": "x" * 4_000_000}, False)) for at in range(10)]
     sim.loop.run_until(lambda: all(many), 20)
     assert {results[0].outcome for results in many} == {Outcome.OK}
     assert leader.raw.last_index - before == 10

@@ -30,7 +30,8 @@ from raftmq_wire.codec import decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_messages
 from statemachine.broker_state import BrokerState
-from statemachine.commands import FINALIZE, LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.commands import LEVEL
 from tests.support.served_codes import served_codes
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
 from tests.support.two_users import ROOT, RULES, ask_admin, consumer, key_file
@@ -215,7 +216,7 @@ def comparable(said: Said) -> Said:
 def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimCluster]:
     overrides: dict[str, Any] = {"auth.key_file": str(key_file(tmp_path_factory.mktemp("auth")))}
     with SimCluster(71, **overrides) as made:
-        made.propose(made.leader(), [FINALIZE, LEVEL])
+        made.propose(made.leader(), Finalize(LEVEL))
         made.settle()
         ask_admin(made, "create", "root", "root-secret", is_super=True, enabled=True)
         ask_admin(made, "create", "vic", "vic-secret", is_super=False, enabled=True)

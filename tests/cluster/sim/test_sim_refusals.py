@@ -12,7 +12,7 @@ from cluster.replication.outcome import Outcome
 from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from raftmq_wire.message_format import BatchItem, build_batch
-from statemachine.commands import CREATE_TOPIC
+from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 BATCH = build_batch([BatchItem(0, b"one", b"UNIQ_KEY\x011\x02"), BatchItem(0, b"two", b"UNIQ_KEY\x012\x02")])
@@ -207,7 +207,7 @@ def test_queue_numbers_below_zero_are_chosen_in_turn(sim: SimCluster) -> None:
 def test_a_topic_that_cannot_be_made_refuses_all_who_wait_for_it(sim: SimCluster) -> None:
     """The change is valid when asked for and fails when applied: here another config was first."""
     leader = sim.leader()
-    results = sim.propose(leader, [CREATE_TOPIC, {"name": "LATE", "read_queues": 0, "write_queues": 1}, False])
+    results = sim.propose(leader, CreateTopic({"name": "LATE", "read_queues": 0, "write_queues": 1}, False))
     path = leader.connect()
     path.ask(frame_of(1, Case("late", 0, "", {"b": "LATE"})))
     sim.loop.run_until(lambda: path.replies and results, 5)

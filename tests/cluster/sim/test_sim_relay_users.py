@@ -17,7 +17,8 @@ from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from raftmq_wire.codec import FLAG_RESPONSE, decode_header
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.commands import FINALIZE, OWNERS_LEVEL
+from statemachine.cluster_level import Finalize
+from statemachine.commands import OWNERS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import SHOP, ask_admin, begin, request, settle, with_key
 
@@ -35,7 +36,7 @@ def finalize(sim: SimCluster, mode: str = "enforce", level: int = OWNERS_LEVEL) 
     """Users of whom `shop` may send to T and `stranger` may do nothing."""
     begin(sim, mode)
     assert ask_admin(sim, "create", "stranger", "stranger-secret", is_super=False, enabled=True) is None
-    sim.propose(sim.leader(), [FINALIZE, level])
+    sim.propose(sim.leader(), Finalize(level))
     settle(sim)
     sim.settle()
 

@@ -19,8 +19,10 @@ from raftmq_wire.message_format import (
     encode_message_id,
 )
 from raftmq_wire.properties import parse_properties, without
-from statemachine import commands
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.queue_locks import LockQueues
 from statemachine.payload import RowKind, decode
+from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import SELDOM_S, ClientPath, SimCluster, SimNode, codes, send_frame
 
 SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}
@@ -30,7 +32,7 @@ SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limi
 def sim() -> Any:
     with SimCluster(7, **SMALL) as cluster:
         cluster.create_topic("T")
-        results = cluster.propose(cluster.leader(), [commands.PUT_GROUP, {"name": "g", "retry_max_times": 2}, False])
+        results = cluster.propose(cluster.leader(), PutGroup({"name": "g", "retry_max_times": 2}, False))
         cluster.loop.run_until(lambda: results, 10, "the group")
         assert results[0].outcome is Outcome.OK
         yield cluster
@@ -140,7 +142,7 @@ def test_at_the_maximum_it_goes_to_the_dead_letters(sim: SimCluster) -> None:
 
 
 def set_group(sim: SimCluster, **config: Any) -> None:
-    results = sim.propose(sim.leader(), [commands.PUT_GROUP, {"name": "g", **config}, False])
+    results = sim.propose(sim.leader(), PutGroup({"name": "g", **config}, False))
     sim.loop.run_until(lambda: results, 10, "the group")
     assert results[0].outcome is Outcome.OK
 
@@ -301,7 +303,7 @@ def test_what_cannot_be_sent_back_is_refused_in_words(sim: SimCluster) -> None:
 
 def test_a_message_whose_topic_is_gone_or_another(sim: SimCluster) -> None:
     position = send(sim)
-    results = sim.propose(sim.leader(), [commands.DELETE_TOPIC, "T"])
+    results = sim.propose(sim.leader(), DeleteTopic("T"))
     sim.loop.run_until(lambda: results, 10, "deleted")
     why = f"no message that you may read begins at position {position}"
     assert ask(sim, position) == (1, f"no message to send back at offset {position}: {why}")
@@ -496,7 +498,7 @@ def test_a_lock_sends_nothing_to_the_dead_letters(sim: SimCluster) -> None:
     path = leader.connect()
     sim.loop.run_until(lambda: leader.running.services.writes_open(), 10, "a leader")
     now_ms, topic = leader.raw.log_time_ms(), leader.state.topics["T"].id
-    results = sim.propose(leader, [commands.LOCK_QUEUES, "g", "c", now_ms, now_ms + 60_000, [[topic, 0]]])
+    results = sim.propose(leader, LockQueues("g", "c", now_ms, now_ms + 60_000, [(topic, 0)]))
     sim.loop.run_until(lambda: results, 10, "the lock")
     assert leader.state.locks_of_group("g")
     assert fallback(sim, path, 1, 2, version=NEW) == 0
@@ -521,7 +523,7 @@ def test_no_more_groups_are_made_than_are_allowed() -> None:
         sim.create_topic("T")
         position = send(sim)
         leader = sim.leader()
-        made = [sim.propose(leader, [commands.PUT_GROUP, {"name": f"g{n}"}, True]) for n in range(64)]
+        made = [sim.propose(leader, PutGroup({"name": f"g{n}"}, True)) for n in range(64)]
         sim.loop.run_until(lambda: all(made), 10, "the groups")
         code, remark = ask(sim, position, group="more")
         assert (code, "limits.groups_max" in remark) == (14, True)

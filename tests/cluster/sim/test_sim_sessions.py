@@ -17,7 +17,9 @@ from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
 from raftmq_wire.signature import Credentials
-from statemachine.commands import FINALIZE, LEVEL, PUT_GROUP
+from statemachine.cluster_level import Finalize
+from statemachine.commands import LEVEL
+from statemachine.consuming.groups import PutGroup
 from tests.cluster.sim.test_sim_cluster_level import restart
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import OPERATOR, key_file
@@ -99,7 +101,7 @@ def _identity(pid: bytes, seq: int, low: int) -> dict[str, str]:
 
 
 def finalize(sim: SimCluster, level: int = LEVEL) -> None:
-    results = sim.propose(sim.leader(), [FINALIZE, level])
+    results = sim.propose(sim.leader(), Finalize(level))
     sim.loop.run_until(lambda: results, 10, "the level")
     sim.settle()
 
@@ -139,7 +141,7 @@ def cluster(tmp_path: Path) -> Iterator[Made]:
             for topic in ("T", "own", "staged"):
                 sim.create_topic(topic)
             sim.create_topic("S", attributes={"dedup": "strict"})
-            sim.propose(sim.leader(), [PUT_GROUP, {"name": "g"}, False])
+            sim.propose(sim.leader(), PutGroup({"name": "g"}, False))
             finalize(sim, level)
             if users:
                 judge(sim)
@@ -538,7 +540,7 @@ def test_what_is_under_way_while_the_level_rises_is_recognised(cluster: Made) ->
     asker, again = Asker(sim, leader), Asker(sim, leader)
     followers = sim.followers()
     before = leader.raw.commit_index
-    sim.propose(leader, [FINALIZE, LEVEL])
+    sim.propose(leader, Finalize(LEVEL))
     sim.loop.run_until(lambda: leader.raw.commit_index > before, 10, every_s=0.0001)
     assert leader.state.level < LEVEL
     for node in followers:

@@ -30,6 +30,7 @@ from raftmq.commands.nodes.upgrade import _broadcasts
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.message_format import decode_message_id
 from statemachine import commands
+from statemachine.cluster_level import Finalize
 from statemachine.consuming import groups
 from statemachine.tier import TierState
 from statemachine.topics import RETENTION, TopicConfig
@@ -93,7 +94,7 @@ def notices(path: ClientPath) -> int:
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
     with SimCluster(11, **MODES) as sim:
-        sim.propose(sim.leader(), [commands.FINALIZE, commands.LEVEL])
+        sim.propose(sim.leader(), Finalize(commands.LEVEL))
         sim.loop.run_until(lambda: all(n.state.level == commands.LEVEL for n in sim.running), 10, "the level")
         yield Bed(sim)
 
@@ -337,7 +338,7 @@ def test_a_refusal_of_broadcasters_below_level_13_does_not_count_and_finalize_na
     with SimCluster(12) as sim:
 
         def finalize(level: int) -> None:
-            sim.propose(sim.leader(), [commands.FINALIZE, level])
+            sim.propose(sim.leader(), Finalize(level))
             sim.loop.run_until(lambda: all(node.state.level == level for node in sim.running), 10, "the level")
 
         finalize(commands.SETTINGS_LEVEL - 1)

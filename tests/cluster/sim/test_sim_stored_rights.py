@@ -14,6 +14,7 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import RecallHandle, decode_message, encode_message_id
 from raftmq_wire.signature import Credentials
 from statemachine.commands import OWNERS_LEVEL
+from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import READ_T, SHOP, add_user, ask_admin, begin, request, settle, with_key
 from tests.support.transactions import COMMIT, ROLLBACK
@@ -309,7 +310,7 @@ def test_what_is_only_observed_passes_and_is_counted(sim: SimCluster, eve: Crede
 
 def test_a_topic_that_was_deleted_and_made_again_inherits_no_message(sim: SimCluster) -> None:
     place, waiting = send(sim, SHOP, "K"), send(sim, SHOP, "D", "TIMER_DELAY_MS\x0150000\x02")
-    results = sim.propose(sim.leader(), ["delete_topic", "T"])
+    results = sim.propose(sim.leader(), DeleteTopic("T"))
     sim.loop.run_until(lambda: results, 10, "deleted")
     sim.create_topic("T")
     for position in (place.position, waiting.position):

@@ -14,8 +14,8 @@ from cluster.broker.timers.timer_delivery import ROWS_MAX
 from cluster.replication.message_head import Schedule, property_of, topic_field
 from raftlog.errors import StorageError
 from raftmq_wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
-from statemachine import commands
 from statemachine.delivery.timers import TimerCounts
+from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame
 
 SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}
@@ -273,7 +273,7 @@ def test_a_repeated_request_waits_once_and_is_answered_alike(sim: SimCluster) ->
 def test_a_deleted_topic_takes_its_messages_along(sim: SimCluster) -> None:
     """The topic made again under the name inherits none."""
     assert send(sim, "DELAY\x011\x02")[0] == 0
-    results = sim.propose(sim.leader(), [commands.DELETE_TOPIC, "T"])
+    results = sim.propose(sim.leader(), DeleteTopic("T"))
     sim.loop.run_until(lambda: results, 10, "the deletion")
     sim.create_topic("T")
     sim.loop.run_until(lambda: sim.leader().state.timers.counts.dropped, 20, "the drop")

@@ -13,9 +13,10 @@ from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.message_format import Message, decode_message, decode_message_id
 from raftmq_wire.properties import parse_properties
-from statemachine import commands
-from statemachine.delivery.half_messages import Pending
+from statemachine.command_table import unpack
+from statemachine.delivery.half_messages import EndHalves, Pending
 from statemachine.payload import decode
+from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 from tests.support.transactions import COMMIT, HALF, ROLLBACK, UNKNOWN, Half, Producer
 
@@ -124,7 +125,7 @@ def test_the_copy_and_the_end_are_one_entry(sim: SimCluster) -> None:
     (message,) = stored(sim.leader())
     (entry,) = [entry for entry in entries if entry.position <= message.position < entry.end_position]
     assert entry.type == EntryType.MESSAGES
-    assert commands.unpack(decode(bytes(entry.payload)).effects) == [["end_halves", [half.position]]]
+    assert unpack(decode(bytes(entry.payload)).effects) == [EndHalves([half.position])]
 
 
 @pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
@@ -430,7 +431,7 @@ def test_the_message_says_when_it_is_checked_first(sim: SimCluster) -> None:
 def test_a_deleted_topic_drops_its_half_messages(sim: SimCluster, wish: int | None, again: bool) -> None:
     producer = Producer(sim.leader())
     half = producer.send(sim, "K1")
-    results = sim.propose(sim.leader(), [commands.DELETE_TOPIC, "T"])
+    results = sim.propose(sim.leader(), DeleteTopic("T"))
     sim.loop.run_until(lambda: results, 10, "deleted")
     if again:
         sim.create_topic("T")

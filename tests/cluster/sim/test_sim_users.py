@@ -22,6 +22,8 @@ from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
 from raftmq_wire.codes import ABOUT_USERS, RequestCode
 from raftmq_wire.signature import Credentials
+from statemachine.consuming.groups import PutGroup
+from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 from tests.support.sim_users import (
     OPERATOR,
@@ -307,7 +309,7 @@ def test_a_leader_that_stepped_down_has_heard_of_all_changes_until_then(sim: Sim
 def parked(sim: SimCluster, node: SimNode) -> ClientPath:
     assert ask_admin(sim, "set_rules", "shop", READ_T) is None
     settle(sim)
-    sim.propose(sim.leader(), ["put_group", {"name": "g"}, True])
+    sim.propose(sim.leader(), PutGroup({"name": "g"}, True))
     sim.loop.run_until(lambda: all("g" in each.state.groups for each in sim.running), 5)
     path = node.connect()
     path.ask(pull(SHOP, 1))
@@ -394,7 +396,7 @@ def test_a_pull_that_waits_for_its_topic_is_judged_again(sim: SimCluster) -> Non
     follower = sim.followers()[0]
     follower.apply.hold()
     fields = {"name": "new", "read_queues": 2, "write_queues": 2, "perm": 6}
-    sim.propose(sim.leader(), ["create_topic", fields, False])
+    sim.propose(sim.leader(), CreateTopic(fields, False))
     path = follower.connect()
     path.ask(pull(SHOP, 1, topic="new"))
     sim.loop.run_for(0.01)

@@ -12,6 +12,7 @@ from raftlog.frame import make_entry
 from raftlog.types import EntryType
 from statemachine import commands
 from statemachine.rows.digest import digest
+from statemachine.topics import CreateTopic
 from statemachine.trim import Trim, encode
 
 Place = Any
@@ -45,7 +46,7 @@ def trim(place: Place, replay: Any) -> dict[str, int]:
     storage.checkpointer.checkpoint()
     add(storage, replay, EntryType.NOOP)
     storage.checkpointer.checkpoint()
-    add(storage, replay, EntryType.COMMAND, commands.pack([["create_topic", {"name": "later"}, False]]))
+    add(storage, replay, EntryType.COMMAND, commands.pack([CreateTopic({"name": "later"}, False)]))
     assert len(log.trim(storage.state.trim_position)) == 3
     log.remove_files(sorted((place.path / "log").glob("*.seg"))[:3])
     found: dict[str, int] = digest(storage.kv)

@@ -31,6 +31,7 @@ from statemachine.commands import pack
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS, Batch
 from statemachine.rows.rocksdb_store import RocksKV
+from statemachine.topics import CreateTopic
 from tests.support.wait_until import PATIENCE_S, until
 
 GROUP = 1
@@ -47,7 +48,7 @@ def data(tmp_path: Path) -> Path:
     node = open_node_dir(fs, directory)
     node.hard_state_store.save(HardState(1, NodeId(1), 0))
     for number in range(10):
-        command = pack([["create_topic", {"name": f"t{number}"}, False]])
+        command = pack([CreateTopic({"name": f"t{number}"}, False)])
         entry = make_entry(
             node.log.tail,
             term=1,

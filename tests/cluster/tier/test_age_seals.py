@@ -14,7 +14,7 @@ from cluster.config.ranges import dangers
 from cluster.tier import segment_reads, uploader
 from jepsen_like.sim.machines.tier_store import CALM, Weather
 from raftlog.types import EntryType
-from statemachine.commands import COMMIT_OFFSETS
+from statemachine.consuming.consumer_offsets import CommitOffsets
 from tests.support.tiered_cluster import Tiered
 
 pytestmark = pytest.mark.ci
@@ -73,7 +73,7 @@ def test_an_idle_cluster_closes_no_segment(tiered: Callable[..., Tiered]) -> Non
     made = tiered(31, **SOON)
     made.send(3)
     made.sim.loop.run_for(2 * MINUTE_S)
-    made.sim.propose(made.sim.leader(), [COMMIT_OFFSETS, [["g", 1, 0, 1]]])
+    made.sim.propose(made.sim.leader(), CommitOffsets([("g", 1, 0, 1)]))
     made.sim.create_topic("later")
     made.sim.loop.run_for(10 * MINUTE_S)
     assert len(closed(made)) == 1
@@ -142,7 +142,7 @@ def test_a_message_behind_many_other_entries_is_found_in_steps(
     monkeypatch.setattr(uploader, "LOOK_BYTES_MAX", 1024)
     made = tiered(35, **SOON)
     for queue in range(40):
-        made.sim.propose(made.sim.leader(), [COMMIT_OFFSETS, [["g" * 100, 1, queue % 2, 1]]])
+        made.sim.propose(made.sim.leader(), CommitOffsets([("g" * 100, 1, queue % 2, 1)]))
     made.send(1)
     made.sim.loop.run_for(MINUTE_S + 10)
     assert len(closed(made)) == 1

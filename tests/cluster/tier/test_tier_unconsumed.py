@@ -7,7 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from statemachine.commands import COMMIT_OFFSETS, PUT_GROUP
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
 from tests.support.tiered_cluster import EVICTING, Tiered
 
 UNREAD = "unconsumed_messages_expire"
@@ -22,8 +23,8 @@ def tiered() -> Iterator[Callable[..., Tiered]]:
 def alarmed(made: Tiered, committed: int = 0) -> list[str]:
     """Texts of the alarm while a group reads nothing of what is evicted."""
     topic_id = made.leader_state().topics["t"].id
-    offsets = [["late", topic_id, queue_id, committed] for queue_id in range(2)]
-    made.sim.propose(made.sim.leader(), [PUT_GROUP, {"name": "late"}, True], [COMMIT_OFFSETS, offsets])
+    offsets = [("late", topic_id, queue_id, committed) for queue_id in range(2)]
+    made.sim.propose(made.sim.leader(), PutGroup({"name": "late"}, True), CommitOffsets(offsets))
     made.send(120)
     made.sim.loop.run_until(lambda: made.leader_state().trim_position > 0, 200, "an EVICT")
     found: list[str] = []

@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 from uuid import UUID
 
+import msgpack
 import msgspec
 
 from cluster.backup import metadata
@@ -50,9 +51,12 @@ from raftmq_wire.checksums import crc32c
 from raftmq_wire.message_format import Message, encode_message
 from statemachine import payload
 from statemachine.commands import LEVEL, pack
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
 from statemachine.index_file.index_format import IndexMeta
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.payload import ITEM, MESSAGES_AT, Run
+from statemachine.topics import CreateTopic
 from statemachine.trim import Slice, encode
 from tests.cluster.backup.lost_cluster import Lost
 from tests.data.record_format import SETTINGS, anonymous
@@ -119,10 +123,10 @@ def fill(storage: NodeStorage) -> None:
     log, state = storage.directory.log, storage.state
     made: list[tuple[EntryType, bytes]] = [
         (EntryType.NOOP, b""),
-        (EntryType.COMMAND, pack([["raise_level", LEVEL]])),
-        (EntryType.COMMAND, pack([["create_topic", {"name": "orders"}, True], ["put_group", {"name": "g"}, True]])),
+        (EntryType.COMMAND, msgpack.packb([["raise_level", LEVEL]])),
+        (EntryType.COMMAND, pack([CreateTopic({"name": "orders"}, True), PutGroup({"name": "g"}, True)])),
         (EntryType.MESSAGES, b""),
-        (EntryType.COMMAND, pack([["commit_offsets", [["g", 1, 0, 1]]]])),
+        (EntryType.COMMAND, pack([CommitOffsets([("g", 1, 0, 1)])])),
         (EntryType.TRIM, encode(Slice(1, 10))),
     ]
     for kind, content in made:

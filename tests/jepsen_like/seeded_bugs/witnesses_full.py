@@ -29,11 +29,12 @@ from raftmq.client.producing.send_window import Pending, SendWindow, out_of_time
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import ResponseCode
 from statemachine.broker_state import BrokerState
-from statemachine.commands import CREATE_TOPIC, pack
+from statemachine.commands import pack
 from statemachine.message_index import RECORD, MessageIndex, key_hash
 from statemachine.queue_reads import QueueItem
 from statemachine.rows.digest import digest
 from statemachine.rows.write_batch import Stage as StagedRows
+from statemachine.topics import CreateTopic
 
 T = TypeVar("T")
 DATA = Path("/data")
@@ -123,7 +124,7 @@ def witness_Q01() -> None:
     kv = MemoryKV(model_crash=True)
     disk = Disk()
     for number in range(9):
-        create = [CREATE_TOPIC, {"name": f"t{number}", "read_queues": 1, "write_queues": 1, "perm": 6}, False]
+        create = CreateTopic({"name": f"t{number}", "read_queues": 1, "write_queues": 1, "perm": 6}, False)
         disk.log.append([disk.entry(pack([create]))])
     BrokerState(kv).apply(disk.log.read_entries(0, 10, 1 << 20))
     assert kv.unsynced == 1

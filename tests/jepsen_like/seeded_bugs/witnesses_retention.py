@@ -7,11 +7,13 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands, payload, trim
 from statemachine.broker_state import BrokerState
-from statemachine.delivery.staged_writes import AttemptState
+from statemachine.delivery.staged_writes import AttemptState, CommitWrite, OpenAttempt
 from statemachine.message_index import key_hash
+from statemachine.removal_slices import DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import CQ
+from statemachine.topics import CreateTopic
 from tests.support.bug_schedules import holds
 
 
@@ -23,7 +25,7 @@ class Log:
         self.entries: list[Entry] = []
         self.ends = {0: 0, 1: 0}
         self.add(EntryType.GENESIS, b"")
-        self.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": "t"}, False]]))
+        self.add(EntryType.COMMAND, commands.pack([CreateTopic({"name": "t"}, False)]))
 
     def add(self, kind: int, data: bytes) -> Entry:
         entry = make_entry(
@@ -185,7 +187,7 @@ def deleted(count: int) -> Log:
     log = Log()
     for _ in range(count):
         log.store(1)
-    log.command(["delete_topic", "t"], ["create_topic", {"name": "t"}, False])
+    log.command(DeleteTopic("t"), CreateTopic({"name": "t"}, False))
     return log
 
 
@@ -224,7 +226,7 @@ def witness_G16() -> None:
 def witness_G17() -> None:
     """Attempts that lost are discarded for everybody, before any slice says so in their rows."""
     log = Log()
-    log.command(*[["open_attempt", "q", 1, 1]] * 40)
-    log.command(["commit_write", "q", 1, 1, []])
+    log.command(*[OpenAttempt("q", 1, 1)] * 40)
+    log.command(CommitWrite("q", 1, 1, []))
     log.remove(8)
     assert {attempt.state for attempt in applied(log).writes.attempts()} <= {AttemptState.DISCARDED}

@@ -18,28 +18,30 @@ from jepsen_like.sim.users.access_model import AccessModel, Want, Who, is_allowe
 from jepsen_like.sim.users.revocation import NAME, PARKED_S
 from raftlog.types import Entry, EntryType, NodeId
 from statemachine.access import access_decision
-from statemachine.commands import pack
+from statemachine.access.access_commands import ChangeUser, CreateUser, Origin, RemoveUser, SetRules
+from statemachine.access.rules import RuleRow
+from statemachine.commands import Command, pack
 
 PUB = (Want("Topic", "users-a", ("Pub",)),)
 HERE = "10.0.1.7"
-ORIGIN = [0, "root", ""]
+ORIGIN = Origin(0, "root", "")
 CALM = "nodes 3 users=1\nlead 1\nusers 2 send/ann pull/bob\nwait 1\nusers 1 clear/ann\nusers 2 send/ann\nsettle\n"
 WORK = "nodes 3 users=1\nlead 1\ndemand 3\nkill 1\nwait 2\nstart 1\nsettle\n"
 
 
-def model(*commands: list[object]) -> AccessModel:
+def model(*commands: Command) -> AccessModel:
     made = AccessModel(lambda user_id, secret, key: secret.decode())
     for index, command in enumerate(commands, 1):
         made.learn(index, [command])
     return made
 
 
-def ann(user_id: int = 1) -> list[object]:
-    return ["create_user", ORIGIN, user_id, "ann", False, True, b"first", "key"]
+def ann(user_id: int = 1) -> Command:
+    return CreateUser(ORIGIN, user_id, "ann", False, True, b"first", "key")
 
 
-def rules(*rows: list[object]) -> list[object]:
-    return ["set_rules", ORIGIN, 1, [*rows]]
+def rules(*rows: RuleRow) -> Command:
+    return SetRules(ORIGIN, 1, rows)
 
 
 def may(made: AccessModel, secret: str = "first") -> bool:
@@ -49,17 +51,17 @@ def may(made: AccessModel, secret: str = "first") -> bool:
 @pytest.mark.parametrize(
     ("rows", "allowed"),
     [
-        ([[1, "Topic:users-a", ["Pub"], [], True]], True),
-        ([[1, "Topic:users-a", ["Sub"], [], True]], False),
-        ([[1, "Group:users-a", ["Pub"], [], True]], False),
-        ([[1, "Topic:users*", ["Pub"], [], True], [1, "Topic:users-*", ["Pub"], [], False]], False),
-        ([[1, "Topic:users*", ["Pub"], [], False], [1, "Topic:users-*", ["All"], [], True]], True),
-        ([[1, "*", ["All"], [], True], [1, "Topic:*", ["Pub"], [], False]], False),
-        ([[1, "*", ["All"], [], False], [2, "Topic:users-a", ["Pub"], [], True]], False),
-        ([[1, "*", ["All"], ["10.9.0.0/16"], False], [2, "Topic:users-a", ["Pub"], ["10.0.1.0/24"], True]], True),
+        ([(1, "Topic:users-a", ["Pub"], [], True)], True),
+        ([(1, "Topic:users-a", ["Sub"], [], True)], False),
+        ([(1, "Group:users-a", ["Pub"], [], True)], False),
+        ([(1, "Topic:users*", ["Pub"], [], True), (1, "Topic:users-*", ["Pub"], [], False)], False),
+        ([(1, "Topic:users*", ["Pub"], [], False), (1, "Topic:users-*", ["All"], [], True)], True),
+        ([(1, "*", ["All"], [], True), (1, "Topic:*", ["Pub"], [], False)], False),
+        ([(1, "*", ["All"], [], False), (2, "Topic:users-a", ["Pub"], [], True)], False),
+        ([(1, "*", ["All"], ["10.9.0.0/16"], False), (2, "Topic:users-a", ["Pub"], ["10.0.1.0/24"], True)], True),
     ],
 )
-def test_the_model_and_the_product_judge_alike(rows: list[list[object]], allowed: bool) -> None:
+def test_the_model_and_the_product_judge_alike(rows: list[RuleRow], allowed: bool) -> None:
     from statemachine.access.rules import Action, Kind, Need, parse_rule
     from statemachine.access.users import User
 
@@ -70,15 +72,15 @@ def test_the_model_and_the_product_judge_alike(rows: list[list[object]], allowed
 
 
 def test_the_model_follows_each_change() -> None:
-    everything: list[object] = [1, "*", ["All"], [], True]
+    everything: RuleRow = (1, "*", ["All"], [], True)
     made = model(ann(), rules(everything))
     assert may(made)
-    made.learn(3, [["change_user", ORIGIN, 1, {"secret": [b"second", "key"]}]])
+    made.learn(3, [ChangeUser(ORIGIN, 1, {"secret": [b"second", "key"]})])
     assert not may(made)
     assert may(made, "second")
-    made.learn(4, [["change_user", ORIGIN, 1, {"enabled": False}]])
+    made.learn(4, [ChangeUser(ORIGIN, 1, {"enabled": False})])
     assert not may(made, "second")
-    made.learn(5, [["remove_user", ORIGIN, 1], ann(1)])
+    made.learn(5, [RemoveUser(ORIGIN, 1), ann(1)])
     assert "ann" not in made.newest, "an id is given once"
     made.learn(6, [ann(2)])
     assert not may(made), "no rule came along"
@@ -105,7 +107,7 @@ def test_users_work_across_a_killed_leader() -> None:
 
 def test_what_a_node_applies_as_it_opens_is_learned_from_its_log() -> None:
     """Seed 130787260: entry 2 was applied by a node that opened, which tells nobody."""
-    commands: Any = {1: [ann()], 2: [rules([1, "*", ["All"], [], True])], 3: [["remove_user", ORIGIN, 1]]}
+    commands: Any = {1: [ann()], 2: [rules((1, "*", ["All"], [], True))], 3: [RemoveUser(ORIGIN, 1)]}
     entries = {
         index: SimpleNamespace(index=index, type=EntryType.COMMAND, payload=pack(found))
         for index, found in commands.items()
@@ -147,7 +149,7 @@ def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
         for node in (1, 2)
     ]
 
-    def applies(machine: Any, *commands: list[object]) -> None:
+    def applies(machine: Any, *commands: Command) -> None:
         for command in commands:
             machine.node.state.applied.index += 1
             if machine.node.state.applied.index > check.model.index:
@@ -157,7 +159,7 @@ def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
         check.heard(machine)
 
     first, leader = machines
-    everything: list[object] = [1, "*", ["All"], [], True]
+    everything: RuleRow = (1, "*", ["All"], [], True)
     for machine in machines:
         check.started(machine)
         applies(machine, ann(), rules(everything))
@@ -165,11 +167,11 @@ def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
     request = Request("a send", Who("ann", "first", HERE), PUB, NodeId(1), float(len(told)))
     check.asks(request)
     check.answered(request, passed=False, denied=True)
-    nothing: list[object] = ["remove_user", ORIGIN, 9]
+    nothing = RemoveUser(ORIGIN, 9)
     applies(first, nothing)
     applies(first)
     assert not check.judged["denied"], "nobody has told entry 4 yet"
-    applies(leader, nothing, ["change_user", ORIGIN, 1, {"enabled": False}])
+    applies(leader, nothing, ChangeUser(ORIGIN, 1, {"enabled": False}))
     applies(leader)
     assert check.judged["denied"] == 1
     assert not found

@@ -12,7 +12,7 @@ from jepsen_like.sim.hostile.senseless_requests import CODES, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.scripted import play
 from raftmq_wire.codes import RequestCode
-from statemachine.commands import DELETE_GROUP
+from statemachine.removal_slices import DeleteGroup
 
 TIDE = """
 nodes 3
@@ -45,7 +45,9 @@ def test_an_answered_commit_that_a_oneway_of_before_overtakes_is_found(monkeypat
 def test_offsets_that_outlive_their_group_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Effects.take_before
     monkeypatch.setattr(
-        Effects, "take_before", lambda effects, command: [] if command[0] == DELETE_GROUP else kept(effects, command)
+        Effects,
+        "take_before",
+        lambda effects, command: [] if isinstance(command, DeleteGroup) else kept(effects, command),
     )
     assert found(TIDE.format("tide 1 oneway delete make"))[0][0] == "order"
 

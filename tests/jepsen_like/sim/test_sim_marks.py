@@ -18,8 +18,10 @@ from raftlog.types import NodeId
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
+from statemachine.access.access_commands import ChangeUser, CreateUser, Origin, RemoveRules, SetAuthMode, SetRules
+from statemachine.commands import Command
 
-ORIGIN = [0, "root", ""]
+ORIGIN = Origin(0, "root", "")
 ANN = Credentials("ann", "first")
 CLIENT, NODE = ("10.0.1.7", 40001), ("10.0.0.1", 10911)
 OWN_WORK = "demand 1\nmalice 6"
@@ -79,16 +81,16 @@ class Judged:
             lambda checker, what: self.violations.append(what), lambda: self.now_s, access, lambda: self.linked
         )
         self.stream = self.check.watch(CLIENT, NODE)
-        self.learn(["create_user", ORIGIN, 1, "ann", False, True, b"first", "key"])
+        self.learn(CreateUser(ORIGIN, 1, "ann", False, True, b"first", "key"))
 
-    def learn(self, command: list[object]) -> None:
+    def learn(self, command: Command) -> None:
         self._machine.node.state.applied.index += 1
         self._access.model.learn(self._machine.node.state.applied.index, [command])
         self._access.applied(self._machine, ())
         self._access.heard(self._machine)
 
     def allows(self, resource: str, action: str) -> None:
-        self.learn(["set_rules", ORIGIN, 1, [[1, resource, [action], [], True]]])
+        self.learn(SetRules(ORIGIN, 1, [(1, resource, [action], [], True)]))
 
     def signs(self, who: Credentials = ANN) -> None:
         self.stream.received(encode_frame(34, 1, 0, ext=who.signed({}, b"{}"), body=b"{}"))
@@ -153,7 +155,7 @@ def test_a_right_that_is_gone_counts_for_a_moment() -> None:
     judged.allows("Topic:t", "Sub")
     judged.signs()
     judged.now_s = 10.0
-    judged.learn(["remove_rules", ORIGIN, 1, None, None])
+    judged.learn(RemoveRules(ORIGIN, 1, None, None))
     judged.now_s = 10.0 + GRACE_S
     assert judged.gets("t")
     judged.now_s = 10.1 + GRACE_S
@@ -167,7 +169,7 @@ def test_a_node_may_know_a_new_secret_before_the_model() -> None:
     judged.allows("Topic:t", "Sub")
     judged.signs(Credentials("ann", "second"))
     assert not judged.gets("t")
-    judged.learn(["change_user", ORIGIN, 1, {"secret": [b"second", "key"]}])
+    judged.learn(ChangeUser(ORIGIN, 1, {"secret": [b"second", "key"]}))
     assert judged.gets("t")
     assert not judged.gets("u")
 
@@ -176,10 +178,10 @@ def test_a_node_that_has_not_applied_the_switch_to_enforce_is_open() -> None:
     """Seed 760000070."""
     judged = Judged()
     assert not judged.gets("t")
-    judged.learn(["set_auth_mode", ORIGIN, "enforce"])
+    judged.learn(SetAuthMode(ORIGIN, "enforce"))
     assert judged.gets("t"), "it was made a moment ago"
     judged.now_s = 0.1 + GRACE_S
-    judged.learn(["set_rules", ORIGIN, 1, [[1, "Topic:x", ["Sub"], [], True]]])
+    judged.learn(SetRules(ORIGIN, 1, [(1, "Topic:x", ["Sub"], [], True)]))
     judged.now_s += 0.1 + GRACE_S
     assert not judged.gets("t")
 

@@ -12,6 +12,7 @@ from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from statemachine.commands import CommandResult
 from statemachine.consuming import offset_resets
+from statemachine.consuming.offset_resets import EndResets
 from statemachine.rows.write_batch import Stage
 
 SCRIPT = "nodes 3 resets=1\nlead 1\ndemand 8\nkill 1\nwait 2\nstart 1\nsettle\n"
@@ -40,10 +41,10 @@ def never_ends(patch: pytest.MonkeyPatch) -> None:
 def ends_the_next_one_too(patch: pytest.MonkeyPatch) -> None:
     end = offset_resets.OffsetResets.end
 
-    def end_any(self: offset_resets.OffsetResets, stage: Stage, group: str, rows: list[list[int]]) -> CommandResult:
-        found = [(topic, queue, self._value(group, (topic, queue))) for topic, queue, _ in rows]
-        told = [[topic, queue, reset.number] for topic, queue, reset in found if reset is not None]
-        return end(self, stage, group, told)
+    def end_any(self: offset_resets.OffsetResets, stage: Stage, command: EndResets) -> CommandResult:
+        found = [(topic, queue, self._value(command.group, (topic, queue))) for topic, queue, _ in command.rows]
+        told = [(topic, queue, reset.number) for topic, queue, reset in found if reset is not None]
+        return end(self, stage, EndResets(command.group, told))
 
     patch.setattr(offset_resets.OffsetResets, "end", end_any)
 

@@ -17,10 +17,12 @@ from jepsen_like.sim.users.audit_check import KEPT, OF_USER_KEPT, AuditCheck, sm
 from jepsen_like.sim.users.shared_check import LINES_MAX, SharedCheck, bytes_of
 from raftlog.types import NodeId
 from statemachine.access import users
-from statemachine.commands import FINALIZE, OWNERS_LEVEL
+from statemachine.access.access_commands import ChangeUser, CreateUser, Origin, PutToken, RemoveToken, RemoveUser
+from statemachine.cluster_level import Finalize
+from statemachine.commands import OWNERS_LEVEL, Command
 from statemachine.rows import keys
 
-ORIGIN = [0, "root", ""]
+ORIGIN = Origin(0, "root", "")
 MALICE = "many-names long-names denied ask-and-leave ask-on-many register guess tokens"
 TOKEN = b"d" * 32
 
@@ -48,11 +50,11 @@ class Model:
 
     def __init__(self, level: int = OWNERS_LEVEL) -> None:
         self.model = AccessModel(lambda user_id, secret, key: secret.decode())
-        self.learn([FINALIZE, level])
-        self.learn(["create_user", ORIGIN, 1, "ann", False, True, b"first", "key"])
-        self.learn(["put_token", ORIGIN, 1, TOKEN, 1, "ci"])
+        self.learn(Finalize(level))
+        self.learn(CreateUser(ORIGIN, 1, "ann", False, True, b"first", "key"))
+        self.learn(PutToken(ORIGIN, 1, TOKEN, 1, "ci"))
 
-    def learn(self, command: list[object]) -> None:
+    def learn(self, command: Command) -> None:
         self.model.learn(self.model.index + 1, [command])
 
     def is_there(self, index: int = 0) -> bool:
@@ -62,16 +64,16 @@ class Model:
 @pytest.mark.parametrize(
     ("command", "level", "stays"),
     [
-        (["change_user", ORIGIN, 1, {"secret": [b"second", "key"]}], OWNERS_LEVEL, False),
-        (["change_user", ORIGIN, 1, {"secret": [b"second", "key"]}], OWNERS_LEVEL - 1, True),
-        (["change_user", ORIGIN, 1, {"secret": [b"second", "key"], "keep_tokens": ["ci"]}], OWNERS_LEVEL, True),
-        (["change_user", ORIGIN, 1, {"enabled": False}], OWNERS_LEVEL, True),
-        (["change_user", ORIGIN, 2, {"secret": [b"second", "key"]}], OWNERS_LEVEL, True),
-        (["remove_user", ORIGIN, 1], OWNERS_LEVEL, False),
-        (["remove_token", ORIGIN, TOKEN], OWNERS_LEVEL, False),
+        (ChangeUser(ORIGIN, 1, {"secret": [b"second", "key"]}), OWNERS_LEVEL, False),
+        (ChangeUser(ORIGIN, 1, {"secret": [b"second", "key"]}), OWNERS_LEVEL - 1, True),
+        (ChangeUser(ORIGIN, 1, {"secret": [b"second", "key"], "keep_tokens": ["ci"]}), OWNERS_LEVEL, True),
+        (ChangeUser(ORIGIN, 1, {"enabled": False}), OWNERS_LEVEL, True),
+        (ChangeUser(ORIGIN, 2, {"secret": [b"second", "key"]}), OWNERS_LEVEL, True),
+        (RemoveUser(ORIGIN, 1), OWNERS_LEVEL, False),
+        (RemoveToken(ORIGIN, TOKEN), OWNERS_LEVEL, False),
     ],
 )
-def test_when_a_token_ends(command: list[object], level: int, stays: bool) -> None:
+def test_when_a_token_ends(command: Command, level: int, stays: bool) -> None:
     model = Model(level)
     assert model.is_there()
     model.learn(command)
@@ -82,7 +84,7 @@ def test_when_a_token_ends(command: list[object], level: int, stays: bool) -> No
 
 def test_a_token_is_given_to_users_alone() -> None:
     model = Model()
-    model.learn(["put_token", ORIGIN, 9, b"e" * 32, 1, "ci"])
+    model.learn(PutToken(ORIGIN, 9, b"e" * 32, 1, "ci"))
     assert list(model.model.tokens) == [TOKEN]
 
 

@@ -13,6 +13,8 @@ from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import Entry, EntryType
 from statemachine import commands, payload
 from statemachine import trim as trims
+from statemachine.delivery.timers import DeliverTimers
+from statemachine.removal_slices import DeleteTopic
 
 
 def _entry(index: int, kind: EntryType, data: bytes) -> Entry:
@@ -25,7 +27,7 @@ def _message(index: int, topic_id: int, offset: int) -> Entry:
 
 
 def _deleted(index: int, name: str) -> Entry:
-    return _entry(index, EntryType.COMMAND, commands.pack([[commands.DELETE_TOPIC, name]]))
+    return _entry(index, EntryType.COMMAND, commands.pack([DeleteTopic(name)]))
 
 
 def _judged(*entries: Entry) -> list[str]:
@@ -94,7 +96,7 @@ def _trimmed(position: int) -> Entry:
     return _entry(7, EntryType.TRIM, trims.encode(trims.Trim(position, 0, "age")))
 
 
-DELIVER: commands.Command = [commands.DELIVER_TIMERS, [[DUE_MS, PLACE]]]
+DELIVER: commands.Command = DeliverTimers([(DUE_MS, PLACE)])
 DELIVERED = _waiting(payload.RowKind.DELIVERED, 700, 0, DELIVER)
 CARRIED = _waiting(payload.RowKind.CARRIED_TIMERS, 800, PLACE)
 HALF_CARRIED = _waiting(payload.RowKind.CARRIED_HALF, 900, PLACE + 9)

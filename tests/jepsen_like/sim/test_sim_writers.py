@@ -12,7 +12,6 @@ from cluster.broker.transactions import staged_delivery
 from jepsen_like.sim.clients.staged_writers import WriteJudge
 from jepsen_like.sim.options import WRITES_FROM, draw
 from jepsen_like.sim.scripted import play
-from statemachine.commands import CommandResult
 from statemachine.delivery.staged_writes import STAGED_DUE, AttemptState, StagedWrites
 from statemachine.delivery.timers import Timers
 
@@ -55,12 +54,12 @@ def commits_the_others(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_the_rows(patch: pytest.MonkeyPatch) -> None:
     """Plants a fault: messages that were copied are copied again."""
-    real = Timers.remove
+    real = Timers._remove
 
-    def remove(timers: Timers, stage: Any, rows: Any, *, delivered: bool) -> CommandResult:
-        return real(timers, stage, [row for row in rows if row[0] < STAGED_DUE], delivered=delivered)
+    def remove(timers: Timers, stage: Any, names: Any, *, delivered: bool) -> int:
+        return real(timers, stage, [name for name in names if name[0] < STAGED_DUE], delivered=delivered)
 
-    patch.setattr(Timers, "remove", remove)
+    patch.setattr(Timers, "_remove", remove)
 
 
 def drops_the_winners(patch: pytest.MonkeyPatch) -> None:

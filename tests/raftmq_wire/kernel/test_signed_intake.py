@@ -20,7 +20,7 @@ from raftmq_wire import kernel
 from raftmq_wire.codec import CodecError, Header, ext_of
 from raftmq_wire.message_format import BatchItem, build_batch
 from raftmq_wire.signature import SIGNATURE, UNIQUE_QUERY, V4_9_3, content, sign
-from statemachine.access.rules import parse_rule
+from statemachine.access.rules import RuleRow, parse_rule
 from statemachine.access.users import Access, Mode, User
 from tests.raftmq_wire.kernel.test_intake import fields
 from tests.support.intake_kit import Node, frame
@@ -52,9 +52,9 @@ def users() -> tuple[Access, Secrets]:
         read=lambda _: (KEY,),
     )  # fmt: skip
     key = secrets.key_to_use
-    rules = {
-        "shop": [[1, "Topic:orders", ["Pub"], [], True], [1, "Topic:quick", ["Pub"], [], True]],
-        "long": [[1, "Topic:*", ["Pub"], ["10.0.0.0/8"], True], [1, "Topic:closed", ["Pub"], [], False]],
+    rules: dict[str, list[RuleRow]] = {
+        "shop": [(1, "Topic:orders", ["Pub"], [], True), (1, "Topic:quick", ["Pub"], [], True)],
+        "long": [(1, "Topic:*", ["Pub"], ["10.0.0.0/8"], True), (1, "Topic:closed", ["Pub"], [], False)],
     }
     for at, (name, secret) in enumerate(SECRETS.items(), 1):
         given_to = tuple(map(parse_rule, rules.get(name, [])))

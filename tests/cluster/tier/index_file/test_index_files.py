@@ -32,6 +32,7 @@ from statemachine.index_file.index_format import file_name
 from statemachine.index_file.index_of_log import write_index_of_log
 from statemachine.index_file.index_reader import drive
 from statemachine.message_index import RECORD, key_hash
+from statemachine.topics import CreateTopic
 from statemachine.trim import Slice, Trim, encode
 from tests.support.contexts import context_of
 from tests.support.lanes_in_line import InLine
@@ -64,7 +65,7 @@ class Node:
         self.storage = NodeStorage(self.config, FailpointSet(False), self.environment, self.alarms)
         self.storage.directory.hard_state_store.save(HardState(1, NodeId(1), 0))
         self.begin(enabled=enabled)
-        self.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": "t", "read_queues": 2}, False]]))
+        self.add(EntryType.COMMAND, commands.pack([CreateTopic({"name": "t", "read_queues": 2}, False)]))
 
     def begin(self, *, enabled: bool = True) -> None:
         """Begins as a start does."""
