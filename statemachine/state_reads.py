@@ -69,8 +69,8 @@ class StateReads:
         self.access = Access(kv, level.staged)
         """Users and their rules."""
         self._members = Members(kv)
-        made = {type(each): each for each in vars(self).values() if isinstance(each, Family)}
-        self._families = tuple([made[kind] for kind in FAMILIES])
+        made = [each for each in vars(self).values() if isinstance(each, Family)]
+        self._families = tuple(sorted(made, key=lambda family: FAMILIES.index(type(family))))
 
     @property
     def topics(self) -> SortedMap[str, TopicConfig]:
