@@ -135,13 +135,15 @@ def test_a_commit_names_the_winners_and_discards_the_rest(broker: Broker) -> Non
 @pytest.mark.parametrize(
     ("winner", "why"),
     [
-        ([1, 3], "attempt 1 has 2 messages, not 3"),
-        ([2, 1], "attempt 2 is no open attempt at this write (any more)"),
-        ([3, 0], "attempt 3 is no open attempt at this write (any more)"),
-        ([9, 1], "attempt 9 is no open attempt at this write (any more)"),
+        ((1, 3), "attempt 1 has 2 messages, not 3"),
+        ((2, 1), "attempt 2 is no open attempt at this write (any more)"),
+        ((3, 0), "attempt 3 is no open attempt at this write (any more)"),
+        ((9, 1), "attempt 9 is no open attempt at this write (any more)"),
     ],
 )
-def test_a_commit_without_one_of_its_attempts_changes_nothing(broker: Broker, winner: list[int], why: str) -> None:
+def test_a_commit_without_one_of_its_attempts_changes_nothing(
+    broker: Broker, winner: tuple[int, int], why: str
+) -> None:
     whole = broker.open()
     broker.stage(whole, 2)
     broker.open(name="other")

@@ -36,7 +36,7 @@ def parts(number: int, size: int = 100) -> list[list[Any]]:
 class Tier(FedState):
     """A state, and steps of its segments of 100 bytes."""
 
-    def step(self, number: int, state: int, term: int = 1, **changed: Any) -> str:
+    def step(self, number: int, state: TierState, term: int = 1, **changed: Any) -> str:
         """The code of the answer: "" if it was accepted."""
         told: dict[str, Any] = {
             "base": number * 100,
