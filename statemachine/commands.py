@@ -22,6 +22,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 import msgpack
 import msgspec
 from msgspec import Meta
+from msgspec.inspect import type_info
+from msgspec.structs import astuple
 
 from raftlog.format_versions import BASELINE
 from raftlog.work import charge_text
@@ -141,7 +143,7 @@ def invalid(why: str) -> CommandResult:
 
 T = TypeVar("T")
 _AS_THEY_ARE = (bytes,)
-"""Types that are not converted: a str is no bytes."""
+"""Types that are not converted: a str is not taken for the base64 form of bytes."""
 
 
 def converted(value: object, kind: type[T]) -> T:
@@ -199,6 +201,8 @@ def check_fields(config: Mapping[str, object], known: frozenset[str]) -> None:
 
 # -- packed
 
+_ARRAY_16 = 0xDC
+"""The first byte of an array with a count of 16 bits. That of a short array is lower, of a long one higher."""
 _PLACE = re.compile(r"\$\[(\d+)\]")
 """The place of an argument in an error of msgspec; 0 is the name."""
 
@@ -210,7 +214,7 @@ def pack(commands: Sequence[Command]) -> bytes:
     that is not valid Unicode, too many levels.
     """
     # Not by msgspec: it packs more levels than `CommandReader` unpacks, and such an entry would stop every node.
-    rows = [(name_of(type(command)), *msgspec.structs.astuple(command)) for command in commands]
+    rows = [(command.__struct_config__.tag, *astuple(command)) for command in commands]
     packed: bytes = msgpack.packb(rows, use_bin_type=True)
     return packed
 
@@ -229,15 +233,24 @@ def join(count: int, parts: Iterable[bytes]) -> bytes:
 def extend(packed: bytes, commands: Sequence[Command]) -> bytes:
     """Returns what `pack` would return for the commands in `packed`, which `pack` made (or b"" for none), followed by
     `commands`. Raises like `pack`."""
-    unpacker = msgpack.Unpacker()
-    unpacker.feed(packed)
-    count = unpacker.read_array_header() if packed else 0
-    return join(count + len(commands), (packed[unpacker.tell() :], pack_bare(commands)))
+    if not packed:
+        return pack(commands)
+    count, size = _count_in(packed)
+    return join(count + len(commands), (packed[size:], pack_bare(commands)))
 
 
 def _array_header(count: int) -> bytes:
     header: bytes = msgpack.Packer().pack_array_header(count)
     return header
+
+
+def _count_in(packed: bytes) -> tuple[int, int]:
+    """Returns the number of commands that `pack` has packed, and the size of the header of their array in bytes."""
+    first = packed[0]
+    if first < _ARRAY_16:
+        return first & 0x0F, 1
+    size = 3 if first == _ARRAY_16 else 5
+    return int.from_bytes(packed[1:size], "big"), size
 
 
 def pack_change(author: str, packed: bytes) -> bytes:
@@ -254,6 +267,7 @@ class CommandReader:
     def __init__(self, kinds: Iterable[type[Command]]) -> None:
         self.kinds: Mapping[str, type[Command]] = {name_of(kind): kind for kind in kinds}
         """The classes of the commands by their names."""
+        self._readers = {name: (kind, _as_they_are(kind)) for name, kind in self.kinds.items()}
 
     def unpack(self, data: bytes) -> list[Found]:
         """Returns the commands in the bytes of `pack`; [] for no bytes. Raises ValueError unless they are an array of
@@ -271,19 +285,29 @@ class CommandReader:
         return author, self._found_in(commands)
 
     def _found_in(self, commands: object) -> list[Found]:
-        if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands):
+        if not isinstance(commands, list):
             raise ValueError("not an array of commands")
-        return [self._found(command) for command in commands]
+        readers = self._readers
+        found: list[Found] = []
+        for command in commands:
+            if not isinstance(command, list) or not command:
+                raise ValueError("not an array of commands")
+            name = command[0]
+            reader = readers.get(name) if isinstance(name, str) else None
+            if reader is None:
+                found.append(Unknown(name))
+                continue
+            kind, as_they_are = reader
+            try:
+                found.append(msgspec.convert(command, kind, builtin_types=as_they_are))
+            except msgspec.ValidationError as error:
+                found.append(Invalid(name, _why(kind, command, str(error))))
+        return found
 
-    def _found(self, command: list[Any]) -> Found:
-        name = command[0]
-        kind = self.kinds.get(name) if isinstance(name, str) else None
-        if kind is None:
-            return Unknown(name)
-        try:
-            return msgspec.convert(command, kind, builtin_types=_AS_THEY_ARE)
-        except msgspec.ValidationError as error:
-            return Invalid(name, _why(kind, command, str(error)))
+
+def _as_they_are(kind: type[Command]) -> tuple[type, ...] | None:
+    """Returns the argument for `msgspec.convert`, which costs time, for a class that has bytes somewhere; else None."""
+    return _AS_THEY_ARE if "BytesType" in str(type_info(kind)) else None
 
 
 def _why(kind: type[Command], command: list[Any], said: str) -> str:

@@ -204,6 +204,7 @@ def test_a_reader_knows_its_own_commands_alone() -> None:
 def test_packed_commands_are_extended_without_packing_them_again(before: list[Command], more: list[Command]) -> None:
     assert extend(pack(before), more) == pack([*before, *more])
     assert extend(b"", more) == pack(more)
+    assert extend(pack(before * 2_000), more) == pack([*before * 2_000, *more])
     assert commands.join(len(before) + len(more), (pack_bare(before), pack_bare(more))) == pack([*before, *more])
 
 

@@ -247,7 +247,7 @@ def test_copies_of_one_row_keep_their_own_heads() -> None:
     slot = slot_of()
     heads = [MessageHead(1, 1000 + number, HOST, number) for number in range(2)]
     batch = tuple(BatchMessage(0, b"b", b"", 0, 0, b"", head) for head in heads)
-    built = built_of(send(slot, 3, kind=RowKind.DELIVERED, batch=batch, effect=("deliver", 1)))
+    built = built_of(send(slot, 3, kind=RowKind.DELIVERED, batch=batch, effect=(DeliverTimers, (1, 2))))
     content = payload.decode(built.payload)
     stored = list(message_format.decode_messages(built.payload[40 : 40 + content.messages_len]))
     assert [(m.born_ms, m.reconsume_times, m.sys_flag & 1, m.queue_offset) for m in stored] == [
