@@ -229,7 +229,7 @@ async def test_a_login_at_a_follower_is_good_everywhere_and_its_secret_stays_the
     def propose(commands: Any, done: Any) -> None:
         heard.append(repr(commands).encode())
         taken(commands, done)
-        if commands[0][0] == "put_token":
+        if isinstance(commands[0], PutToken):
             follower.apply(commands)
 
     monkeypatch.setattr(leader, "propose", propose)

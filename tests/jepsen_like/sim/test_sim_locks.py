@@ -38,7 +38,7 @@ def test_orderly_consumers_read_everything_in_order_across_a_killed_leader(scrip
 
 def broken_unlock(patch: pytest.MonkeyPatch) -> None:
     """Unlocking is answered and does nothing: the queue stands still until the lock ends."""
-    patch.setattr(queue_locks.QueueLocks, "unlock", lambda locks, stage, group, client, queues, user: done(0))
+    patch.setattr(queue_locks.QueueLocks, "_unlock", lambda locks, stage, command, user: done(0))
 
 
 def expiry_ignored(patch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_transactions_end_once_across_a_killed_leader(script: str) -> None:
 
 def ends_nothing(patch: pytest.MonkeyPatch) -> None:
     """A copy is stored, and its transaction goes on."""
-    patch.setattr(HalfMessages, "end", lambda halves, stage, positions: done(0))
+    patch.setattr(HalfMessages, "end", lambda halves, stage, command: done(0))
 
 
 def compares_nothing(patch: pytest.MonkeyPatch) -> None:
