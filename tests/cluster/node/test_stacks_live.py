@@ -37,7 +37,7 @@ def test_sigquit_prints_the_stacks_of_all_threads_and_the_node_goes_on(
         try:
             asyncio.run(until(lambda: " serves: " in log.read_text() or not processes.is_running(1), every_s=0.05))
             assert processes.print_stacks(1)
-            last = "cluster/node/__main__.py"  # the thread that runs the loop is printed last, and this is its first call
+            last = "cluster/node/__main__.py"  # the first call of the thread that runs the loop, printed last
             asyncio.run(until(lambda: last in log.read_text() or not processes.is_running(1), every_s=0.05))
             told = log.read_text()
             assert "Current thread" in told
