@@ -359,9 +359,9 @@ class RaftMQSubject(OfProcesses):
         """Returns the last log lines of nodes that ended by themselves, and names those that run and answer nothing;
         these write the stacks of their threads into their logs."""
         told = []
-        states = self.states()
+        states = self.states() if any(map(self.is_running, self.node_ids)) else {}
         for node in self.nodes:
-            if states[node.id] is None and self.processes.print_stacks(node.id):
+            if node.id in states and states[node.id] is None and self.processes.print_stacks(node.id):
                 told.append(f"node {node.id} runs and answers nothing: {node.log} ends with the stacks of its threads")
             if codes := self.processes.exits.get(node.id):
                 last = " | ".join(line for line in log_tail(node, 3) if line.strip())

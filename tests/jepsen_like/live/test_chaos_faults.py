@@ -457,11 +457,16 @@ def test_a_node_that_runs_and_answers_nothing_is_named() -> None:
         return node == 1
 
     nodes = [SimpleNamespace(id=number, log=f"n{number}/node.log") for number in (1, 2, 3)]
+    running = {1, 2, 3}
     subject = SimpleNamespace(
         nodes=nodes,
-        states=lambda: {1: None, 2: state(1, True), 3: None},
+        node_ids=[1, 2, 3],
+        is_running=running.__contains__,
+        states=lambda: {1: None, 2: state(1, True), 3: None} if running else 1 // 0,
         processes=SimpleNamespace(print_stacks=print_stacks, exits={}),
     )
     told = RaftMQSubject.evidence(cast(Any, subject))
     assert told == ["node 1 runs and answers nothing: n1/node.log ends with the stacks of its threads"]
     assert asked == [1, 3]
+    running.clear()
+    assert RaftMQSubject.evidence(cast(Any, subject)) == [], "after the run nobody can be asked"
