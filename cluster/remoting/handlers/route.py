@@ -62,6 +62,8 @@ class Routes:
         self._early = early
         self._held: set[Connection] = set()
         """Open connections of C++ clients whose first route was delayed."""
+        self._tools: set[Connection] = set()
+        """Open connections that have asked for the brokers of the cluster (106), which only tools do."""
         self._last_leader = NOBODY
 
     def codes(self) -> Codes:
@@ -194,12 +196,11 @@ class Routes:
         names = [alias["brokerName"] for alias in aliases]
         config = self._services.state.topics.get(topic)
         withheld = config is not None and self._is_withheld(request, config)
-        body: dict[str, Any] = {
-            # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with
-            # that address, and that of the group is without write.
-            "brokerDatas": [] if withheld else [*aliases, self._readers_data(request.connection.listener)],
-            "filterServerTable": {},
-        }
+        # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with that
+        # address, and that of the group is without write. Tools with the table of brokers look up the first name in it.
+        readers = self._readers_data(request.connection.listener)
+        brokers = [readers, *aliases] if request.connection in self._tools else [*aliases, readers]
+        body: dict[str, Any] = {"brokerDatas": [] if withheld else brokers, "filterServerTable": {}}
         if config is not None and config.order:
             body["orderTopicConf"] = _order_conf(names or [queues["brokerName"]], config)
         body["queueDatas"] = _split_by_name(topic, queues, names)
@@ -230,7 +231,10 @@ class Routes:
     def _cluster_info(self, request: Request) -> None:
         """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases too.
         The cluster lists only one broker, so tools that add up brokers count the group once."""
-        cluster = self._services.config.cluster
+        cluster, connection = self._services.config.cluster, request.connection
+        if connection not in self._tools:
+            self._tools.add(connection)
+            connection.on_close.append(lambda: self._tools.discard(connection))
         aliases = self._aliases(request) if request.language == JAVA else []
         brokers = [self.broker_data(request.connection.listener), *aliases]
         body = {

@@ -171,8 +171,24 @@ class TurnWatch:
         while not self._runs.acquire(timeout=wait_s):
             late_ns = time.monotonic_ns() - self._due_ns
             if late_ns >= SEEN_NS:
-                self._seen[name_of(sys._current_frames().get(self._ident))] += 1
+                self._seen[name_of(frame_of(self._ident))] += 1
             wait_s = IDLE_STAMP_S if self._idle and late_ns < 0 else STAMP_S
+
+
+def frame_of(ident: int) -> FrameType | None:
+    """Returns the innermost frame of a thread; None if it has ended.
+
+    Nothing is collected meanwhile. Some releases of CPython 3.11 make the frames under the lock of the list of threads.
+    A collection there calls `gc.callbacks`, which lets other threads run. The first of them that starts a thread waits
+    for that lock, and keeps the interpreter's lock: the process hangs for ever (python/cpython issue 106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(ident)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def name_of(frame: FrameType | None) -> str:

@@ -121,6 +121,17 @@ def changed_perm(node: Any, address: str, perm: int) -> str:
     return f"from {before} to {perm}"
 
 
+def test_a_tool_finds_the_first_name_of_a_route_in_the_table_of_brokers(node: Any, connect: Any) -> None:
+    """What `mqadmin topicList -c` does (4.9.8, 5.5.0)."""
+    node.create_topic("T")
+    connection, other = connect("broker"), connect("broker")
+    table = json.loads(node.ask(106, language="JAVA", connection=connection).answer.body)["clusterAddrTable"]
+    first = json.loads(node.ask(105, topic="T", connection=connection).answer.body)["brokerDatas"][0]
+    assert [name for name, brokers in table.items() if first["brokerName"] in brokers] == ["DefaultCluster"]
+    again = json.loads(node.ask(105, topic="T", connection=other).answer.body)["brokerDatas"][0]
+    assert again["brokerName"] == "raftmq-1", "updateTopicPerm asks for no table"
+
+
 @pytest.mark.parametrize("language", ["aliases", "one name"])
 def test_a_tool_changes_every_permission_to_every_other(node: Any, node_with: Any, language: str) -> None:
     node = node if language == "aliases" else node_with(**{"cluster.producer_aliases": False})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,30 @@ from cluster.runtime.turns.turn_watch import COLLECTION, IDLE_STAMP_S, STAMP_S, 
 from raftlog.work import METER, charge
 
 MS = 1_000_000
+ROOT = Path(__file__).parents[3]
+STARTS = """
+import gc, sys, threading, time
+from cluster.runtime.turns.turn_watch import frame_of
+
+watched, over = threading.get_ident(), threading.Event()
+gc.set_threshold(1)
+gc.callbacks.append(lambda *_: time.sleep(0))
+sys.setswitchinterval(1e-6)
+
+def watch():
+    while not over.is_set():
+        frame_of(watched)
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+for _ in range(2_000):
+    started = threading.Thread(target=lambda: None)
+    started.start()
+    started.join()
+over.set()
+watcher.join()
+print(gc.isenabled())
+"""
 
 
 class Machine:
@@ -151,3 +177,18 @@ async def test_nothing_is_left_behind() -> None:
     assert gc.callbacks == callbacks
     assert threading.active_count() == threads
     assert METER.units >= 0
+
+
+def test_threads_that_start_while_a_stack_is_looked_at_do_not_hang_the_process() -> None:
+    """Once in some hundred starts under load a node hung for ever, with a thread that its loop was just starting."""
+    ran = subprocess.run([sys.executable, "-c", STARTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
+
+
+def test_nobody_else_asks_for_the_stacks_of_other_threads() -> None:
+    """`frame_of` is the one way to do it that cannot hang."""
+    rooms = ("cluster", "raftlog", "statemachine", "raftmq", "raftmq_wire", "jepsen_like", "pyspark_raftmq")
+    names = "_current_" + "frames", "_current_" + "exceptions"
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    asking = {str(path.relative_to(ROOT)) for path in files if any(name in path.read_text() for name in names)}
+    assert asking == {"cluster/runtime/turns/turn_watch.py"}
