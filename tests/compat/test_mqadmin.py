@@ -124,8 +124,8 @@ def test_what_it_prints_of_brokers_and_producers(
     assert [(row[1], row[2]) for row in offsets] == [(str(queue), "0") for queue in range(QUEUES)]
     assert sum(int(row[3]) for row in offsets) >= 200
 
-    printed = mqadmin("producerConnection", "-g", group, "-t", topic)
-    assert "JAVA" in printed, printed
+    told = mqadmin("producerConnection", "-g", group, "-t", topic)
+    assert "JAVA" in told, told
     key = producer.lines("send")[0]
     found = mqadmin("queryMsgByUniqueKey", "-t", topic, "-i", key["msg_id"])
     assert key["key"] in found
