@@ -180,7 +180,7 @@ def frame_of(ident: int) -> FrameType | None:
 
     Nothing is collected meanwhile. Some releases of CPython 3.11 make the frames under the lock of the list of threads.
     A collection there calls `gc.callbacks`, which lets other threads run. The first of them that starts a thread waits
-    for that lock, and keeps the interpreter's lock: the process hangs for ever (python/cpython issue 106883).
+    for that lock, and keeps the interpreter's lock: the process hangs for ever (gh-106883).
     """
     collects = gc.isenabled()
     gc.disable()
