@@ -59,6 +59,9 @@ _SAY_WHY_AFTER_S = 1.0
 """Seconds after which a search for the leader logs what it met; its callers may wait for much longer."""
 _SAY_AGAIN_AFTER_S = 30.0
 _HEARD_MAX = 32
+_OTHERS_FIRST_S = 0.2
+"""Seconds for which an answer that names a doubted leader waits for another answer. A leader that the others do not
+reach goes on saying that it leads until it has missed their answers for an election timeout."""
 _STAND_IN_S = 5.0
 """Time in seconds for which the client keeps a node that only forwards requests, before it looks for the leader
 again."""
@@ -160,6 +163,8 @@ class ClusterView:
         self.by_id: dict[str, str] = {}
         """Broker id -> address, as the last server that was asked sees it; "0" is the leader."""
         self.leader: str | None = None
+        self._doubted: str | None = None
+        """The leader that answers nothing, within the present search."""
         self.clusters: tuple[str, ...] = ()
         """The uuids of the cluster that this client belongs to, and of those that it continues; () until a server says
         so."""
@@ -216,6 +221,12 @@ class ClusterView:
         if address is not None and address == self.leader:
             self.leader = None
 
+    def doubt(self, address: str) -> None:
+        """Notes that `address` answers nothing although it is connected: the next call looks for a leader, and believes
+        the other nodes first."""
+        self._doubted = address
+        self.suspect(address)
+
     async def find_leader(self) -> str:
         """Returns the leader's address. Waits until there is a leader; the caller sets the limit."""
         self.bind_loop()
@@ -249,6 +260,7 @@ class ClusterView:
                 self._refresh_later()
             return self.leader
         finally:
+            self._doubted = None
             for probe in probes:
                 probe.cancel()
 
@@ -300,6 +312,8 @@ class ClusterView:
             if found is not None:
                 leader, others = found
                 if leader is not None:
+                    if leader == self._doubted:
+                        await asyncio.sleep(_OTHERS_FIRST_S)
                     confirmed = await self._ask_who_leads(leader)
                     if confirmed is not None and confirmed[0] == leader:
                         return leader, True

@@ -112,6 +112,11 @@ class FlushResult(NamedTuple):
 
 
 _SWEEP_S = 0.1
+_DOUBT_S = 0.4
+"""Seconds without an answer after which the other nodes are asked who leads, while the requests stay where they are: a
+node that hangs, or that the others do not reach, keeps its connections open. Each further question waits
+_DOUBT_GROWS times as long, because a cluster that is only slow must not be asked by all of its clients."""
+_DOUBT_GROWS = 2.5
 _TOLD_EVERY_S = 30.0
 """Interval in seconds at which the producer logs that a full disk refuses its sends; the first time is at once."""
 _OLDEST_ATTEMPTS = 3
@@ -138,6 +143,8 @@ class SendPipeline:
         self._routing: dict[str, asyncio.Task[None]] = {}
         self._holding: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
+        self._doubt_s = _DOUBT_S
+        """Seconds of silence after which the next question about the leader is asked."""
         self._backoff = Backoff(view.jitter)
         self._lost_in_a_row = 0
         self._progress_at = 0.0
@@ -325,7 +332,8 @@ class SendPipeline:
             self._run()
 
     async def _follow_leader(self, link: Connection) -> None:
-        """Handles the reply "no leader here": keeps the connection if the same node leads, else moves to the leader."""
+        """Handles the reply "no leader here", or none: keeps the connection if the same node leads, else moves to the
+        leader."""
         try:
             leader = await self.view.find_leader()
         finally:
@@ -428,9 +436,15 @@ class SendPipeline:
         oldest = self._window.oldest_sent_at()
         if oldest is None or self._link is None:
             return
-        silent = now - max(self._progress_at, oldest) > self._attempt_s
-        if silent or now - oldest > self._attempt_s * _OLDEST_ATTEMPTS:
+        silent_s = now - max(self._progress_at, oldest)
+        if silent_s > self._attempt_s or now - oldest > self._attempt_s * _OLDEST_ATTEMPTS:
             self._give_up_link()
+        elif silent_s <= _DOUBT_S:
+            self._doubt_s = _DOUBT_S
+        elif silent_s > self._doubt_s and self._linking is None and self._holding is None:
+            self._doubt_s *= _DOUBT_GROWS
+            self.view.doubt(self._link.address)
+            self._linking = self.loop.create_task(self._follow_leader(self._link))
 
     def _rest(self) -> None:
         """Stops searching for a leader and stops timers while there is nothing to send. The connection stays."""

@@ -11,6 +11,7 @@ import pytest
 
 from raftmq.client import Failed, NotFound, Refused, Unknown, Unreachable, aconnect
 from raftmq.client.errors import RaftMQError
+from raftmq_wire.codes import RequestCode
 
 
 def sequences(fake: Any) -> list[int]:
@@ -325,3 +326,44 @@ async def test_a_full_disk_is_told_at_once_and_not_only_at_the_deadline(
                 await sending
     assert caplog.messages == [f"sends to orders are refused and tried again until their deadline: {full}"]
     assert "Free space" in caught.value.hint
+
+
+@pytest.mark.parametrize("fault", ["hangs", "is cut off from the others"])
+async def test_sends_move_from_a_leader_that_answers_nothing_long_before_they_give_it_up(
+    fake: Any, step: Any, fault: str
+) -> None:
+    """A full run of `isolated-leader`: clients waited until the old leader was back, or for an attempt's 3 s."""
+    fake.create("orders", 1)
+    async with aconnect(fake.servers) as mq, mq.producer(attempt_timeout_s=60) as p:
+        await p.send("orders", b"first")
+        old = fake.nodes[0]
+        if fault == "hangs":
+            old.mute = True
+        else:
+            old.names_leader = 0  # it has not noticed yet
+            old.on_send = lambda _: step(store=False, code=None)
+        fake.leader = 1
+        async with asyncio.timeout(30):
+            await asyncio.gather(*[await p.send_soon("orders", b"%d" % n) for n in range(10)])
+    assert fake.bodies("orders") == [b"first", *(b"%d" % n for n in range(10))]
+    assert {arrived.node for arrived in fake.sends[-10:]} == {1}
+
+
+async def test_a_leader_that_is_only_slow_keeps_its_sends(fake: Any, wait_until: Any) -> None:
+    """The others are asked who leads, and name the same node: nothing is sent twice."""
+    fake.create("orders", 1)
+    kept: list[Any] = []
+    async with aconnect(fake.servers) as mq, mq.producer(attempt_timeout_s=60) as p:
+        await p.send("orders", b"first")
+        fake.handlers[RequestCode.SEND_MESSAGE_V2] = lambda *arrived: kept.append(arrived)
+        slow = await p.send_soon("orders", b"slow")
+        asked = fake.nodes[1].calls.count(RequestCode.GET_BROKER_CLUSTER_INFO)
+        await wait_until(lambda: fake.nodes[1].calls.count(RequestCode.GET_BROKER_CLUSTER_INFO) > asked)
+        await wait_until(lambda: p.pipeline._linking is None)
+        del fake.handlers[RequestCode.SEND_MESSAGE_V2]
+        (connection, opaque, ext, body) = kept.pop()
+        connection.on_send(fake.sends[0]._replace(opaque=opaque, ext=ext, body=body))
+        await slow
+        await p.send("orders", b"next")
+    assert not kept
+    assert sequences(fake) == [1, 2, 3]
