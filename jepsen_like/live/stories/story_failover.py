@@ -170,6 +170,7 @@ def _strike_leaders(
         at_ns = time.monotonic_ns()
         scene.stage.sleep(scene.rng.uniform(*CALM_S))
         calms.append(Blow(at_ns, time.monotonic_ns()))
+        scene.stage.sleep(SETTLED_S)  # else the pause of the next blow would begin in this calm, and count in it
     acks = Acks(scene.history.ops, scene.stage.load.writers)
     _tell(scene, f"{name}_calm", "as long without a blow", _pauses(acks, calms[:-1] or calms))
     return _pauses(acks, blows)
