@@ -5,9 +5,6 @@ The node that holds the client's connection verifies the signature and decides. 
 the user's id to the leader in the header of FORWARD, and the leader decides once more by its own state, so a rule that
 was removed meanwhile no longer counts. Of all fields that a client writes, only its signature identifies it.
 
-A node that follows may not have applied a new user, secret or rule yet. What it would deny, it lets the leader judge,
-if the leader can answer it.
-
     off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
     observe   every request passes; what enforcing would deny is counted and logged
     enforce   a denied request is answered with code 16; with 14 while this node cannot tell
@@ -142,20 +139,17 @@ class Admission:
         polls: LongPolls,
         stale: Callable[[], str],
         refuse: Callable[[Frame, Refused], None],
-        asks_leader: Callable[[Frame], bool],
         turns: Turns,
         denials: Denials,
         guesses: Guesses,
     ) -> None:
         """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
-        node cannot tell what users may do now; "" if it can. `refuse` answers a request. `asks_leader` forwards one, to
-        be judged by the leader; it returns False if this node leads, or if only this node can answer the request."""
+        node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
         self._access = access
         self._secrets = secrets
         self._needs = needs
         self._stale = stale
         self._refuse = refuse
-        self._asks_leader = asks_leader
         self._turns = turns
         self._polls = polls
         self._denials = denials
@@ -172,24 +166,14 @@ class Admission:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def admits(self, frame: Frame) -> bool:
-        """Judges a request of one of this node's connections and records its user. Returns False if the request goes no
-        further here: it waits, the leader judges it, or it was refused and answered."""
+        """Judges a request of one of this node's connections and records its user. Returns False if the request was
+        refused and answered."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
         client = self._client(frame.path)
-        enforces = self._access.mode is Mode.ENFORCE
-        if enforces and self._waits(frame, client):
+        if self._access.mode is Mode.ENFORCE and self._waits(frame, client):
             return False
         refused = self._judged(frame, client)
-        if refused is not None and enforces and self._may_be_behind(frame, refused, client):
-            return False
         return self._goes_on(frame, refused)
-
-    def _may_be_behind(self, frame: Frame, refused: Refused, client: _Client) -> bool:
-        """Lets the leader judge a request that this node would deny, and returns True. A request without a signature is
-        denied here, and so is a guess, which decides about what came behind it."""
-        if refused.reason is not Reason.NO_PERMISSION or frame is client.turn:
-            return False
-        return ACCESS_KEY in ext_of(frame.header) and self._asks_leader(frame)
 
     def names(self, frame: Frame) -> bool:
         """Records the user of a request that is not judged, if its signature is right. Returns False if the request

@@ -133,7 +133,6 @@ class Remoting:
             polls=broker.pulls.long_polls,
             stale=unheard,
             refuse=replies.refuse,
-            asks_leader=lambda frame: self.router.asks_leader(frame),
             turns=services.turns,
             denials=broker.denials,
             guesses=broker.guesses,

@@ -84,9 +84,6 @@ FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID
 woken."""
 
 
-BY_THE_LEADER = LEADER_ONLY | PULLS | FROM_ROWS | ABOUT_A_TOPIC
-"""Requests that the leader can answer for a client of another node."""
-
 COME_BACK = FROM_ROWS | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION}
 """Requests that their handlers may have to forward as they came."""
 
@@ -291,14 +288,6 @@ class Router(Dispatch):
         if not self._access.judges or self._admission.admits_again(frame):
             self.as_leader(frame)
 
-    def asks_leader(self, frame: Frame) -> bool:
-        """Forwards a request that this node would deny, because the leader may know better. Returns False if this node
-        leads, or if only this node can answer it."""
-        if self._proposals.open or frame.header.code not in BY_THE_LEADER:
-            return False
-        self._forward(self._with_standing(frame))
-        return True
-
     def as_leader(self, frame: Frame) -> None:
         """Handles a request as the leader, including one that was forwarded or held."""
         if self.closings.waiting:
@@ -321,7 +310,11 @@ class Router(Dispatch):
             self._forwarder.forward(frame)
             return
         if code in LEADER_ONLY and not self._proposals.open:
-            self._forward(self._with_standing(frame))
+            if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                frame = name_committers(frame, self._members)
+            elif code in LOCKS:
+                frame = name_standing(frame, self._members)
+            self._forward(frame)
             return
         if code in PULLS:
             request = RemotingRequest.of(frame, self._proposals.figures.slow, reads_ext=False)
@@ -342,12 +335,6 @@ class Router(Dispatch):
             self._forwarder.forward(frame)
             return
         self._handle(request)
-
-    def _with_standing(self, frame: Frame) -> Frame:
-        """Returns the request with what the leader has to know of the clients that it names."""
-        if frame.header.code == RequestCode.UPDATE_CONSUMER_OFFSET:
-            return name_committers(frame, self._members)
-        return name_standing(frame, self._members) if frame.header.code in LOCKS else frame
 
     def _forward(self, frame: Frame) -> None:
         """Forwards a request, with memory reserved for its answer if that may be large."""

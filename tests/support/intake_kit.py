@@ -112,7 +112,6 @@ class Node:
             polls=nothing,
             stale=lambda: "",
             refuse=lambda frame, refused: self.refused.append(refused.remark),
-            asks_leader=lambda _: False,
             turns=nothing,
             denials=Denials(lambda: 0),
             guesses=Guesses(lambda: 0, lambda: 0, lambda *_: lambda: None),

@@ -65,31 +65,6 @@ def test_only_the_signature_of_a_user_with_the_right_is_let_through(sim: SimClus
     assert len(sim.leader().bodies("T")) == 2
 
 
-def test_a_follower_that_lags_denies_nothing_that_the_leader_allows(sim: SimCluster) -> None:
-    """A user, a rule and a secret count from their acknowledgement on, at each node: what a node that has not applied
-    them would deny is judged by the leader."""
-    begin(sim)
-    leader, late = sim.leader(), sim.followers()[0]
-    path = late.connect()
-    late.apply.hold()
-    assert ask_admin(sim, "create", "new", "new-secret", is_super=False, enabled=True) is None
-    assert ask_admin(sim, "set_rules", "new", [[1, "Topic:T", ["Pub", "Sub"], [], True], READ_T[1]]) is None
-    assert ask_admin(sim, "change", "shop", secret="other-secret") is None
-    new, shop = Credentials("new", "new-secret"), Credentials("shop", "other-secret")
-    wrong = Credentials("new", "wrong-one")
-    assert "new" not in late.state.access.users
-    route = request(new, RequestCode.GET_ROUTEINFO_BY_TOPIC, 2, {"topic": "T"})
-    asked = [send(new, 1), route, pull(new, 3, 0), send(shop, 4), send(wrong, 5), send(None, 6), send(new, 7, "U")]
-    told: list[int] = []
-    for opaque, each in enumerate(asked, 1):
-        path.ask(each)
-        told.append(answer(sim, path, opaque))
-    assert told == [0, 0, 0, 0, 16, 16, 16]
-    assert "no right to Pub on Topic:U" in path.replies[7][0][1]
-    assert leader.bodies("T") == [b"m"] * 2
-    late.apply.release()
-
-
 @pytest.mark.parametrize("place", ["leader", "follower"])
 def test_a_connection_is_that_of_a_stranger_until_a_signature_was_right(sim: SimCluster, place: str) -> None:
     begin(sim)
