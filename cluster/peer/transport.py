@@ -516,8 +516,8 @@ class PeerTransport:
             inlet.abort()
 
     def _note_level(self, peer: NodeId, *said: int) -> None:
-        """Records the lowest level that the peer announced on its open connections. The HELLO of an earlier
-        run may arrive late and counts until its connection closes, because nobody knows which version runs."""
+        """Records the lowest level that the peer announced on its open connections. The HELLO of an earlier run may
+        arrive late and counts until its connection closes, because nobody knows which version runs."""
         levels = [*said, *(handshake.level(inlet.introduction) for inlet in self.inlets if inlet.peer == peer)]
         if levels:
             self._levels[peer] = min(levels)
@@ -530,8 +530,7 @@ class PeerTransport:
         if channel != BULK:
             return
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.channel == channel][:-1]:
-            if inlet.transport is not None:
-                inlet.transport.abort()
+            inlet.abort()
 
     def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
         """Handles a refusal from a peer: [reason, kind, index]. If a proof is required, only a peer that has proven to

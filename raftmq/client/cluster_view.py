@@ -224,8 +224,8 @@ class ClusterView:
     def doubt(self, address: str) -> None:
         """Notes that `address` answers nothing although it is connected: the next call looks for a leader, and believes
         the other nodes first."""
-        self._doubted = address
-        self.suspect(address)
+        if self.leader in (None, address):  # else the present leader is another one, and no search begins
+            self._doubted, self.leader = address, None
 
     async def find_leader(self) -> str:
         """Returns the leader's address. Waits until there is a leader; the caller sets the limit."""

@@ -135,19 +135,14 @@ class Routes:
         def answer() -> None:
             self._answer_about(request, topic, lambda: self._route_body(topic, request))
 
-        if request.language == CPP and self._services.config.cluster.producer_aliases and self._is_first(request):
+        if (
+            request.language == CPP
+            and self._services.config.cluster.producer_aliases
+            and _is_first(request.connection, self._held)
+        ):
             self._services.call_later(HOLD_MS, answer)
         else:
             answer()
-
-    def _is_first(self, request: Request) -> bool:
-        """Returns True if no route was delayed for this connection yet."""
-        connection = request.connection
-        if connection in self._held:
-            return False
-        self._held.add(connection)
-        connection.on_close.append(lambda: self._held.discard(connection))
-        return True
 
     def _topic_config(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -232,9 +227,7 @@ class Routes:
         """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases too.
         The cluster lists only one broker, so tools that add up brokers count the group once."""
         cluster, connection = self._services.config.cluster, request.connection
-        if connection not in self._tools:
-            self._tools.add(connection)
-            connection.on_close.append(lambda: self._tools.discard(connection))
+        _is_first(connection, self._tools)
         aliases = self._aliases(request) if request.language == JAVA else []
         brokers = [self.broker_data(request.connection.listener), *aliases]
         body = {
@@ -297,6 +290,15 @@ class Routes:
         """Answers 216 with success: a topic's route is deleted with the topic (215), so there is nothing else to
         delete."""
         request.reply(ResponseCode.SUCCESS)
+
+
+def _is_first(connection: Connection, seen: set[Connection]) -> bool:
+    """Returns True if the connection is not among the seen ones; then it is one of them until it closes."""
+    if connection in seen:
+        return False
+    seen.add(connection)
+    connection.on_close.append(lambda: seen.discard(connection))
+    return True
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:

@@ -361,7 +361,7 @@ class RaftMQSubject(OfProcesses):
         told = []
         states = self.states() if any(map(self.is_running, self.node_ids)) else {}
         for node in self.nodes:
-            if node.id in states and states[node.id] is None and self.processes.print_stacks(node.id):
+            if states.get(node.id) is None and self.processes.print_stacks(node.id):
                 told.append(f"node {node.id} runs and answers nothing: {node.log} ends with the stacks of its threads")
             if codes := self.processes.exits.get(node.id):
                 last = " | ".join(line for line in log_tail(node, 3) if line.strip())
