@@ -63,7 +63,7 @@ class Routes:
         self._held: set[Connection] = set()
         """Open connections of C++ clients whose first route was delayed."""
         self._tools: set[Connection] = set()
-        """Open connections that have asked for the brokers of the cluster (106), which only tools do."""
+        """Open connections that have asked for the brokers of the cluster (106), as tools do."""
         self._last_leader = NOBODY
 
     def codes(self) -> Codes:
@@ -138,7 +138,7 @@ class Routes:
         if (
             request.language == CPP
             and self._services.config.cluster.producer_aliases
-            and _is_first(request.connection, self._held)
+            and _note(request.connection, self._held)
         ):
             self._services.call_later(HOLD_MS, answer)
         else:
@@ -227,7 +227,7 @@ class Routes:
         """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases too.
         The cluster lists only one broker, so tools that add up brokers count the group once."""
         cluster, connection = self._services.config.cluster, request.connection
-        _is_first(connection, self._tools)
+        _note(connection, self._tools)
         aliases = self._aliases(request) if request.language == JAVA else []
         brokers = [self.broker_data(request.connection.listener), *aliases]
         body = {
@@ -292,12 +292,12 @@ class Routes:
         request.reply(ResponseCode.SUCCESS)
 
 
-def _is_first(connection: Connection, seen: set[Connection]) -> bool:
-    """Returns True if the connection is not among the seen ones; then it is one of them until it closes."""
-    if connection in seen:
+def _note(connection: Connection, noted: set[Connection]) -> bool:
+    """Notes a connection until it closes; returns True if it was not noted yet."""
+    if connection in noted:
         return False
-    seen.add(connection)
-    connection.on_close.append(lambda: seen.discard(connection))
+    noted.add(connection)
+    connection.on_close.append(lambda: noted.discard(connection))
     return True
 
 
