@@ -17,10 +17,10 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
 from cluster.peer.wire import Kind
 from cluster.remoting.admission import HELD_MAX
-from cluster.remoting.request_rights import ADMINISTRATIVE
+from cluster.requests.table import ROWS
 from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
-from raftmq_wire.codes import ABOUT_USERS, RequestCode
+from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from statemachine.consuming.groups import PutGroup
 from statemachine.topics import CreateTopic
@@ -185,7 +185,7 @@ def test_administrators_requests_need_tls_where_the_operator_says_so(tmp_path: P
         seen = request(ROOT, RequestCode.GET_TOPIC_CONFIG, 1, {"topic": "T"})
         plain.ask(seen)
         assert answer(sim, plain, 1) == 0
-        codes_ = [code for code in RequestCode if code in ADMINISTRATIVE or code in ABOUT_USERS]
+        codes_ = sorted(verb.code for verb in ROWS if verb.is_for_administrators)
         for opaque, code in enumerate(codes_, 10):  # what was read is sent again, as something else
             plain.ask(request(ROOT, code, opaque, {"topic": "T"}))
             assert answer(sim, plain, opaque) == 16
