@@ -25,7 +25,7 @@ def test_a_send_without_room_is_refused_and_not_stored_behind_a_later_one(
     forwarder = leader.forwarder
     with monkeypatch.context() as patch:
         patch.setattr(forwarder, "_leads", lambda: False)
-        patch.setattr(forwarder, "_limits", replace(forwarder._limits, node_inflight_bytes_max=1500))
+        patch.setattr(forwarder.gate, "_limits", replace(forwarder.gate._limits, node_inflight_bytes_max=1500))
         for number, size in enumerate(SIZES, 1):
             path.ask(send_frame(number, "T", b"%d " % number + bytes(size)))
         sim.loop.run_for(0.1)
