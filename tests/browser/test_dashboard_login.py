@@ -116,7 +116,7 @@ async def test_who_is_not_logged_in_is_not_denied_again_and_again(cluster: Local
     await page.open(f"{admin(cluster)}/")
     await page.until(FORM)
     await page.until(
-        f"performance.getEntriesByType('resource').filter(({{ name }}) => name.endsWith('/v1/session')).length > 2"
+        "performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/v1/session')).length > 2"
     )
     asked = await page.run("performance.getEntriesByType('resource').map(({ name }) => new URL(name).pathname)")
     assert {path for path in asked if path.startswith("/v1/")} == {"/v1/session"}
