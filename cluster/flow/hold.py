@@ -45,8 +45,8 @@ class Account:
 
 @twin
 class Hold:
-    """What one request keeps in flight: `size` bytes for its connection until it is answered, and for its node until it
-    is decided. Making one takes both."""
+    """Keeps a request in flight: `size` bytes for its connection until it is answered, and for its node until it is
+    decided. Making one takes both."""
 
     __slots__ = ("_connection", "_node", "_size")
 

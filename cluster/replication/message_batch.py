@@ -193,7 +193,7 @@ class Send(msgspec.Struct, gc=False):
     """A hash by which a repetition is compared: of owner, key and body in a topic with dedup=strict (for BatchMessage:
     `key_hash`), of the messages of a slice of a staged write; 0 for other sends."""
     hold: Hold = NO_HOLD
-    """What it keeps in flight: until it is answered, and until its fate is decided. Set when the send is taken."""
+    """Keeps it in flight: until it is answered, and until its fate is decided. Set when the send is taken."""
 
 
 class Built(NamedTuple):
