@@ -219,11 +219,9 @@ def _held(topic: dict[str, Any]) -> str:
     """Returns a text such as "3 messages (1.2 KiB)", "80 messages (9.1 KiB, 60 of them hidden)" or "80 messages (9.1
     KiB on the nodes, 70 of them in the tier alone)"."""
     evicted = topic.get("evicted", 0)
-    if evicted and topic.get("bytes") is not None:
-        size = _bytes({**topic, "evicted": 0})
-        kept = f"{size} on the nodes, {evicted} of them in the tier alone"
-    else:
-        kept = _bytes(topic)
+    kept = _bytes({**topic, "evicted": 0})
+    if evicted and kept:
+        kept = f"{kept} on the nodes, {evicted} of them in the tier alone"
     hidden = topic.get("hidden", 0)  # an older node does not count them
     about = [text for text in (kept, f"{hidden} of them hidden" if hidden else None) if text]
     return f"{topic['messages']} messages" + (f" ({', '.join(about)})" if about else "")
