@@ -63,8 +63,8 @@ def test_offsets_by_topic_as_kafka_writes_them() -> None:
 
 
 def test_times() -> None:
-    for given in ("1970-01-01T00:00:02", "1970-01-01 00:00:02Z", "1970-01-01T01:00:02+01:00", "2000"):
-        assert parse_options({**NEEDED, "endingTimestamp": given}).ending == TopicBounds(AtTime(2000))
+    for text in ("1970-01-01T00:00:02", "1970-01-01 00:00:02Z", "1970-01-01T01:00:02+01:00", "2000"):
+        assert parse_options({**NEEDED, "endingTimestamp": text}).ending == TopicBounds(AtTime(2000))
     given = {**NEEDED, "startingTimestamp": "1000", "endingTimestamp": "1970-01-01T01:00:02+01:00"}
     options = parse_options(given)
     assert (options.starting, options.ending) == (TopicBounds(AtTime(1000)), TopicBounds(AtTime(2000)))
