@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from raftmq.client.discovery import LOCAL_CA, local_file
+from raftmq.client.port_probe import PLAIN_ALONE
 
 HANDSHAKE_S = 5.0
+_ANSWERS_PLAINLY = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""OpenSSL's names for an answer that is no record of TLS."""
 GOODBYE_S = 1.0
 """Seconds that a server has to finish its part of closing a connection."""
 TURNS = 3
@@ -49,10 +52,10 @@ class Tls(NamedTuple):
 
 
 def find_tls(
-    tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ, servers: Iterable[str] = ()
+    tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ, local: Path | None = None
 ) -> Tls | None:
     """Returns the TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and
-    RAFTMQ_TLS_KEY, else that of the local cluster if these are its `servers`; None for plain text. Raises ValueError
+    RAFTMQ_TLS_KEY, else that of the local cluster in the folder `local`; None for plain text. Raises ValueError
     for any other word in RAFTMQ_TLS, and for files that cannot be used."""
     word = environ.get("RAFTMQ_TLS", "").strip().lower()
     if word not in (*_OFF, *_ON):
@@ -61,9 +64,8 @@ def find_tls(
     if tls is None and (word or named != Tls()):
         tls = (word in _ON or named != Tls()) and not (word in _OFF and "RAFTMQ_TLS" in environ)
     found = tls if isinstance(tls, Tls) else named if tls else None
-    if found is None and tls is None and not word and servers:
-        ca = local_file(servers, LOCAL_CA, environ, Path.cwd())
-        found = Tls(ca=ca) if ca else None
+    if found is None and tls is None and not word and (ca := local_file(local, LOCAL_CA)):
+        found = Tls(ca=ca)
     if found is not None:
         found.context()
     return found
@@ -177,6 +179,8 @@ def refused(error: OSError) -> TlsError:
         why = "it asks for a certificate of the client (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY, --tls-cert and --tls-key)"
     elif "ALERT" in reason:
         why = f"it refuses the client's certificate or version ({_words(error)})"
+    elif reason in _ANSWERS_PLAINLY:
+        return TlsError(f"{PLAIN_ALONE} ({_words(error)})")
     elif reason:
         why = _words(error)
     else:
