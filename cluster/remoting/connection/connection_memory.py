@@ -20,12 +20,8 @@ from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-<<<<<<< HEAD
-    from cluster.requests.verb import Size
-    from cluster.runtime.in_flight import BytesInFlight
-=======
     from cluster.flow.hold import Account
->>>>>>> main
+    from cluster.requests.verb import Size
     from statemachine.broker_state import BrokerState
 
 

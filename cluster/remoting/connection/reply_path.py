@@ -11,11 +11,7 @@ from typing import ClassVar
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.flow.hold import Account
 from cluster.replication.send_identity import ConnectionSession
-<<<<<<< HEAD
 from cluster.requests.table import ONE_TRY
-from cluster.runtime.in_flight import BytesInFlight
-=======
->>>>>>> main
 from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode

@@ -26,11 +26,8 @@ from cluster.remoting.connection.server import raw_frame
 from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.remoting.request import Request
 from cluster.replication.send_identity import Identity
-<<<<<<< HEAD
 from cluster.requests.table import COSTLY, IN_LINE, KEPT, ONE_TRY, SENDS, SILENT, WRITES, name_of
-=======
 from cluster.runtime.peer_frames import Kind, WireError
->>>>>>> main
 from cluster.runtime.resource_budget import Room, Share, Soon
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
