@@ -211,13 +211,6 @@ class AnsweringCluster:
         line.heard.clear()
         return heard
 
-    def hang_up(self) -> None:
-        """Closes all connections of the client."""
-        for line in self._lines.values():
-            if line.transport is not None:
-                self._client.run(line.transport.close)
-        self._lines.clear()
-
     def _line(self, node: int, port: str) -> _Line:
         line = self._lines.get((node, port))
         if line is not None and not line.closed:
