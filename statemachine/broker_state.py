@@ -78,9 +78,7 @@ class BrokerState(StateReads):
             self._handlers |= family.handlers()
             self._entry_handlers |= family.entry_handlers()
         self._add_messages = self[MessageRows].add
-        self._begin_segment: list[Callable[[Stage, int], None]] = overridden(order, Family.begin_segment)
         self._end_run: list[Callable[[Stage], None]] = overridden(order, Family.end_run)
-        self._pins: list[Callable[[int, int], int | None]] = overridden(order, Family.pinned_position)
         self._growing = [family for family in order if family.grown is not Family.grown]
         self._mark = _load_mark(kv)
         self.sums = RunningSums(kv, self._mark.index, count)
@@ -103,7 +101,8 @@ class BrokerState(StateReads):
         """Returns the lowest position in the log to which a row of a message that waits refers; None if there is no
         such row. The value may be lower than any row's position (`Family.pinned_position`)."""
         begin, end = self.trim_position, self._mark.end_position
-        pinned = [pin(begin, end) for pin in self._pins]
+        pins: list[Callable[[int, int], int | None]] = overridden(self._order, Family.pinned_position)
+        pinned = [pin(begin, end) for pin in pins]
         return min([position for position in pinned if position is not None], default=None)
 
     # -- apply, one lane
@@ -138,8 +137,8 @@ class BrokerState(StateReads):
                 )
             term, index = entry.term, entry.index
             if entry.flags & FLAG_ROLL:
-                for begin_segment in self._begin_segment:
-                    begin_segment(stage, entry.timestamp_ms)
+                for family in self._order:
+                    family.begin_segment(stage, entry.timestamp_ms)
             results.append(self._apply_entry(stage, entry))
             if entry.type in MARKERS:
                 self.sums.mark(stage, index)

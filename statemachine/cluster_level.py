@@ -9,7 +9,7 @@ from msgspec import Meta
 from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE, why_above
 from statemachine.commands import Command, CommandResult, done
-from statemachine.family import Families, Family, FamilyOf, Reads, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.row_format import check_level
@@ -61,7 +61,7 @@ class ClusterLevel(Family):
 class LevelReads(Reads):
     """What callers may ask of a state about its level."""
 
-    _level = FamilyOf(ClusterLevel)
+    _level = family_of(ClusterLevel)
 
     @property
     def level(self) -> int:

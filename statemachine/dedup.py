@@ -16,7 +16,7 @@ from typing import NamedTuple
 from raftlog.errors import InvariantViolationError
 from raftlog.work import charge
 from statemachine.commands import Command, CommandResult, done
-from statemachine.family import Family, FamilyOf, Reads, applies
+from statemachine.family import Family, Reads, applies, family_of
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
@@ -386,8 +386,8 @@ class Dedup(Family):
 class DedupReads(Reads):
     """What callers may ask of a state about sends that it knows."""
 
-    _dedup = FamilyOf(Dedup)
-    _removals = FamilyOf(Removals)
+    _dedup = family_of(Dedup)
+    _removals = family_of(Removals)
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
         """Returns the session of the producer with this id (16 bytes); None if it is unknown or expired."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from types import FunctionType
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from raftlog.types import Entry, EntryType
 from statemachine.commands import Command, CommandResult
@@ -112,28 +112,35 @@ class Reads:
     """What callers on any thread may ask of a state. Each family has a class of its own for its reads, if others need
     them by a name; `families.StateReads` joins all of them."""
 
+    FAMILIES: ClassVar[Mapping[str, type[Family]]] = {}
+    """The attributes that `family_of` declares: name -> class of the family."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {name: member.kind for name, member in vars(cls).items() if isinstance(member, _FamilyOf)}
+        for name in own:
+            delattr(cls, name)  # each state has its own
+        above = [base.FAMILIES for base in cls.__bases__ if issubclass(base, Reads)]
+        cls.FAMILIES = {name: kind for families in (*above, own) for name, kind in families.items()}
+
     def __init__(self, families: Families) -> None:
         self._families = families
         self._kv = families.kv
+        for name, kind in self.FAMILIES.items():
+            setattr(self, name, families[kind])
 
     def __getitem__(self, kind: type[_Family]) -> _Family:
         """Returns the family of that class. It says which of its members any thread may use."""
         return self._families[kind]
 
 
-class FamilyOf(Generic[_Family]):
-    """An attribute of `Reads`: the family of a class."""
+class _FamilyOf(NamedTuple):
+    kind: type[Family]
 
-    def __init__(self, kind: type[_Family]) -> None:
-        self._kind = kind
-        self._name = ""
 
-    def __set_name__(self, owner: type[Reads], name: str) -> None:
-        self._name = name
-
-    def __get__(self, reads: Reads, owner: type[Reads]) -> _Family:
-        found = vars(reads)[self._name] = reads[self._kind]  # it is found there from the second time on
-        return found
+def family_of(kind: type[_Family]) -> _Family:
+    """Declares an attribute of a class of `Reads`: the state's family of that class."""
+    return cast(_Family, _FamilyOf(kind))
 
 
 def overridden(families: tuple[Family, ...], hook: Callable[..., Any]) -> list[Any]:

@@ -6,7 +6,7 @@ from raftlog import membership as memberships
 from raftlog.membership import Membership
 from raftlog.types import Entry, EntryType
 from statemachine.commands import Command, CommandResult, NumberFrom1, done, not_found
-from statemachine.family import Family, FamilyOf, Reads, applies, takes
+from statemachine.family import Family, Reads, applies, family_of, takes
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
@@ -56,7 +56,7 @@ class Members(Family):
 class MemberReads(Reads):
     """What callers may ask of a state about the members."""
 
-    _members = FamilyOf(Members)
+    _members = family_of(Members)
 
     @property
     def membership(self) -> Membership | None:

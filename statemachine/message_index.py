@@ -19,7 +19,7 @@ from operator import call
 from typing import NamedTuple
 
 from raftmq_wire.crc import crc32
-from statemachine.family import Family, FamilyOf, Reads
+from statemachine.family import Family, Reads, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
 from statemachine.rows.write_batch import Stage
@@ -192,7 +192,7 @@ class MessageIndex(Family):
 class IndexReads(Reads):
     """What callers may ask of a state about messages by key."""
 
-    message_index = FamilyOf(MessageIndex)
+    message_index = family_of(MessageIndex)
     """The index of messages by key. Callers use its `bucket_below` and `candidates`."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from raftlog.errors import InvariantViolationError
 from statemachine import queue_reads
 from statemachine.consume_queue import ConsumeQueues
-from statemachine.family import FamilyOf, Reads
+from statemachine.family import Reads, family_of
 from statemachine.queue_reads import QueueItem
 from statemachine.removals import Removals
 from statemachine.topics import TopicConfig, Topics
@@ -17,7 +17,7 @@ from statemachine.topics import TopicConfig, Topics
 class QueueReads(Reads):
     """The reads of queues, on any thread."""
 
-    _queues = FamilyOf(ConsumeQueues)
+    _queues = family_of(ConsumeQueues)
 
     def stored_queues(self, topic: TopicConfig) -> int:
         """Returns the number of queues that the topic has or had: those that it lost when their number was reduced

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from statemachine.family import Family, FamilyOf, Reads
+from statemachine.family import Family, Reads, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
 from statemachine.rows.write_batch import Stage
@@ -252,7 +252,7 @@ class Removals(Family):
 class RemovalReads(Reads):
     """What callers may ask of a state about pending removals."""
 
-    _removals = FamilyOf(Removals)
+    _removals = family_of(Removals)
 
     @property
     def removing(self) -> int:

@@ -18,7 +18,7 @@ import msgpack
 from msgspec import Meta
 
 from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, done
-from statemachine.family import Family, FamilyOf, Reads, applies
+from statemachine.family import Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
@@ -185,7 +185,7 @@ class Settings(Family):
 class SettingReads(Reads):
     """What callers may ask of a state about the configuration."""
 
-    settings = FamilyOf(Settings)
+    settings = family_of(Settings)
     """The configuration of the cluster."""
 
 

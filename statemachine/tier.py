@@ -36,7 +36,7 @@ from statemachine.commands import (
     converted,
     done,
 )
-from statemachine.family import Families, Family, FamilyOf, Reads, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TIER
 from statemachine.rows.write_batch import Stage
@@ -262,7 +262,7 @@ class TierSegments(Family):
 class TierReads(Reads):
     """What callers may ask of a state about the tier."""
 
-    tier = FamilyOf(TierSegments)
+    tier = family_of(TierSegments)
     """The log's segments in object storage."""
 
     @property

@@ -29,7 +29,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Families, Family, FamilyOf, Reads, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap
@@ -244,7 +244,7 @@ class Topics(Family):
 class TopicReads(Reads):
     """What callers may ask of a state about topics."""
 
-    _topics = FamilyOf(Topics)
+    _topics = family_of(Topics)
 
     @property
     def topics(self) -> SortedMap[str, TopicConfig]:

@@ -35,7 +35,7 @@ import msgpack
 
 from raftlog.format_versions import remark
 from raftlog.types import Entry, EntryType
-from statemachine.family import Family, FamilyOf, Reads
+from statemachine.family import Family, Reads, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, META
 from statemachine.rows.write_batch import Stage
@@ -258,7 +258,7 @@ class TrimState(Family):
 class TrimReads(Reads):
     """What callers may ask of a state about the beginning of the log."""
 
-    _trim = FamilyOf(TrimState)
+    _trim = family_of(TrimState)
 
     @property
     def trim_mark(self) -> TrimMark:

@@ -59,7 +59,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Families, Family, FamilyOf, Reads, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
@@ -534,7 +534,7 @@ class Access(Family):
 class AccessReads(Reads):
     """What callers may ask of a state about users."""
 
-    access = FamilyOf(Access)
+    access = family_of(Access)
     """Users and their rules."""
 
 

@@ -10,7 +10,7 @@ from statemachine.commands import U32, U63, U64, Command, CommandResult, done, n
 from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.offset_resets import OffsetResets, ResetRows
 from statemachine.consuming.queue_rows import Queue, QueueRows
-from statemachine.family import Families, FamilyOf, Reads, applies
+from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, OFFSETS
@@ -95,7 +95,7 @@ class ConsumerOffsets(QueueRows[int]):
 class OffsetReads(Reads):
     """What callers may ask of a state about committed offsets."""
 
-    _offsets = FamilyOf(ConsumerOffsets)
+    _offsets = family_of(ConsumerOffsets)
 
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """Returns the group's committed offset of the queue, the next to consume; None if the group never committed

@@ -26,7 +26,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Families, Family, FamilyOf, Reads, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import GROUPS, KV
 from statemachine.rows.sorted_map import SortedMap
@@ -197,7 +197,7 @@ class Groups(Family):
 class GroupReads(Reads):
     """What callers may ask of a state about consumer groups."""
 
-    _groups = FamilyOf(Groups)
+    _groups = family_of(Groups)
 
     @property
     def groups(self) -> SortedMap[str, GroupConfig]:

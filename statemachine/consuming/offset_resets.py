@@ -16,7 +16,7 @@ from msgspec import Meta
 from statemachine.commands import U32, U63, Command, CommandResult, done
 from statemachine.consuming.groups import GroupName
 from statemachine.consuming.queue_rows import Queue, QueueRows
-from statemachine.family import Families, FamilyOf, Reads, applies
+from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, RESETS
@@ -101,7 +101,7 @@ class OffsetResets(QueueRows[OffsetReset]):
 class ResetReads(Reads):
     """What callers may ask of a state about offset resets."""
 
-    _resets = FamilyOf(OffsetResets)
+    _resets = family_of(OffsetResets)
 
     def resets_of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
         """Returns the group's offset resets, by queue, of which its consumers have not been told."""

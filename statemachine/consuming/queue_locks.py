@@ -32,7 +32,7 @@ from statemachine.commands import (
 )
 from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.queue_rows import Queue, QueueRows
-from statemachine.family import Families, FamilyOf, Reads, applies
+from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, LOCKS
@@ -188,7 +188,7 @@ class QueueLocks(QueueRows[QueueLock]):
 class LockReads(Reads):
     """What callers may ask of a state about queue locks."""
 
-    _locks = FamilyOf(QueueLocks)
+    _locks = family_of(QueueLocks)
 
     def locks_of_group(self, group: str) -> Mapping[Queue, QueueLock]:
         """Returns the queue locks of the consumer group by queue, expired ones included."""

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from statemachine.commands import OWNERS_LEVEL, U64, Command, CommandResult, NumberFrom1, done
-from statemachine.family import Family, FamilyOf, Reads, applies
+from statemachine.family import Family, Reads, applies, family_of
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
@@ -282,7 +282,7 @@ class HalfMessages(Family):
 class HalfReads(Reads):
     """What callers may ask of a state about transactions."""
 
-    halves = FamilyOf(HalfMessages)
+    halves = family_of(HalfMessages)
     """Half messages, whose transactions are open."""
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple, Self
 from msgspec import Meta
 
 from statemachine.commands import U63, Command, CommandResult, InvalidCommandError, done, not_found
-from statemachine.family import Families, Family, FamilyOf, Reads, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.removals import Done, Losers, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TRANS
@@ -377,7 +377,7 @@ class StagedWrites(Family):
 class WriteReads(Reads):
     """What callers may ask of a state about staged writes."""
 
-    writes = FamilyOf(StagedWrites)
+    writes = family_of(StagedWrites)
     """Messages of staged writes (Spark), which wait for a commit."""
 
 

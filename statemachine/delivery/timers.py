@@ -30,7 +30,7 @@ from msgspec import Meta
 from raftlog.errors import InvariantViolationError
 from statemachine.commands import U63, U64, Command, CommandResult, done, not_found
 from statemachine.delivery.staged_writes import STAGED_DUE, AttemptState, StagedWrites, attempt_of
-from statemachine.family import Families, Family, FamilyOf, Reads, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
@@ -446,7 +446,7 @@ class Timers(Family):
 class TimerReads(Reads):
     """What callers may ask of a state about messages that wait for a time."""
 
-    timers = FamilyOf(Timers)
+    timers = family_of(Timers)
     """Scheduled messages, which wait until they are due, and the rows of messages of staged writes."""
 
 
