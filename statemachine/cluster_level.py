@@ -59,7 +59,7 @@ class ClusterLevel(Family):
 
 
 class LevelReads(Reads):
-    """What callers may ask of a state about its level."""
+    """The reads of a state about its level."""
 
     _level = family_of(ClusterLevel)
 

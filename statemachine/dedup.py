@@ -384,7 +384,7 @@ class Dedup(Family):
 
 
 class DedupReads(Reads):
-    """What callers may ask of a state about sends that it knows."""
+    """The reads of a state about sends that it knows."""
 
     _dedup = family_of(Dedup)
     _removals = family_of(Removals)

@@ -79,4 +79,4 @@ class StateReads(
     MemberReads,
     LevelReads,
 ):
-    """What callers on any thread may ask of a state."""
+    """The reads of a state, on any thread."""

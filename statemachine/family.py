@@ -109,7 +109,7 @@ class Families:
 
 
 class Reads:
-    """What callers on any thread may ask of a state. Each family has a class of its own for its reads, if others need
+    """The reads of a state, on any thread. Each family has a class of its own for its reads, if others need
     them by a name; `families.StateReads` joins all of them."""
 
     FAMILIES: ClassVar[Mapping[str, type[Family]]] = {}

@@ -54,7 +54,7 @@ class Members(Family):
 
 
 class MemberReads(Reads):
-    """What callers may ask of a state about the members."""
+    """The reads of a state about the members."""
 
     _members = family_of(Members)
 

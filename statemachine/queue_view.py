@@ -1,4 +1,4 @@
-"""What callers may ask of a state about queues: their bounds, and the items between them.
+"""The reads of a state about queues: their bounds, and the items between them.
 
 It joins the queues with what hides them: a deleted topic has none, also while its rows are still there.
 """

@@ -250,7 +250,7 @@ class Removals(Family):
 
 
 class RemovalReads(Reads):
-    """What callers may ask of a state about pending removals."""
+    """The reads of a state about pending removals."""
 
     _removals = family_of(Removals)
 

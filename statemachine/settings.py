@@ -183,7 +183,7 @@ class Settings(Family):
 
 
 class SettingReads(Reads):
-    """What callers may ask of a state about the configuration."""
+    """The reads of a state about the configuration."""
 
     settings = family_of(Settings)
     """The configuration of the cluster."""

@@ -260,7 +260,7 @@ class TierSegments(Family):
 
 
 class TierReads(Reads):
-    """What callers may ask of a state about the tier."""
+    """The reads of a state about the tier."""
 
     tier = family_of(TierSegments)
     """The log's segments in object storage."""

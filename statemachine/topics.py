@@ -242,7 +242,7 @@ class Topics(Family):
 
 
 class TopicReads(Reads):
-    """What callers may ask of a state about topics."""
+    """The reads of a state about topics."""
 
     _topics = family_of(Topics)
 

@@ -256,7 +256,7 @@ class TrimState(Family):
 
 
 class TrimReads(Reads):
-    """What callers may ask of a state about the beginning of the log."""
+    """The reads of a state about the beginning of the log."""
 
     _trim = family_of(TrimState)
 

@@ -532,7 +532,7 @@ class Access(Family):
 
 
 class AccessReads(Reads):
-    """What callers may ask of a state about users."""
+    """The reads of a state about users."""
 
     access = family_of(Access)
     """Users and their rules."""

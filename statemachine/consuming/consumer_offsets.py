@@ -93,7 +93,7 @@ class ConsumerOffsets(QueueRows[int]):
 
 
 class OffsetReads(Reads):
-    """What callers may ask of a state about committed offsets."""
+    """The reads of a state about committed offsets."""
 
     _offsets = family_of(ConsumerOffsets)
 

@@ -195,7 +195,7 @@ class Groups(Family):
 
 
 class GroupReads(Reads):
-    """What callers may ask of a state about consumer groups."""
+    """The reads of a state about consumer groups."""
 
     _groups = family_of(Groups)
 

@@ -99,7 +99,7 @@ class OffsetResets(QueueRows[OffsetReset]):
 
 
 class ResetReads(Reads):
-    """What callers may ask of a state about offset resets."""
+    """The reads of a state about offset resets."""
 
     _resets = family_of(OffsetResets)
 

@@ -186,7 +186,7 @@ class QueueLocks(QueueRows[QueueLock]):
 
 
 class LockReads(Reads):
-    """What callers may ask of a state about queue locks."""
+    """The reads of a state about queue locks."""
 
     _locks = family_of(QueueLocks)
 

@@ -280,7 +280,7 @@ class HalfMessages(Family):
 
 
 class HalfReads(Reads):
-    """What callers may ask of a state about transactions."""
+    """The reads of a state about transactions."""
 
     halves = family_of(HalfMessages)
     """Half messages, whose transactions are open."""

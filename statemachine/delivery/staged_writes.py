@@ -375,7 +375,7 @@ class StagedWrites(Family):
 
 
 class WriteReads(Reads):
-    """What callers may ask of a state about staged writes."""
+    """The reads of a state about staged writes."""
 
     writes = family_of(StagedWrites)
     """Messages of staged writes (Spark), which wait for a commit."""

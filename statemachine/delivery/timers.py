@@ -444,7 +444,7 @@ class Timers(Family):
 
 
 class TimerReads(Reads):
-    """What callers may ask of a state about messages that wait for a time."""
+    """The reads of a state about messages that wait for a time."""
 
     timers = family_of(Timers)
     """Scheduled messages, which wait until they are due, and the rows of messages of staged writes."""

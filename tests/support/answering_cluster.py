@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -287,8 +288,7 @@ def answering_cluster(*, is_enforced: bool = False) -> Iterator[AnsweringCluster
         mock.patch.object(web_app, "_cached_build_middleware", web_app._build_middlewares),  # it keeps nodes for ever
     ):
         if is_enforced:
-            _FIRST_USER.write_text("\n".join(ROOT))
-            _FIRST_USER.chmod(0o600)
+            _write_first_user()
         made = AnsweringCluster(has_users=is_enforced)
         try:
             made.start()
@@ -297,6 +297,14 @@ def answering_cluster(*, is_enforced: bool = False) -> Iterator[AnsweringCluster
             yield made
         finally:
             made.end()
+
+
+def _write_first_user() -> None:
+    """Makes the file of ROOT, at once and whole: other processes may record too."""
+    written = _FIRST_USER.with_name(f"{_FIRST_USER.name}-{os.getpid()}")
+    written.write_text("\n".join(ROOT))
+    written.chmod(0o600)
+    written.replace(_FIRST_USER)
 
 
 def is_frame_whole(opaque: int) -> Callable[[bytes], bool]:
