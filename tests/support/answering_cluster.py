@@ -22,6 +22,7 @@ import aiohttp
 from aiohttp import web_app
 from msgspec.structs import replace
 
+from cluster.admin.server import AdminServer
 from cluster.config.config import Config, Listener
 from cluster.config.loading import load
 from cluster.node.admin_wiring import admin_of, port_of
@@ -110,15 +111,18 @@ class _Watcher:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self.serving: set[int] = set()
+        self.serving: dict[int, tuple[Process, AdminServer]] = {}
+        """Node -> its process and its HTTP API, once that listens."""
 
     def started(self, machine: Machine) -> None:
         assert machine.process is not None
         machine.process.run(self._loop.create_task, self._serve(machine, machine.nodes[-1]))
 
     async def _serve(self, machine: Machine, node: Node) -> None:
-        await (await admin_of(port_of(node))).start()
-        self.serving.add(machine.node_id)
+        server = await admin_of(port_of(node))
+        await server.start()
+        assert machine.process is not None
+        self.serving[machine.node_id] = machine.process, server
 
     def broken(self, what: str, error: BaseException) -> None:
         self._loop.errors.append((what, error))
@@ -195,7 +199,9 @@ class AnsweringCluster:
         return self.leader
 
     def end(self) -> None:
-        """Ends all processes."""
+        """Ends all processes, after their HTTP APIs have closed what aiohttp would miss."""
+        closing = [process.run(self.loop.create_task, api.close()) for process, api in self._watcher.serving.values()]
+        self.loop.wait(lambda: all(task.done() for task in closing), _STARTED_S, 0.1)
         end_run(self.loop, self.network, self._machines.values(), [self._client])
 
     def ask(self, node: int, port: str, data: bytes, is_whole: Callable[[bytes], bool]) -> Heard:
