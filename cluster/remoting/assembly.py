@@ -11,7 +11,7 @@ from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.name_rules import AUTO_CREATE_NAMES
 from cluster.broker.transactions.transaction_end import CheckBack
 from cluster.config.loading import own_address
-from cluster.remoting.admission import Admission
+from cluster.remoting.admission import Admission, Confirms
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.costly_requests import READS, WRITES, CostlyRequests
@@ -84,6 +84,7 @@ class Remoting:
         read_entries: ReadEntries,
         log_begins: Callable[[], int],
         unheard: Callable[[], str],
+        confirms: Confirms,
         stand_ins: StandIns,
         security: Callable[[str, TlsMode], Security],
         metrics: Metrics,
@@ -136,6 +137,7 @@ class Remoting:
             turns=services.turns,
             denials=broker.denials,
             guesses=broker.guesses,
+            confirms=confirms,
         )
         self.router = Router(
             config,
