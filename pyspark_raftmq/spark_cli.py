@@ -23,6 +23,7 @@ from raftmq.commands.shared_options import (
     print_table,
     servers_option,
     show,
+    tell_found,
 )
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -214,7 +215,7 @@ def _hour(hour_ms: int) -> str:
 
 def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
     from pyspark_raftmq.options import parse_options
-    from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, find_servers, local_file
+    from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, find_servers, found_folder, local_file
     from raftmq.client.tls import Tls
     from raftmq.local.http.contexts import find_servers_context
 
@@ -225,10 +226,13 @@ def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOpt
             found = tuple(context.servers)
             tls = tls or (Tls(context.tls_ca) if context.tls_ca else None)
         else:
-            environ = named_cluster(servers) or os.environ
+            environ = named_cluster(servers)
+            if environ is None:
+                tell_found(servers)
             found = find_servers(servers, environ=environ)
-            user = local_file(found, LOCAL_USER, environ, Path.cwd())
-            tls = tls or Tls(local_file(found, LOCAL_CA, environ, Path.cwd()))
+            local = found_folder(servers, environ=environ)
+            user = local_file(local, LOCAL_USER)
+            tls = tls or Tls(local_file(local, LOCAL_CA))
     except ValueError as error:
         why = "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json"
         raise LocalError(str(error), why, 'raftmq … --servers "host:9876"', ExitCode.USAGE) from error

@@ -23,7 +23,7 @@ from raftmq.client.consuming.pull import (
     read_reply,
 )
 from raftmq.client.consuming.subscription import subscription
-from raftmq.client.discovery import find_servers
+from raftmq.client.discovery import find_servers, found_folder
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
@@ -49,12 +49,13 @@ def aconnect(
 ) -> AsyncClient:
     """Returns a client of a cluster, for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS,
     the local cluster's file, or 127.0.0.1:9876-9878 say where the cluster is. `access_key` and `secret_key` are the
-    name and the secret of a user: every request is signed with them. `on_retry(retry)` is called on the event loop for
+    name and the secret of a user: every request is signed with them. The CA and the first user of a local cluster count
+    only for a client that finds it by its directory. `on_retry(retry)` is called on the event loop for
     each attempt that failed and is repeated. `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the
     operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY decide. The client opens
     no connection before it needs one. Raises ValueError for a bad address, and for files that cannot be used."""
-    found = find_servers(servers)
-    environment = with_tls(with_credentials(environment, access_key, secret_key, servers=found), tls, found)
+    found, local = find_servers(servers), found_folder(servers)
+    environment = with_tls(with_credentials(environment, access_key, secret_key, local=local), tls, local)
     return AsyncClient(found, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
 
 

@@ -77,17 +77,25 @@ LOCAL_USER = Path("first-user")
 """Path of the file with name and secret of the user of a local cluster that has users, relative to that folder."""
 
 
-def local_file(servers: Iterable[str], which: Path, environ: Mapping[str, str], cwd: Path) -> str:
-    """Returns the path of LOCAL_CA or LOCAL_USER if these servers are those of the local cluster found from `cwd`, and
-    if it has the file; else ""."""
-    path = cluster_file(environ, cwd)
-    if path is None or not _is_there(path.parent / which):
-        return ""
-    try:
-        ours = set(_servers_of(path))
-    except ValueError:
-        return ""
-    return str(path.parent / which) if ours.issuperset(servers) else ""
+def found_folder(
+    servers: str | Iterable[str] | None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Path | None:
+    """Returns the folder of the local cluster if `find_servers`, with the same arguments, finds the servers there; None
+    for servers that somebody named.
+
+    Its CA and its user count only then: what a program does must not depend on the directory in which it was started,
+    once it names its servers.
+    """
+    environ = os.environ if environ is None else environ
+    if servers is not None or environ.get("RAFTMQ_SERVERS"):
+        return None
+    path = cluster_file(environ, cwd or Path.cwd())
+    return None if path is None else path.parent
+
+
+def local_file(folder: Path | None, which: Path) -> str:
+    """Returns the path of LOCAL_CA or LOCAL_USER in the folder of a local cluster; "" without folder or file."""
+    return str(folder / which) if folder is not None and _is_there(folder / which) else ""
 
 
 def _is_there(path: Path) -> bool:

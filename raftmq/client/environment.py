@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,10 +63,10 @@ def with_credentials(
     access_key: str,
     secret_key: str,
     environ: Mapping[str, str] = os.environ,
-    servers: Iterable[str] = (),
+    local: Path | None = None,
 ) -> Environment:
     """Returns the environment in which requests are signed with these keys, else with RAFTMQ_ACCESS_KEY and
-    RAFTMQ_SECRET_KEY, else, if the servers are those of a local cluster that has users, with those of its first one;
+    RAFTMQ_SECRET_KEY, else, if `local` is the folder of a local cluster that has users, with those of its first one;
     the same environment if there are no keys. Raises IncompleteUser if only one of the two keys is given, ValueError
     for a file that cannot be used."""
     names = ("access_key=", "secret_key=")
@@ -75,7 +75,7 @@ def with_credentials(
         access_key, secret_key = (environ.get(name, "") for name in names)
     if bool(access_key) != bool(secret_key):
         raise IncompleteUser(*(names if access_key else reversed(names)))
-    if not access_key and servers and (path := local_file(servers, LOCAL_USER, environ, Path.cwd())):
+    if not access_key and (path := local_file(local, LOCAL_USER)):
         access_key, secret_key = user_of(Path(path))
     return environment._replace(credentials=Credentials(access_key, secret_key)) if access_key else environment
 
@@ -90,11 +90,14 @@ def user_of(path: Path) -> tuple[str, str]:
 
 
 def with_tls(
-    environment: Environment, tls: Tls | bool | None, servers: Iterable[str], environ: Mapping[str, str] = os.environ
+    environment: Environment,
+    tls: Tls | bool | None,
+    local: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Environment:
-    """Returns the environment that dials over TLS if `tls` or RAFTMQ_TLS asks for it, or if the servers are those of a
+    """Returns the environment that dials over TLS if `tls` or RAFTMQ_TLS asks for it, or if `local` is the folder of a
     local cluster that speaks TLS; else the same environment. Raises ValueError."""
-    found = find_tls(tls, environ, servers)
+    found = find_tls(tls, environ, local)
     if found is None:
         return environment
     dialler = TlsDialler(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, Unpack
 
@@ -13,7 +14,7 @@ from raftmq.client.consuming.consumer import AsyncConsumer
 from raftmq.client.consuming.offsets import Start
 from raftmq.client.consuming.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
 from raftmq.client.consuming.run_loop import COMMIT_EVERY_S
-from raftmq.client.discovery import find_servers
+from raftmq.client.discovery import find_servers, found_folder
 from raftmq.client.environment import REAL, with_credentials, with_tls
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
@@ -47,7 +48,8 @@ def connect(
 ) -> Client:
     """Returns a client of a cluster, for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the
     local cluster's file, or 127.0.0.1:9876-9878 say where the cluster is. `access_key` and `secret_key` are the name
-    and the secret of a user: every request is signed with them. `on_retry(retry)` is called for each attempt that
+    and the secret of a user: every request is signed with them. The CA and the first user of a local cluster count only
+    for a client that finds it by its directory. `on_retry(retry)` is called for each attempt that
     failed and is repeated, in the client's own thread: it must not wait for the client. `tls` is Tls(ca=FILE,
     cert=FILE, key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA,
     RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY decide. The client opens no connection before it needs one. Raises ValueError for
@@ -59,6 +61,7 @@ def connect(
         tls=tls,
         timeout_s=timeout_s,
         on_retry=on_retry,
+        local=found_folder(servers),
     )
 
 
@@ -78,8 +81,10 @@ class Client:
         tls: Tls | bool | None = None,
         timeout_s: float = 30.0,
         on_retry: OnRetry | None = None,
+        local: Path | None = None,
     ) -> None:
-        environment = with_tls(with_credentials(REAL, access_key, secret_key, servers=servers), tls, servers)
+        """`local`: the folder of the local cluster in which these servers were found; its CA and first user count."""
+        environment = with_tls(with_credentials(REAL, access_key, secret_key, local=local), tls, local)
         client = AsyncClient(servers, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
         self._thread = LoopThread()
         self._client = client

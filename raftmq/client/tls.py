@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -49,10 +49,10 @@ class Tls(NamedTuple):
 
 
 def find_tls(
-    tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ, servers: Iterable[str] = ()
+    tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ, local: Path | None = None
 ) -> Tls | None:
     """Returns the TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and
-    RAFTMQ_TLS_KEY, else that of the local cluster if these are its `servers`; None for plain text. Raises ValueError
+    RAFTMQ_TLS_KEY, else that of the local cluster in the folder `local`; None for plain text. Raises ValueError
     for any other word in RAFTMQ_TLS, and for files that cannot be used."""
     word = environ.get("RAFTMQ_TLS", "").strip().lower()
     if word not in (*_OFF, *_ON):
@@ -61,9 +61,8 @@ def find_tls(
     if tls is None and (word or named != Tls()):
         tls = (word in _ON or named != Tls()) and not (word in _OFF and "RAFTMQ_TLS" in environ)
     found = tls if isinstance(tls, Tls) else named if tls else None
-    if found is None and tls is None and not word and servers:
-        ca = local_file(servers, LOCAL_CA, environ, Path.cwd())
-        found = Tls(ca=ca) if ca else None
+    if found is None and tls is None and not word and (ca := local_file(local, LOCAL_CA)):
+        found = Tls(ca=ca)
     if found is not None:
         found.context()
     return found

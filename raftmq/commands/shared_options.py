@@ -43,6 +43,7 @@ WIDTH_MAX = 1_000_000
 """Width in columns of a table that is not printed to a screen."""
 
 _DATA = "raftmq.data"
+_FOUND = "raftmq.found"
 _OUTPUT = "raftmq.output"
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended, as shells count it: 128 and the number of the signal."""
@@ -167,6 +168,28 @@ def named_cluster(servers: str | None) -> dict[str, str] | None:
         return None
     read_cluster(data_dir(data))
     return {"RAFTMQ_DATA": str(data_dir(data))}
+
+
+def tell_found(servers: str | None) -> None:
+    """Says on stderr, once per command, that a CA or a user counts which nobody named: those of the local cluster that
+    was found by the working directory. Raises ValueError for a user's file that cannot be used."""
+    from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, found_folder, local_file
+    from raftmq.client.environment import user_of
+    from raftmq.client.tls import find_tls
+
+    folder = found_folder(servers)
+    context = click.get_current_context()
+    if folder is None or os.environ.get("RAFTMQ_DATA") or context.meta.get(_FOUND):
+        return
+    context.meta[_FOUND] = True
+    user = local_file(folder, LOCAL_USER)
+    counts = []
+    if local_file(folder, LOCAL_CA) and find_tls(given_tls()) is None and not os.environ.get("RAFTMQ_TLS"):
+        counts.append("over TLS")
+    if user and not any(os.environ.get(name) for name in USER_VARIABLES):
+        counts.append(f"as the user {plain(user_of(Path(user))[0])}")
+    if counts:
+        click.secho(f"{folder} was found by the working directory: {' and '.join(counts)}", dim=True, err=True)
 
 
 def data_dir(given: str | None) -> Path:
@@ -441,6 +464,7 @@ def _open_client(servers: str | None) -> Client:
             return _open_context(find_servers_context(servers))
         environ = named_cluster(servers)
         if environ is None:
+            tell_found(servers)
             return open_client(servers, tls=given_tls(), on_retry=_Repeated())
         servers_there = find_servers(environ=environ)
         options = client_options(Path(environ["RAFTMQ_DATA"]))

@@ -37,10 +37,13 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftmq.local.access_files import make_access_files
-from raftmq.local.http.admin_http import AdminApi, GivenAddresses, parse_addresses
+from raftmq.local.http.admin_http import HTTPS_ALONE, AdminApi, GivenAddresses, parse_addresses
 from raftmq.local.http.http_exchange import exchange
+from raftmq.local.http.https import chosen_tls, speak_tls
 from raftmq.local.init import GROUP_ID, Created, is_empty, known_cluster
 from raftmq.local.made_mark import check_allowed, check_nameless, check_unmade, keep_mark, mark_of_node, write_mark
+from raftmq.local.tls.certificates import CA, NODE, certificate_path, key_path
+from raftmq.local.tls.node_certificates import steps_before_start
 from raftmq_wire.errors import ExitCode, LocalError
 
 ASK_AGAIN_S = 1.0
@@ -220,6 +223,9 @@ def _claim(addresses: list[str], node: int, token: str, key: bytes, wait_s: floa
         try:
             return api.post("/v1/members/claims", body)  # the same claim twice is the same claim
         except LocalError as error:
+            if error.what == HTTPS_ALONE:
+                fix = "the same with --tls DIR    (a copy of the first node's, with ca.crt and ca.key)"
+                raise LocalError(error.what, error.why, fix, error.exit_code) from None
             passing = error.exit_code in (ExitCode.UNREACHABLE, ExitCode.UNKNOWN)
             if not passing or time.monotonic() >= until:
                 if passing:
@@ -292,15 +298,66 @@ def check_made(config_path: Path, env: Mapping[str, str]) -> None:
     )
 
 
-def next_steps(config: Config) -> list[str]:
-    """Returns the commands to type after the first node was made."""
+def next_steps(config: Config, file: Path, tls_dir: Path | None = None) -> list[str]:
+    """Returns the commands to type after the first node was made. `file`: its configuration; `tls_dir`: the folder of
+    the CA if this call gave the node TLS."""
     others = [peer for peer in config.peers if peer.id != config.node.id]
+    own = [*_certify_first(config, file, tls_dir, None), f"raftmq serve --config {file}"]
     if not others:
-        return ["start it: raftmq serve --config FILE"]
+        return [f"start it: {' && '.join(own)}"]
     via = config.peer_of(config.node.id).admin or "HOST:PORT"
     names = ", ".join(f"node {peer.id} ({peer.host})" for peer in others)
+    secret = path_of(config)
+    copied = [str(secret), *([config.auth.key_file] if config.auth.key_file else [])]
+    tls, gone = "", secret.name
+    if tls_dir is not None:
+        copied += [str(certificate_path(tls_dir, CA)), str(key_path(tls_dir, CA))]
+        tls, gone = f" --tls {tls_dir}", f"{secret.name} {key_path(tls_dir, CA)}"
+    join = f"raftmq init --join {via} --secret {secret.name}{tls} --config {file}"
     return [
-        "1. start this node: raftmq serve --config FILE",
-        f"2. copy {path_of(config)} to the machines of {names}; nodes never send it",
-        f"3. on each of them: raftmq init --join {via} --secret SECRET --config FILE && raftmq serve --config FILE",
+        f"1. start this node: {' && '.join(own)}",
+        f"2. copy {' and '.join((', '.join(copied[:-1]), copied[-1]) if copied[1:] else copied)} to the machines of "
+        f"{names}; nodes never send {'it' if len(copied) == 1 else 'them'}",
+        f"3. on each of them: {join} && rm {gone} && raftmq serve --config {file}",
+        *([f"4. keep {key_path(tls_dir, CA)} away from this machine as well"] if tls_dir is not None else []),
     ]
+
+
+def steps_after_join(config: Config, file: Path, via: str, tls_dir: Path | None) -> list[str]:
+    """Returns the commands to type after another node was made. Arguments as for `next_steps`; `via`: the first
+    node's HTTP API."""
+    return [*_certify_first(config, file, tls_dir, via), f"raftmq serve --config {file}"]
+
+
+def _certify_first(config: Config, file: Path, tls_dir: Path | None, via: str | None) -> list[str]:
+    """Returns what gives the node a certificate before its start, if it has none and needs one: of the cluster's CA,
+    for the uuid that the node has now. A node that was made over TLS and speaks none itself is cut off."""
+    over_tls = via is not None and chosen_tls() is not None
+    if tls_dir is not None or not (config.speaks_tls or over_tls):
+        return []
+    if config.speaks_tls:
+        return steps_before_start(config, file, over_tls=over_tls)
+    return [f"raftmq init --join {via} --tls DIR --config {file}    (DIR: a copy of the first node's, with the CA)"]
+
+
+def use_ca(config_path: Path, tls_dir: Path, via: str, env: Mapping[str, str]) -> None:
+    """Prepares `join` with TLS: asks the first node over TLS, by the CA in the folder, unless the caller chose
+    otherwise or the HTTP API of this cluster's nodes speaks plain text.
+
+    Raises LocalError if the node has no certificate yet and the folder lacks the CA or its key: a CA that is made here
+    would be another one than that of the other nodes.
+    """
+    config = load(config_path, env)
+    authority, key = certificate_path(tls_dir, CA), key_path(tls_dir, CA)
+    certified = certificate_path(tls_dir, f"{NODE}-{config.node.id}").is_file()
+    lacking = next((path for path in (authority, key) if not path.is_file()), None)
+    if lacking is not None and not certified:
+        first = via.removeprefix("https://").rpartition(":")[0]
+        raise LocalError(
+            f"there is no {lacking}",
+            "this node's certificate must come from the CA that issued those of the other nodes",
+            f"scp -r {first}:{tls_dir} {tls_dir}    (the folder that --tls named on the first node)",
+            ExitCode.USAGE,
+        )
+    if config.admin.tls != "disabled" and chosen_tls() is None and not env.get("RAFTMQ_TLS") and authority.is_file():
+        speak_tls(str(authority))

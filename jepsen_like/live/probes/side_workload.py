@@ -188,9 +188,9 @@ class SideWorkload:
     async def _repeat(self) -> None:
         """Cuts connections behind sends, and repeats the sends."""
         assert self._client is not None
-        options, servers = self._subject.load_options, self._subject.servers.split(";")
+        options = self._subject.load_options
         signs = with_credentials(REAL, options.get("access_key", ""), options.get("secret_key", ""))
-        environment = with_tls(signs, options.get("tls"), servers)
+        environment = with_tls(signs, options.get("tls"))
         repeats = Repeats(
             environment, self._subject.topic, self._subject.queues, self._history, self._numbers, self._rng
         )

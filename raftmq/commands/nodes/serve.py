@@ -105,7 +105,7 @@ def init(
     unless --insecure is given.
 
     With --tls the paths of the certificates are written into each raftmq.toml. Keep DIR/ca.key away from the nodes
-    afterwards; a machine that makes its own node needs the CA of the others in DIR.
+    afterwards; a machine that makes its own node needs the CA of the others in DIR, and asks the first one by it.
     """
     from raftmq.local.init import create_data_dirs, refuse_open
 
@@ -170,8 +170,11 @@ def _init_one(
     mixed: bool,
 ) -> None:
     """Makes one node: the first of a cluster, or another one with the help of the first at `via`."""
-    from raftmq.local.single_node_init import create_first, join, next_steps
+    from cluster.config.loading import load
+    from raftmq.local.http.https import forget_tls
+    from raftmq.local.single_node_init import create_first, join, next_steps, steps_after_join, use_ca
 
+    forget_tls()
     if mixed or len(configs) != 1:
         raise LocalError(
             "--first and --join make one node each",
@@ -180,18 +183,21 @@ def _init_one(
             ExitCode.USAGE,
         )
     (config,) = configs
-    made = create_first(config, os.environ, until_ms) if via is None else join(config, via, secret, wait_s, os.environ)
+    if via is None:
+        made = create_first(config, os.environ, until_ms)
+    else:
+        if tls_dir is not None:
+            use_ca(config, tls_dir, via, os.environ)
+        made = join(config, via, secret, wait_s, os.environ)
     certified = _certify(tls_dir, configs)
     answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": [], **certified}
     if not made.created:
         show(as_json, answer, f"nothing to do: the directory holds this node of the cluster {made.cluster_uuid}")
         return
+    loaded = load(config, os.environ)
     if via is None:
-        from cluster.config.loading import load
-
-        steps = next_steps(load(config, os.environ))
+        steps = next_steps(loaded, config, tls_dir)
         show(as_json, answer, f"created the first node of the new cluster {made.cluster_uuid}", *steps)
         return
-    show(
-        as_json, answer, f"created a node of the cluster {made.cluster_uuid}; start it: raftmq serve --config {config}"
-    )
+    told = [f"created a node of the cluster {made.cluster_uuid}; start it:"]
+    show(as_json, answer, *told, *(f"    {step}" for step in steps_after_join(loaded, config, via, tls_dir)))

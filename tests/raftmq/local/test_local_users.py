@@ -17,8 +17,9 @@ import raftmq
 from cluster.config.loading import load
 from cluster.config.node_files import plan_nodes, write_configs
 from raftmq import cli
-from raftmq.client.discovery import LOCAL_USER
+from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, found_folder
 from raftmq.client.environment import REAL, user_of, with_credentials
+from raftmq.client.tls import Tls, find_tls
 from raftmq.local.access_files import make_first_user
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import ApiRefusal
@@ -30,10 +31,10 @@ Run = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
     def ran(*words: str) -> tuple[int, Any]:
         code = cli.run([*words, "--json"])
-        told = capsys.readouterr()
+        told = capfd.readouterr()
         try:
             return code, json.loads(told.out)
         except ValueError:
@@ -44,7 +45,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.mark.ci
 @pytest.mark.live
-def test_one_command_makes_a_secured_cluster(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_command_makes_a_secured_cluster(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def told_by(*words: str) -> str:
+        assert cli.run(list(words)) == 0
+        return capfd.readouterr().err
+
     data = tmp_path / ".raftmq"
     cluster = LocalCluster(data)
     cluster.up(1, free_base_port(4), tls=True, auth=True)
@@ -58,6 +65,11 @@ def test_one_command_makes_a_secured_cluster(tmp_path: Path, run: Run, monkeypat
         with raftmq.connect(cluster.servers, **cluster.client_options) as mq:
             mq.send("greetings", b"again")
         assert run("consume", "greetings", "--max", "1", *where)[0] == 0
+        found = f"{data} was found by the working directory: over TLS and as the user admin"
+        assert told_by("consume", "greetings", "--max", "1").count(found) == 1
+        assert found not in told_by("consume", "greetings", "--max", "1", *where)
+        with raftmq.connect(cluster.servers, timeout_s=1) as named, pytest.raises(raftmq.RaftMQError):
+            named.send("greetings", b"in the directory, and by an address")
         monkeypatch.chdir("/")
         stranger = raftmq.connect(cluster.servers, tls=client_options(data)["tls"])
         with stranger, pytest.raises(raftmq.Refused) as refused:
@@ -72,26 +84,38 @@ def test_one_command_makes_a_secured_cluster(tmp_path: Path, run: Run, monkeypat
     assert not data.exists(), "the next cluster there has another CA and other users"
 
 
-def test_only_a_client_of_the_local_cluster_signs_as_its_user(tmp_path: Path) -> None:
+def test_only_a_client_that_finds_the_cluster_by_its_directory_signs_as_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = tmp_path / ".raftmq"
     data.mkdir()
     name, secret = user_of(make_first_user(data / LOCAL_USER))
     (data / "cluster.json").write_text(json.dumps({"nodes": [{"namesrv_port": 29300}]}))
-    environ = {"RAFTMQ_DATA": str(data)}
+    (data / LOCAL_CA).parent.mkdir()
+    (data / LOCAL_CA).touch()
+    monkeypatch.setattr(Tls, "context", lambda self: None)
     assert name == "admin"
     assert has_users(data)
 
-    def user(servers: tuple[str, ...], **more: str) -> str:
-        found = with_credentials(REAL, "", "", environ | more, servers).credentials
-        return "" if found is None else found.access_key
+    def counts(servers: str | None, environ: dict[str, str], cwd: Path) -> tuple[str, bool]:
+        local = found_folder(servers, environ=environ, cwd=cwd)
+        found = with_credentials(REAL, "", "", environ, local).credentials
+        return ("" if found is None else found.access_key, find_tls(None, environ, local) is not None)
 
-    ours = "127.0.0.1:29300"
-    assert user((ours,)) == "admin"
-    assert user((ours, "10.0.0.1:9876")) == "", "the secret proves itself to no other server"
-    assert user((ours,), RAFTMQ_ACCESS_KEY="shop", RAFTMQ_SECRET_KEY="the-secret-of-shop") == "shop"
+    def user(**environ: str) -> str:
+        return counts(None, environ, tmp_path)[0]
+
+    ours, there = "127.0.0.1:29300", {"RAFTMQ_DATA": str(data)}
+    assert counts(None, {}, tmp_path / "below") == ("admin", True)
+    assert counts(None, there, Path("/")) == ("admin", True)
+    for cwd in (tmp_path, Path("/")):  # named servers: the directory changes nothing
+        assert counts(ours, {}, cwd) == ("", False)
+        assert counts(ours, there, cwd) == ("", False)
+        assert counts(None, {"RAFTMQ_SERVERS": ours}, cwd) == ("", False)
+    assert user(RAFTMQ_ACCESS_KEY="shop", RAFTMQ_SECRET_KEY="the-secret-of-shop") == "shop"
     (data / LOCAL_USER).chmod(0o640)
     with pytest.raises(ValueError, match="0640") as refused:
-        user((ours,))
+        user()
     assert secret not in str(refused.value)
 
 

@@ -8,7 +8,9 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -29,7 +31,7 @@ from tests.support.wait_until import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.live]
 
-REFUSED = 5
+FAILED, REFUSED = 1, 5
 
 
 class Machines:
@@ -85,6 +87,22 @@ class Machines:
         for process in self.running.values():
             process.kill()
             process.wait()
+
+    def printed(self, line: str, node: int, code: int = 0) -> str:
+        """Types a printed command on the machine of another node, whose file has the same path there."""
+        program, *words = shlex.split(line.replace(str(self.config(1)), str(self.config(node))))
+        assert program == "raftmq"
+        return self.run(*words, code=code)
+
+    def wait_for_port(self, node: int) -> None:
+        """Waits until the node listens, whatever it speaks."""
+
+        def listens() -> bool:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.base + 4 * (node - 1) + 3), 1):
+                return True
+            return False
+
+        asyncio.run(until(listens, every_s=0.2))
 
     def ask(self, node: int, path: str) -> Any:
         with urllib.request.urlopen(f"http://{self.admin(node)}{path}", timeout=5) as reply:
@@ -201,19 +219,46 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
         made.stop()
 
 
+def test_another_ca_is_not_made_for_another_node(secured: Machines) -> None:
+    elsewhere = secured.folder / "elsewhere"
+    for lacks in ("ca.crt", "ca.key"):
+        told = secured.init(2, "--join", secured.admin(1), "--tls", str(elsewhere), code=2)
+        assert f"there is no {elsewhere / lacks}" in told
+        elsewhere.mkdir(exist_ok=True)
+        shutil.copy(secured.folder / "pki" / "ca.crt", elsewhere)
+    assert not secured.data(2).exists()
+
+
 def test_a_cluster_is_secured_from_the_start(secured: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe of docs/machines.md, on addresses of this machine."""
+    """The recipe of docs/machines.md, on addresses of this machine, by the steps that are printed."""
+    monkeypatch.chdir(secured.folder)
     pki = secured.folder / "pki"
-    secured.init(1, "--first", "--tls", str(pki))
+    steps = secured.init(1, "--first", "--tls", "pki").splitlines()[1:]
     name, secret = (secured.folder / "first-user-1").read_text().split()
+    assert steps[0] == f"1. start this node: raftmq serve --config {secured.config(1)}"
     secured.serve(1)
-    shutil.copy(secured.data(1) / "SECRET", secured.folder / "SECRET")
-    monkeypatch.setenv("RAFTMQ_TLS_CA", str(pki / "ca.crt"))
+    for copied in (secured.data(1) / "SECRET", "pki/ca.crt", "pki/ca.key", secured.folder / "users.key"):
+        assert str(copied) in steps[1]
+    shutil.copy(secured.data(1) / "SECRET", "SECRET")
+    join, remove, _ = steps[2].removeprefix("3. on each of them: ").split(" && ")
+    assert remove == "rm SECRET pki/ca.key"
+    secured.wait_for_port(1)
+    secured.printed(join, 2)
+
+    plain = join.replace(" --tls pki", "")
+    assert "the same with --tls DIR" in secured.printed(plain, 3, code=FAILED)
+    with monkeypatch.context() as patch:
+        patch.setenv("RAFTMQ_TLS_CA", "pki/ca.crt")
+        told = secured.printed(plain, 3)
+    certify, serve = (line.strip() for line in told.splitlines()[-2:])
+    assert serve == f"raftmq serve --config {secured.config(3)}"
+    secured.printed(certify.partition(" (")[0].replace("DIR", "pki"), 3)  # without it, node 3 would stay alone
     for node in (2, 3):
-        secured.join(node, "--tls", str(pki), "--wait", "60")
         secured.serve(node)
     (secured.folder / "SECRET").unlink()
     (pki / "ca.key").unlink()
+    assert "nothing to do" in secured.printed(join, 2)
+    monkeypatch.setenv("RAFTMQ_TLS_CA", str(pki / "ca.crt"))
 
     def leads() -> bool:
         return "leads" in secured.run("node", "list", "--admin", secured.admin(1))
