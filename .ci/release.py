@@ -1,9 +1,11 @@
 """`make release`: both distributions as sdists and wheels in dist/, the same bytes wherever they are built.
 
-    .ci/release.py [--out dist] [--work build/release] [--pythons 3.11,3.12,3.13] [--no-tools]
+    .ci/release.py [--final] [--out dist] [--work build/release] [--pythons 3.11,3.12,3.13] [--no-tools]
 
-The plain wheels are for any platform. Each interpreter that is found makes a kernel wheel, which auditwheel tags for
-the oldest glibc that it runs with. A line that begins with "not run" names what was not made.
+Without --final it is a build between releases: its version is that of pyproject.toml and the time of the commit, for
+instance 0.1.0.dev20261127011914. The plain wheels are for any platform. Each interpreter that is found makes a kernel
+wheel, which auditwheel tags for the oldest glibc that it runs with. A line that begins with "not run" names what was
+not made.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         folder.mkdir(parents=True)
     os.umask(0o022)
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch())
-    trees = [sdist(tree, out, work) for tree in stage(work / "staged")]
+    trees = [sdist(tree, out, work) for tree in stage(work / "staged", between=None if options.final else epoch())]
     for tree in trees:
         wheel(Path(sys.executable), tree, out, CC="none")
     missing = [
@@ -74,6 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--final", action="store_true", help="a release: the version of pyproject.toml as it stands")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "release")
     parser.add_argument("--pythons", default=",".join(PYTHONS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,9 @@ def is_of_the_client(file: Path) -> bool:
     return any(file.is_relative_to(each) for each in OF_THE_CLIENT)
 
 
-def stage(folder: Path, root: Path = ROOT) -> tuple[Path, Path]:
-    """Writes both trees. Returns their folders: the client's, the server's."""
+def stage(folder: Path, root: Path = ROOT, between: int | None = None) -> tuple[Path, Path]:
+    """Writes both trees. Returns their folders: the client's, the server's. `between`: the time of a build between
+    releases, in seconds since the epoch; None for the version as it stands."""
     client, server = folder / CLIENT, folder / SERVER
     for file in product_files(root):
         target = client / file if is_of_the_client(file) else server / LIB / file
@@ -69,9 +71,17 @@ def stage(folder: Path, root: Path = ROOT) -> tuple[Path, Path]:
     (server / LIB.parent / "__init__.py").write_text(INIT)
     shutil.copy(root / UPLOT, server / "LICENSE.uPlot")
     whole = tomlkit.parse((root / "pyproject.toml").read_text()).unwrap()
+    if between is not None:
+        whole["project"]["version"] = version_between(whole["project"]["version"], between)
     (client / "pyproject.toml").write_text(tomlkit.dumps(_of_client(whole)))
     (server / "pyproject.toml").write_text(tomlkit.dumps(_of_server(whole)))
     return client, server
+
+
+def version_between(following: str, at_s: int) -> str:
+    """Returns the version of a build before the release `following`, made from a commit of that time. It is below the
+    release and above each earlier build, so that pip replaces one by the other."""
+    return f"{following}.dev{datetime.fromtimestamp(at_s, UTC):%Y%m%d%H%M%S}"
 
 
 def _of_client(whole: dict[str, Any]) -> dict[str, Any]:

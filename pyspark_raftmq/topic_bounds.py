@@ -47,7 +47,7 @@ def parse_offsets(name: str, text: str, unlisted: Bound, topics: Topics) -> Topi
 
 
 def parse_time(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBounds:
-    """Parses one time for all queues: milliseconds since the epoch, or ISO 8601 with its offset from UTC. Raises
+    """Parses one time for all queues: milliseconds since the epoch, or ISO 8601, which is UTC without a zone. Raises
     OptionError."""
     del unlisted, topics
     text = text.strip()
@@ -55,12 +55,11 @@ def parse_time(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBo
         return TopicBounds(AtTime(int(text)))
     try:
         time = datetime.datetime.fromisoformat(text)
-        if time.tzinfo is None:
-            raise ValueError("it has no offset from UTC")
     except ValueError as error:
         raise OptionError(
             f"the option {name} is not understood: {text}", str(error), write(name, "2026-01-31T00:00:00+00:00")
         ) from error
+    time = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
     return TopicBounds(AtTime(int(time.timestamp() * 1000)))
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cluster.broker.access.guesses import Guesses
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import UserAdmin
-    from cluster.peer.confirmed_index import ConfirmedIndex as Confirms
+    from cluster.broker.services import Confirms
     from statemachine.access.users import Access, User
 
 COOKIE: Final = "raftmq_"

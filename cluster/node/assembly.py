@@ -50,7 +50,6 @@ from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
 from cluster.replication.send_identity import RetryMemory
 from cluster.retention.assembly import disk_of, retention_of
-from cluster.retention.read_leases import Leases
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
@@ -62,6 +61,7 @@ from cluster.runtime.lanes import Lane, LaneRunner
 from cluster.runtime.leader_handover import Succession
 from cluster.runtime.listeners import Signal
 from cluster.runtime.periodic_tasks import Every
+from cluster.runtime.read_leases import Leases
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from cluster.runtime.turns.work import Paused, Turns
 from cluster.state.node_storage import NodeStorage
@@ -294,7 +294,7 @@ class Assembly:
             evicted=self.tier_access,
             transport=self.transport,
             unreached=self.links.unreached,
-            keyed=lambda: self.transport.keyring.demanded,
+            keyed=self._keyed,
             denied=lambda enforced: metrics.denied(enforced=enforced),
             relay_metrics=metrics.relay,
             transaction_metrics=metrics.transactions,
@@ -320,6 +320,7 @@ class Assembly:
             log_begins=self.installs.log_begins,
             unheard=self.unheard,
             confirms=self.confirmed,
+            keyed=self._keyed,
             stand_ins=self.links.stand_ins,
             security=self.tls.security,
             metrics=metrics,
@@ -327,6 +328,9 @@ class Assembly:
         self.forwarder, self.router, self.admission = remoting.forwarder, remoting.router, remoting.admission
         self.clients, self.pulls = broker.members, broker.pulls
         self.membership.removed.add(self.router.drop_clients)
+
+    def _keyed(self) -> bool:
+        return self.transport.keyring.demanded
 
     def unheard(self) -> str:
         """Returns the reason why this node may have missed changes of users and rules; "" if it cannot have."""

@@ -10,10 +10,11 @@ however many ask.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from cluster.peer.wire import INDEX_MAX, Kind, WireError
+from cluster.peer.wire import INDEX_MAX
+from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
@@ -31,16 +32,6 @@ NUMBER_MAX: Final = 1 << 63
 TOLD_PER_STEP: Final = 16
 
 Done = Callable[[bool], None]
-
-
-class Links(Protocol):
-    """The part of PeerTransport that is used here."""
-
-    def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """Sends a frame. Returns False if there is no connection."""
-
-    def request_ids(self) -> Iterator[int]:
-        """Yields numbers for requests to peers."""
 
 
 class Reads(Protocol):
@@ -77,7 +68,7 @@ class ConfirmedIndex:
     """Both ends: asks as a follower, answers as the leader. Event loop only."""
 
     def __init__(
-        self, links: Links, reads: Reads, turns: Turns, *, applied: Callable[[], int], level: Callable[[], int]
+        self, links: PeerLinks, reads: Reads, turns: Turns, *, applied: Callable[[], int], level: Callable[[], int]
     ) -> None:
         """`applied` returns the applied index of this node, `level` that of the cluster."""
         self._links, self._reads, self._turns = links, reads, turns

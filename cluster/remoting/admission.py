@@ -10,7 +10,7 @@ was removed meanwhile no longer counts. Of all fields that a client writes, only
     enforce   a denied request is answered with code 16; with 14 while this node cannot tell
 
 A follower may not have applied a new user, secret or right yet. So what it would deny waits until it has applied
-whatever was acknowledged before (`Confirms`), and is judged again; only that verdict counts.
+whatever was acknowledged before (`cluster.broker.services.Confirms`), and is judged again; only that verdict counts.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
+    from cluster.broker.services import Confirms
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.users import Access, User
 
@@ -58,17 +59,6 @@ HELD_BYTES_MAX: Final = 256 << 10
 
 
 UNSURE: Final = "this node cannot tell who may do this: no leader confirms that it has all changes of users; try again"
-
-
-class Confirms(Protocol):
-    """Makes sure that this node lacks no change of users and rules (`cluster.peer.confirmed_index`)."""
-
-    @property
-    def is_possible(self) -> bool:
-        """True if this node may lack some, and the leader can tell."""
-
-    def ask(self, done: Callable[[bool], None]) -> None:
-        """Calls `done` later: True if all that was acknowledged before is applied, False if nobody confirmed that."""
 
 
 SendRight = tuple[int, "_Hash", "_Hash", bytes]

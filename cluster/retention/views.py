@@ -73,6 +73,8 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     delete_when: str
     protect_unconsumed: bool
     leases: list[LeaseView]
+    evicts: bool = False
+    """True if what retention takes from the nodes stays in the tier and can be read there (`tier.evict`)."""
     settings: dict[str, int | bool | str] = {}
     """The section [retention] in force on this node. The leader's settings decide, and any node may become the
     leader."""
@@ -98,6 +100,8 @@ class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of log that go, or would go in a dry run."""
     queues: int = 0
     """Queues that also lose messages (or would), because their topic has a shorter retention time of its own."""
+    evicts: bool = False
+    """True if these segments stay in the tier and can be read there (`tier.evict`)."""
     dry_run: bool = False
     """True if nothing was changed; `position` is then where the log would begin."""
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgpack
 
-from cluster.peer.wire import VERSION, Kind
+from cluster.peer.wire import VERSION
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.fuzz.remoting import Requests
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import almost_valid_values

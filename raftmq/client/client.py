@@ -27,6 +27,7 @@ from raftmq.client.discovery import find_servers, found_folder
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
+from raftmq.client.port_probe import hint_for
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
 from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.retries import OnRetry
@@ -266,6 +267,7 @@ class AsyncClient:
                 failure = Unreachable(
                     f"pull of {request.topic} queue {request.queue_id} from {node or 'the leader'}: {why}",
                     retryable=True,
+                    hint=hint_for(why),
                 )
             except RaftMQError as error:
                 if not error.retryable:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from raftmq.client.connection import Connection, ConnectionPool, Reply
+from raftmq.client.discovery import split_address
 from raftmq.client.environment import Environment
 from raftmq.client.errors import (
     TRY_AGAIN,
@@ -33,6 +34,7 @@ from raftmq.client.errors import (
     error_of,
     is_unknown,
 )
+from raftmq.client.port_probe import hint_for
 from raftmq.client.retries import OnRetry, Retries, Retry
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route
 from raftmq.client.tls import TlsError
@@ -185,6 +187,8 @@ class ClusterView:
         """Servers that could not be connected to -> the reason, in words."""
         self._wrong: set[str] = set()
         """Servers that refused, or answered nothing sensible, when last asked within the present search."""
+        self._kinds: dict[str, str] = {}
+        """Servers that hung up -> what they speak instead, or "", within the present search."""
         self._said = ("", 0.0)
         """The last reason that was logged, and when."""
         self._troubles: dict[str, str] = {}
@@ -247,6 +251,7 @@ class ClusterView:
         self._refusing.clear()
         self._troubles.clear()
         self._wrong.clear()
+        self._kinds.clear()
         probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers + self._heard)]
         try:
             done, _ = await asyncio.wait(probes, timeout=_SAY_WHY_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
@@ -339,11 +344,24 @@ class ClusterView:
             self.links.drop(server)
             return None
         except (OSError, CodecError, msgspec.DecodeError) as error:
-            self._wrong.add(server)
             refused = server in self._refusing
             told = str(error) if isinstance(error, TlsError) else f"answers nothing sensible ({error})"
+            if other := await self._other_kind(server, error):
+                self._refusals[server] = told = other
             self._troubles[server] = self._refusals[server] if refused else told
+            self._wrong.add(server)  # now: whoever looks at it reads the reason beside it
             return None
+
+    async def _other_kind(self, server: str, error: Exception) -> str:
+        """Returns that a server which hung up speaks TLS and this client does not, or the reverse; "" if that is not
+        why. It is asked once within a search, and not by a client that a server has ever answered: those meet servers
+        that stop."""
+        probe, may_be = self.environment.probe, CodecError | ConnectionResetError | ConnectionAbortedError | TlsError
+        if probe is None or self._heard or not isinstance(error, may_be):
+            return ""
+        if server not in self._kinds:
+            self._kinds[server] = await probe(*split_address(server), self.environment.speaks_tls)
+        return self._kinds[server]
 
     def why_no_leader(self) -> str:
         """Returns in words what the last search met at each server; before a search, only their addresses."""
@@ -521,7 +539,8 @@ class ClusterView:
             return Unknown(f"{text}{why}; an attempt may have been carried out")
         why = self.why_no_leader()
         hint = _IS_IT_TLS if not self.environment.speaks_tls and _HANGS_UP.search(why + text) else ""
-        return last or Unreachable(text if why in text else f"{text} ({why})", retryable=True, hint=hint)
+        said = text if why in text else f"{text} ({why})"
+        return last or Unreachable(said, retryable=True, hint=hint_for(said) or hint)
 
     async def route(
         self,

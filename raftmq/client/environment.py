@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftmq.client.discovery import LOCAL_USER, local_file
+from raftmq.client.port_probe import Probe, probe_port
 from raftmq.client.tls import Tls, TlsDialler, find_tls
 from raftmq_wire.signature import Credentials
 from raftmq_wire.user_file import USER_VARIABLES, read_user_file
@@ -32,6 +33,8 @@ class Environment(NamedTuple):
     """True if `dial` opens connections over TLS."""
     ended: Callable[[], Awaitable[None]] | None = None
     """Waits until closed connections are gone; None if nobody need wait."""
+    probe: Probe | None = None
+    """Finds out what a server speaks that hung up; None: nobody asks."""
 
 
 def _wall_clock_ms() -> int:
@@ -55,7 +58,7 @@ class IncompleteUser(ValueError):
         return f"{self.given} is given, and {self.missing} is not; they belong together: give both, or none"
 
 
-REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp)
+REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp, probe=probe_port)
 
 
 def with_credentials(

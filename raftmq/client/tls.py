@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from raftmq.client.discovery import LOCAL_CA, local_file
+from raftmq.client.port_probe import PLAIN_ALONE
 
 HANDSHAKE_S = 5.0
+_ANSWERS_PLAINLY = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""OpenSSL's names for an answer that is no record of TLS."""
 GOODBYE_S = 1.0
 """Seconds that a server has to finish its part of closing a connection."""
 TURNS = 3
@@ -176,6 +179,8 @@ def refused(error: OSError) -> TlsError:
         why = "it asks for a certificate of the client (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY, --tls-cert and --tls-key)"
     elif "ALERT" in reason:
         why = f"it refuses the client's certificate or version ({_words(error)})"
+    elif reason in _ANSWERS_PLAINLY:
+        return TlsError(f"{PLAIN_ALONE} ({_words(error)})")
     elif reason:
         why = _words(error)
     else:

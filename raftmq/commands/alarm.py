@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from urllib.parse import quote
 
 import click
 
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 
@@ -29,8 +29,7 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 
 
 def _line(row: dict[str, Any]) -> str:
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(row["since_ms"] / 1000))
-    return f"node {row['node']} {row['key']} since {since}: {row['text']}"
+    return f"node {row['node']} {row['key']} since {time_text(row['since_ms'])}: {row['text']}"
 
 
 @alarm.command("ack")

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from cluster.runtime.events import KINDS
+from cluster.runtime.events import KINDS, rfc3339
+from raftmq.commands.point_in_time import PointInTime, told_time
 from raftmq.commands.shared_options import cluster_options, print_json, show, show_problems
 from raftmq.local.http.admin_http import ask_all, node_addresses
 
@@ -17,7 +18,12 @@ FOLLOW_EVERY_S = 1.0
 
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new events until Ctrl-C.")
-@click.option("--since", metavar="TIME", help="Events from then on, such as 2026-11-21T03:04:05Z.")
+@click.option(
+    "--since",
+    type=PointInTime(ages=True),
+    metavar="TIME",
+    help="Events from then on: a time such as 2026-11-21T03:04:05Z, or an age such as 2h.",
+)
 @click.option("--kind", type=click.Choice(list(KINDS)), help="Only events of this kind.")
 @click.option(
     "--limit",
@@ -28,7 +34,7 @@ FOLLOW_EVERY_S = 1.0
 )
 @cluster_options
 def events(
-    follow: bool, since: str | None, kind: str | None, limit: int, data: str | None, admin: str | None, as_json: bool
+    follow: bool, since: int | None, kind: str | None, limit: int, data: str | None, admin: str | None, as_json: bool
 ) -> None:
     """Show what happened: elections, stalls, findings, repairs, changes of members and settings.
 
@@ -37,7 +43,7 @@ def events(
     addresses = node_addresses(admin, data)
     answers, silent = ask_all(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
     found = sorted((event for _, view in answers for event in view["events"]), key=_place)
-    found = found[:limit] if since else found[-limit:]  # as each node does it
+    found = found[:limit] if since is not None else found[-limit:]  # as each node does it
     if as_json and not follow:
         show(True, {"events": found, "silent": list(silent)})
         return
@@ -65,10 +71,9 @@ def _follow(addresses: list[str], seen: dict[int, int], kind: str | None, *, as_
         _print(sorted(fresh, key=_place), as_json=as_json)
 
 
-def _query(since: str | None, kind: str | None) -> str:
-    from urllib.parse import quote
-
-    return (f"&since={quote(since, safe=':')}" if since else "") + (f"&kind={kind}" if kind else "")
+def _query(since: int | None, kind: str | None) -> str:
+    then = "" if since is None else f"&since={rfc3339(since)}"
+    return then + (f"&kind={kind}" if kind else "")
 
 
 def _place(event: dict[str, Any]) -> tuple[str, int, int]:
@@ -77,7 +82,7 @@ def _place(event: dict[str, Any]) -> tuple[str, int, int]:
 
 def _print(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     for event in found:
-        line = f"{event['at']}  node {event['node']}  {event['kind']:<13} {event['object']}: {event['says']}"
+        line = f"{told_time(event['at'])}  node {event['node']}  {event['kind']:<13} {event['object']}: {event['says']}"
         if as_json:
             print_json(event)
         else:

@@ -416,14 +416,16 @@ def connect(servers: str | None) -> Client:
 
 def _cure(why: str) -> str:
     """Returns what to type if no server can be reached."""
+    from raftmq.client.port_probe import PLAIN_ALONE, TLS_ALONE
+
     if "speaks HTTP" in why:
         return "--servers HOST:9876    (the clients' port; the HTTP API's is for --admin)"
     if "a name that is not known" in why:
         return "getent hosts HOST    (the name is in --servers or RAFTMQ_SERVERS)"
-    if "is not trusted" in why:
+    if TLS_ALONE in why or "is not trusted" in why:
         return "--tls-ca FILE    (or RAFTMQ_TLS_CA: the CA that the servers' certificates come from)"
-    if "this client's TLS: it hung up" in why:
-        return "the same without --tls-ca and RAFTMQ_TLS_CA    (if that port speaks plain text)"
+    if PLAIN_ALONE in why or "this client's TLS: it hung up" in why:
+        return "the same without --tls-ca, RAFTMQ_TLS_CA and RAFTMQ_TLS    (that port speaks plain text)"
     if "closed the connection" in why or "reset by peer" in why:
         return "--servers HOST:9876    (the clients' port), with --tls-ca FILE if it speaks TLS"
     return WHICH_CLUSTER

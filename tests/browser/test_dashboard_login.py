@@ -112,6 +112,18 @@ async def log_in(page: Page, address: str, secret: str = SECRET) -> None:
     await page.enter()
 
 
+async def test_who_is_not_logged_in_is_not_denied_again_and_again(cluster: LocalCluster, page: Page) -> None:
+    await page.open(f"{admin(cluster)}/")
+    await page.until(FORM)
+    await page.until(
+        "performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/v1/session')).length > 2"
+    )
+    asked = await page.run("performance.getEntriesByType('resource').map(({ name }) => new URL(name).pathname)")
+    assert {path for path in asked if path.startswith("/v1/")} == {"/v1/session"}
+    denials = AdminApi(addresses_of(cluster.nodes)).local("/v1/auth")["denials"]
+    assert [row for row in denials if row["last"].startswith("GET ")] == []
+
+
 async def test_a_person_logs_in_looks_around_and_logs_out(cluster: LocalCluster, page: Page) -> None:
     await log_in(page, admin(cluster), "a wrong secret")
     assert "is wrong" in await page.until("document.querySelector('.problem')?.textContent")

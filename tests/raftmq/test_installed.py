@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from raftmq.local.process import free_base_port
 from tests.support.distributions import (
     ROOT,
+    STAGING,
     Wheels,
+    build,
     environment,
     install_foreign,
     plain_wheels,
@@ -142,6 +145,24 @@ def test_two_versions_are_named(wheels: Wheels, tmp_path: Path) -> None:
     assert done.returncode == 5
     assert "raftmq is 0.1.0, raftmq-server 0.2.0" in done.stderr
     assert "type:    pip install 'raftmq[server]==0.2.0'" in done.stderr
+
+
+def test_pip_replaces_a_build_by_a_later_one_and_by_the_release(tmp_path: Path) -> None:
+    """Two commits, one second apart, and the release that follows them."""
+    dist, python, known = tmp_path / "dist", None, []
+    for name, between in (("first", 1_800_000_000), ("second", 1_800_000_001), ("release", None)):
+        client, server = STAGING["stage"](tmp_path / name, between=between)
+        made = build("build_wheel", client, dist, CC="none")
+        if python is None:
+            python = environment(tmp_path / "python", made)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "--quiet"]
+        words = ["install", "--upgrade", "--no-index", "--no-deps", "--find-links", str(dist), "raftmq"]
+        subprocess.run([*pip, *words], check=True, capture_output=True, timeout=100)
+        known.append(run(python.with_name("raftmq"), "--version", cwd=tmp_path).stderr.split()[1])
+        project = tomllib.loads((server / "pyproject.toml").read_text())["project"]
+        assert project["version"] == known[-1]
+        assert f"raftmq=={known[-1]}" in project["dependencies"]
+    assert known == ["0.1.0.dev20270115080000", "0.1.0.dev20270115080001", "0.1.0"]
 
 
 def test_a_foreign_package_that_is_imported_already_is_named(server: Path, folder: Path) -> None:

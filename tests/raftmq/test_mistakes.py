@@ -284,6 +284,18 @@ def secure_ports(place: Place) -> None:
     )
     place.cli("A CA that is not there", "consume", "orders", "--servers", servers, "--tls-ca", "ca.crt")
     place.cli("HTTP to an HTTP API that speaks HTTPS", "topic", "list", "--admin", admin)
+    plain_admin = f"127.0.0.1:{plain.admin_port}"
+    place.cli("HTTPS to an HTTP API that speaks HTTP", "topic", "list", "--admin", plain_admin, "--tls-ca", place.ca)
+    place.cli(
+        "A node made with the CA of nobody",
+        "init",
+        "--join",
+        admin,
+        "--tls",
+        "pki",
+        "--config",
+        "secure/n1/raftmq.toml",
+    )
     place.cli("A certificate authority made twice", "cert", "ca", "--out", "other")
 
 

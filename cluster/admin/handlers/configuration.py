@@ -319,15 +319,18 @@ def _asks(before: Config, after: Config) -> bool:
 def warnings_of(before: Config, after: Config) -> Iterator[str]:
     """Yields a warning about each thing that the change takes away."""
     old, new = before.retention, after.retention
+    evicts = after.tier.evict and bool(after.tier.url)
+    go = "leave the nodes, and can be read in the tier," if evicts else "are removed"
     if _kept(new.keep_ms) < _kept(old.keep_ms):
-        yield f"messages older than {_time(new.keep_ms)} are removed; until now {_until(old.keep_ms)}"
+        gone = go.rstrip(",")
+        yield f"messages older than {_time(new.keep_ms)} {gone}; until now {_until(old.keep_ms)}"
     if new.bytes_max and (not old.bytes_max or new.bytes_max < old.bytes_max):
-        yield f"the oldest messages are removed as soon as the log is larger than {new.bytes_max} bytes"
+        yield f"the oldest messages {go} as soon as the log is larger than {new.bytes_max} bytes"
     if new.disk_force_clean_percent < old.disk_force_clean_percent:
         percent = new.disk_force_clean_percent
-        yield f"above {percent} % of the leader's disk in use the oldest messages are removed before their time"
+        yield f"above {percent} % of the leader's disk in use the oldest messages {go} before their time"
     if old.protect_unconsumed and not new.protect_unconsumed:
-        yield "messages are removed although a group has not consumed them"
+        yield f"messages {go} although a group has not consumed them"
     if before.tier.evict and not after.tier.evict:
         yield "what retention takes from the nodes is gone for everybody, and no longer kept in the tier"
     if _WEAKEST_FIRST.index(default_level(after.modes)) < _WEAKEST_FIRST.index(default_level(before.modes)):

@@ -12,6 +12,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Call, comes_true
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route, Serves
+from cluster.config.config import Config
 from cluster.retention.service import Ran
 from cluster.retention.views import RetentionRun, RetentionView, settings_of
 
@@ -21,7 +22,8 @@ _LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
 async def get_retention(call: Call) -> RetentionView:
     """The beginning of the log for all nodes, the older files that this node still has, and what keeps them."""
     config = call.port.config
-    return replace(call.port.retention.view(config.node.id), settings=settings_of(config.retention))
+    view = call.port.retention.view(config.node.id)
+    return replace(view, settings=settings_of(config.retention), evicts=_evicts(config))
 
 
 async def run_retention(call: Call) -> RetentionRun:
@@ -39,7 +41,7 @@ async def run_retention(call: Call) -> RetentionRun:
         raise ApiError("not_leader", "this node does not lead, or does not take writes yet", "ask again")
     decision, entry, queues = ran
     if dry:
-        return _plan(port.config.node.id, ran, begins)
+        return _plan(port.config, ran, begins)
     if decision.count and entry is None:
         raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
     if entry is not None:
@@ -56,15 +58,21 @@ async def run_retention(call: Call) -> RetentionRun:
         sweeping=port.state.sweep is not None,
         bytes=max(0, decision.position - begins) if decision.count else 0,
         queues=queues,
+        evicts=_evicts(port.config),
     )
 
 
-def _plan(node: int, ran: Ran, begins: int) -> RetentionRun:
+def _evicts(config: Config) -> bool:
+    """Returns True if what retention takes from the nodes stays in the tier."""
+    return config.tier.evict and bool(config.tier.url)
+
+
+def _plan(config: Config, ran: Ran, begins: int) -> RetentionRun:
     """Returns the plan for the part of the log that would be removed at once."""
     decision = ran.decision
     position = max(begins, decision.position) if decision.count else begins
     return RetentionRun(
-        node=node,
+        node=config.node.id,
         term=None,
         index=None,
         segments=decision.count,
@@ -73,6 +81,7 @@ def _plan(node: int, ran: Ran, begins: int) -> RetentionRun:
         held_by=decision.held,
         bytes=position - begins,
         queues=ran.queues,
+        evicts=_evicts(config),
         dry_run=True,
     )
 

@@ -14,6 +14,7 @@ from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
 from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route, Serves
 from cluster.admin.streamed_json import Pieces
+from cluster.broker.evicted.evicted_pulls import evicts_now
 from cluster.broker.groups.group_lag import bounds
 from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.refusal import Refused
@@ -66,6 +67,9 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int = 0
     """The part of these messages that no consumer reads: they lie in queues above `read_queues`, which the topic had
     more of. They are there again once it has."""
+    evicted: int = 0
+    """The part of these messages that has left the nodes (`tier.evict`): the tier alone has them, and they are read
+    there."""
     bytes: int | None = None
     """Stored bytes of the messages in the log of the answering node (`cluster.broker.topic_sizes`). null: not measured,
     as in the answer to a change."""
@@ -265,8 +269,8 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
 
 
 async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
-    state, held, hidden = call.port.state, 0, 0
-    stored = state.stored_queues(config)
+    state, held, hidden, evicted = call.port.state, 0, 0, 0
+    stored, evicts = state.stored_queues(config), evicts_now(call.port.state)
     for queue in range(stored):
         if queue % QUEUES_PER_STEP == 0:
             await call.breathe()
@@ -274,6 +278,7 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
         low, high = bounds(state, config.id, queue)
         held += high - low
         hidden += high - low if queue >= config.read_queues else 0
+        evicted += max(0, min(state.min_offset(config.id, queue), high) - low) if evicts else 0
     return TopicView(
         name=config.name,
         id=config.id,
@@ -287,6 +292,7 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
         changed_by=config.changed_by or None,
         messages=held,
         hidden=hidden,
+        evicted=evicted,
         bytes=None if size is None else size.bytes,
         bytes_exact=size is None or size.exact,
     )

@@ -64,6 +64,7 @@ async function cycle(own) {
     const session = await get("v1/session", own.signal);
     Object.assign(state, { session, heardMs: Date.now(), since: 0 });
     try {
+      if (session.mode === "enforce" && !session.user) throw nobody(); // what is refused is not asked: each denial is noted
       const [status, health] = await Promise.all([get("v1/status", own.signal), get("v1/health", own.signal)]);
       Object.assign(state, { status, health });
       own.data = await own.page.load(own);
@@ -82,6 +83,11 @@ async function cycle(own) {
   draw(own);
   clearTimeout(timer);
   if (!state.paused && !document.hidden) timer = setTimeout(() => cycle(own), own.page.every || EVERY_MS);
+}
+
+/** The refusal that every page would get. */
+function nobody() {
+  return new Refusal(401, { code: "unauthenticated", message: "auth.mode is enforce: this cluster shows itself to its users", hint: "" });
 }
 
 function draw(own) {

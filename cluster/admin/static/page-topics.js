@@ -81,7 +81,8 @@ export function topicLink(name) {
 
 /** Stored bytes of its messages in the log of the node that was asked. */
 function onDisk(topic) {
-  return (topic.bytes_exact ? "" : "about ") + f.bytes(topic.bytes);
+  const size = (topic.bytes_exact ? "" : "about ") + f.bytes(topic.bytes);
+  return topic.evicted ? `${size} + ${f.count(topic.evicted)} in the tier` : size;
 }
 
 function access({ perm }) {

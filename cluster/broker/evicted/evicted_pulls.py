@@ -42,10 +42,15 @@ def evicted_position(state: BrokerState) -> int:
     return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
 
 
+def evicts_now(state: BrokerState) -> bool:
+    """Returns True if the tier keeps messages that the nodes do not have any more."""
+    return state.kept.position < evicted_position(state)
+
+
 def first_offset(state: BrokerState, topic_id: int, queue_id: int, low: int | None = None) -> int:
     """Returns the first offset of the queue that is kept, here or in the tier. `low`: its `min_offset`, if the caller
     knows it."""
-    if state.kept.position >= evicted_position(state):  # nothing is evicted
+    if not evicts_now(state):
         return state.min_offset(topic_id, queue_id) if low is None else low
     return state.kept_offset(topic_id, queue_id)
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from cluster.peer.wire import Kind
 from cluster.remoting.connection.reply_path import ReplyPath
+from cluster.runtime.peer_frames import Kind
 
 if TYPE_CHECKING:
-    from cluster.peer.transport import PeerTransport
     from cluster.runtime.in_flight import BytesInFlight
+    from cluster.runtime.peer_frames import PeerLinks
     from cluster.runtime.resource_budget import Room
     from raftlog.types import NodeId
 
@@ -29,7 +29,7 @@ class ForwardedPath(ReplyPath):
 
     def __init__(
         self,
-        transport: PeerTransport,
+        transport: PeerLinks,
         peer: NodeId,
         forward_id: int,
         client: tuple[str, int],

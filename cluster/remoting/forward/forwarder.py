@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster.broker.refusal import over_limit
 from cluster.broker.sends.send_outcomes import leave_session, settle
-from cluster.peer.wire import Kind, WireError
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine
@@ -28,6 +27,7 @@ from cluster.remoting.costly_requests import COSTLY
 from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.remoting.request import Request
 from cluster.replication.send_identity import Identity
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.resource_budget import Room, Share, Soon
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
@@ -39,11 +39,11 @@ from statemachine.commands import OWNERS_LEVEL
 if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.config.config import Config
-    from cluster.peer.transport import PeerTransport
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.clock import Clock
     from cluster.runtime.in_flight import InFlight
+    from cluster.runtime.peer_frames import PeerLinks
 
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Forwarder:
         self,
         config: Config,
         clock: Clock,
-        transport: PeerTransport,
+        transport: PeerLinks,
         *,
         leader: Callable[[], NodeId],
         leads: Callable[[], bool],

@@ -31,6 +31,7 @@ from enum import Enum
 from typing import Any
 
 from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unreachable, error_of, is_unknown
+from raftmq.client.port_probe import hint_for
 from raftmq_wire.codes import ResponseCode
 
 STORED = frozenset((0, 10, 11, 12))
@@ -219,7 +220,7 @@ def out_of_time(pending: Pending, why: Callable[[], str] = str) -> RaftMQError:
 def never_sent(what: str, ids: tuple[str, ...], why: str) -> Unreachable:
     """Returns the error for messages of which no attempt has left this client. `why` gives the servers' answers."""
     text = f"{what}: no leader could be reached before the deadline"
-    return Unreachable(f"{text} ({why})" if why else text, retryable=True, message_ids=ids)
+    return Unreachable(f"{text} ({why})" if why else text, retryable=True, hint=hint_for(why), message_ids=ids)
 
 
 def too_large(what: str, size: int, limit: int, ids: tuple[str, ...]) -> Refused:

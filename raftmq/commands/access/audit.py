@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from raftmq.commands.access.common import api, people_options
+from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_table, show
 from raftmq.local.http.list_pages import BEFORE
 
@@ -36,7 +37,14 @@ def audit(limit: int, data_dir: Path | None, data: str | None, admin: str | None
         show(True, {"changes": found})
         return
     rows = [
-        [each["number"], each["at"], each["user"] or "-", each["address"] or "-", each["about"], each["action"]]
+        [
+            each["number"],
+            told_time(each["at"]),
+            each["user"] or "-",
+            each["address"] or "-",
+            each["about"],
+            each["action"],
+        ]
         for each in found
     ]
     titles = ["number", "at", "user", "client", "about", "change"]

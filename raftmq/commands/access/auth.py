@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from raftmq.commands.access.common import addresses, people_options
+from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_table, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
@@ -128,7 +129,7 @@ def _tell(views: list[dict[str, Any]]) -> None:
         if view["problem"]:
             click.echo(f"node {view['node']} cannot read the secrets of users: {view['problem']}")
     rows = [
-        [view["node"], each["address"], each["times"], each["last"], each["why"], each["at"]]
+        [view["node"], each["address"], each["times"], each["last"], each["why"], told_time(each["at"])]
         for view in views
         for each in view["denials"][:SHOWN]
     ]

@@ -8,6 +8,7 @@ import os
 import click
 
 from raftmq.commands.access.common import ask_secret
+from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import json_option, show
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, ApiRefusal, GivenAddresses, cluster_at
 from raftmq.local.http.contexts import check_cluster, find_context, read_token, token_file, write_token
@@ -35,7 +36,7 @@ def login(user: str, admin: str | None, hours: int, as_json: bool) -> None:
     body = {"user": user, "secret": secret, "answer": "token", "hours": hours}
     answer = AdminApi(addresses, "raftmq login").post("/v1/session", body)
     write_token(name, str(answer.pop("token")))
-    told = f"{user} is logged in at {name} until {answer['ends']}; the token is in {token_file(name)}"
+    told = f"{user} is logged in at {name} until {told_time(answer['ends'])}; the token is in {token_file(name)}"
     show(as_json, {**answer, "file": str(token_file(name))}, told)
 
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from raftmq.commands.access.common import api, new_secret, people_options, secret_options
+from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_json, print_table, show
 
 _TITLES = ["name", "type", "status", "rules", "tokens", "created"]
@@ -139,7 +140,8 @@ def tokens(name: str, data_dir: Path | None, data: str | None, admin: str | None
         print_json({"schema": 1, **answer})
         return
     rows = [
-        [each["id"], each["label"], f"{each['ends']}{' (ended)' if each['ended'] else ''}"] for each in answer["tokens"]
+        [each["id"], each["label"], f"{told_time(each['ends'])}{' (ended)' if each['ended'] else ''}"]
+        for each in answer["tokens"]
     ]
     titles = ["id", "label", "ends"]
     print_table(titles, rows, none=f"no tokens: raftmq user token {name}", left=titles)
@@ -158,7 +160,9 @@ def token(
     answer = api(admin, data, data_dir).post("/v1/tokens", body)
     show(as_json, answer, answer["token"])
     if not as_json:
-        click.echo(f"it is shown only now, and ends {answer['ends']}; raftmq user revoke {answer['id']}", err=True)
+        click.echo(
+            f"it is shown only now, and ends {told_time(answer['ends'])}; raftmq user revoke {answer['id']}", err=True
+        )
 
 
 @user.command("revoke")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
 
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show
 from raftmq.local.http.admin_http import ask_all, node_addresses
 from raftmq_wire.errors import ExitCode, LocalError
@@ -93,7 +93,7 @@ def _replay(told: dict[str, Any]) -> str:
 
 def _synced(times: dict[str, Any]) -> str:
     def at(ms: int) -> str:
-        return time.strftime("%H:%M:%S", time.localtime(ms / 1000)) if ms else "not yet"
+        return time_text(ms) if ms else "not yet"
 
     newest = times["checkpoint_index"]
     return (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.point_in_time import PointInTime
+from raftmq.commands.point_in_time import PointInTime, time_text
 from raftmq.commands.shared_options import console, json_option, show
 from raftmq.commands.value_types import StoreType
 from raftmq.local_path import LocalPath
@@ -169,8 +168,8 @@ def _later(later: list[str], newest: str, *, is_taken: bool) -> list[str]:
 
 def _about(rebuilt: Rebuilt, manifest: Manifest) -> list[str]:
     """Returns lines about the content of the restored cluster, and about data that is known to be missing."""
-    last = datetime.fromtimestamp(manifest.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    lines = [f"it began with {rebuilt.began}; its last entry has log time {last.replace('+00:00', 'Z')}"]
+    last = time_text(manifest.timestamp_ms, exact=True)
+    lines = [f"it began with {rebuilt.began}; its last entry has log time {last}"]
     missing = rebuilt.known_index - manifest.index
     if missing > 0:
         lines.append(

@@ -66,6 +66,9 @@ def _told(ran: dict[str, Any]) -> str:
         return f"nothing was removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
     what = f"{ran['segments']} segments" if ran["segments"] else "queues of topics with a shorter time"
     why = ran["reason"] or "age of topics"
+    if ran["segments"] and ran.get("evicts"):  # an older node does not say so
+        began = "leaving the nodes, slice by slice" if ran.get("sweeping") else "left the nodes"
+        return f"{began}: {what} ({why}); the nodes' log begins at position {ran['position']}, the tier keeps the rest"
     if ran.get("sweeping"):
         return f"being removed, slice by slice: {what} ({why}); the log begins at position {ran['position']} until then"
     return f"removed: {what} ({why}); the log begins at position {ran['position']}"
@@ -77,6 +80,9 @@ def _would(ran: dict[str, Any]) -> str:
     parts = [f"{ran['segments']} segments, {size_of(ran['bytes'])} ({ran['reason']})"] if ran["segments"] else []
     parts += [f"messages of {ran['queues']} queues by their topics' time"] if ran["queues"] else []
     what = " and ".join(parts)
+    if ran["segments"] and ran.get("evicts"):
+        where = f"the nodes' log would begin at position {ran['position']}, and the tier keeps the rest"
+        return f"nothing was changed; would leave the nodes: {what}; {where}"
     return f"nothing was changed; would be removed: {what}; the log would begin at position {ran['position']}"
 
 
@@ -88,4 +94,6 @@ def _rules(view: dict[str, Any]) -> str:
     size = f", at most {size_of(view['bytes_max'])} of log" if view["bytes_max"] else ""
     when = f"at the hours {view['delete_when']}" if view["delete_when"] else "at any time"
     protected = "; unconsumed messages stay" if view["protect_unconsumed"] else ""
+    if view.get("evicts"):
+        return f"the nodes keep messages {kept}{size}; others leave them {when}, and can be read in the tier{protected}"
     return f"messages are kept {kept}{size}; expired messages are removed {when}{protected}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import NodeDirectory, json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -63,7 +64,7 @@ def _tell_plan(survivor: Survivor, as_json: bool) -> None:
         "vote_withheld": survivor.withheld or None,
         "losses": survivor.losses,
     }
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(survivor.timestamp_ms / 1000))
+    when = time_text(survivor.timestamp_ms)
     show(
         as_json,
         answer,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import click
 from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import counted
 from raftmq.commands.name_completion import complete_groups
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import connect, json_option, print_json, print_table, servers_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -147,7 +147,7 @@ def _is_missing(mq: Client, group: str) -> bool:
 
 
 def _stored(one: Message) -> str:
-    return datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "seconds")
+    return time_text(one.store_ms)
 
 
 def _to_json(one: Message) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.messages.start_positions import moment
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
+from raftmq.commands.point_in_time import AGES, moment_ms
 from raftmq.commands.shared_options import cluster_options, plain, print_json, print_pages, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
@@ -28,14 +28,9 @@ class ResetTo(click.ParamType[dict[str, object]]):
         if str(value).isdecimal() and len(value) < 19:
             return {"to": "offset", "value": int(value)}
         try:
-            at = moment(str(value)).timestamp()
-        except (ValueError, OverflowError, OSError):
-            at = -1.0
-        if at < 0:
-            self.fail(
-                f"{value}: write earliest, latest, an offset, an age (2h) or a time: 2026-11-20T10:00:00Z", param, ctx
-            )
-        return {"to": "time", "value": round(at * 1000)}
+            return {"to": "time", "value": moment_ms(str(value))}
+        except ValueError:
+            self.fail(f"{value} is not earliest, latest, an offset (0 or more) or a time: {AGES}", param, ctx)
 
 
 @click.group()

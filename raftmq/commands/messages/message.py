@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.commands.messages.printing import remark_on, to_json, undecoded
+from raftmq.commands.point_in_time import PointInTime, time_text
 from raftmq.commands.shared_options import connect, console, json_option, print_json, servers_option
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -24,10 +24,16 @@ MOST = 64
 @click.option("--id", "message_id", metavar="ID", help="The id of a message, or a RocketMQ offsetMsgId.")
 @click.option("--position", type=click.IntRange(min=0), metavar="N", help="Where the message begins in the commit log.")
 @click.option(
-    "--since", type=click.DateTime(), help="Only messages stored at or after this time (with --key; local time)."
+    "--since",
+    type=PointInTime(ages=True),
+    metavar="TIME",
+    help="With --key: only messages stored then or later; a time (UTC), or an age such as 2h.",
 )
 @click.option(
-    "--until", type=click.DateTime(), help="Only messages stored at or before this time (with --key; local time)."
+    "--until",
+    type=PointInTime(ages=True),
+    metavar="TIME",
+    help="With --key: only messages stored then or earlier; a time (UTC), or an age such as 2h.",
 )
 @click.option(
     "--max",
@@ -44,8 +50,8 @@ def message(
     key: str | None,
     message_id: str | None,
     position: int | None,
-    since: datetime.datetime | None,
-    until: datetime.datetime | None,
+    since: int | None,
+    until: int | None,
     most: int,
     servers: str | None,
     as_json: bool,
@@ -58,13 +64,13 @@ def message(
         raise _usage("give one of --key, --id and --position", "raftmq message --topic orders --key order-1")
     if key is not None and not topic:
         raise _usage("--key needs --topic: keys are indexed by topic", f"raftmq message --topic NAME --key {key}")
-    if (since or until) and key is None:
+    if (since is not None or until is not None) and key is None:
         raise _usage("--since and --until need --key", "raftmq message --topic orders --key order-1 --since …")
     found: list[Message]
     more = False
     with connect(servers) as mq:
         if key is not None and topic:
-            begin_ms, end_ms = _ms(since, 0), _ms(until, (1 << 63) - 1)
+            begin_ms, end_ms = since or 0, (1 << 63) - 1 if until is None else until
             some = mq.admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=most, as_stored=True)
             found, more = some, some.more
             nothing = f"no message of {topic} has the key {key}"
@@ -92,9 +98,9 @@ def message(
 def _older(found: list[Message], most: int) -> str:
     """Says that not all messages with the key are shown, and how to see older ones: those of the second of the last one
     may be shown twice."""
-    until = datetime.datetime.fromtimestamp(found[-1].store_ms // 1000 + 1).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    until = time_text((found[-1].store_ms // 1000 + 1) * 1000)
     wider = ", or a larger --max" if len(found) == most < MOST else ""
-    return f"there may be more than these {len(found)}: --until '{until}' shows older ones{wider}"
+    return f"there may be more than these {len(found)}: --until {until} shows older ones{wider}"
 
 
 def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
@@ -126,12 +132,8 @@ def _at(mq: Client, topic: str | None, position: int) -> list[Message]:
         raise LocalError(str(error), why, "raftmq inspect-consistency") from None
 
 
-def _ms(time: datetime.datetime | None, default: int) -> int:
-    return default if time is None else int(time.astimezone().timestamp() * 1000)
-
-
 def _print(one: Message) -> None:
-    stored = datetime.datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "milliseconds")
+    stored = time_text(one.store_ms, exact=True)
     place = f"{one.topic} queue {one.queue_id} offset {one.queue_offset}"
     console().print(f"{place}, position {one.position}, stored {stored}", markup=False)
     for name, value in one.properties.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import re
 from collections.abc import Iterator
@@ -12,8 +11,9 @@ import click
 
 from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import FormatType, Printer, counted
-from raftmq.commands.messages.start_positions import START, MomentType, Start, StartType, walk
+from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, with_near_miss
+from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import connect, json_option, servers_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -45,7 +45,8 @@ def selection(command: Any) -> Any:
         click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="This queue alone; repeatable."),
         click.option("--from", "start", type=StartType(), default="earliest", show_default=True, metavar=START,
                      help="Where to begin in each queue."),
-        click.option("--until", type=MomentType(), metavar="TIME", help="Only messages stored before this time."),
+        click.option("--until", type=PointInTime(ages=True), metavar="TIME",
+                     help="Only messages stored before this time."),
         click.option("--body", "pattern", type=PatternType(), metavar="REGEX", help="Only bodies that match."),
         click.option("--filter", "expression", metavar="SQL92", help="Only messages whose properties fit."),
     )  # fmt: skip
@@ -70,7 +71,7 @@ def browse(
     topic: str,
     queues: tuple[int, ...],
     start: Start,
-    until: datetime.datetime | None,
+    until: int | None,
     pattern: re.Pattern[bytes] | None,
     expression: str | None,
     most: int,
@@ -104,7 +105,7 @@ def republish(
     to: str | None,
     queues: tuple[int, ...],
     start: Start,
-    until: datetime.datetime | None,
+    until: int | None,
     pattern: re.Pattern[bytes] | None,
     expression: str | None,
     again: bool,
@@ -150,7 +151,7 @@ def _selected(
     topic: str,
     queues: tuple[int, ...],
     start: Start,
-    until: datetime.datetime | None,
+    until: int | None,
     pattern: re.Pattern[bytes] | None,
     expression: str | None,
 ) -> Iterator[Message]:
@@ -163,9 +164,8 @@ def _selected(
             f"raftmq topic describe {topic}",
             ExitCode.REFUSED,
         )
-    before_ms = None if until is None else int(until.timestamp() * 1000)
     for one in walk(mq, topic, start, queues=queues, expression=expression):
-        if before_ms is not None and one.store_ms >= before_ms:
+        if until is not None and one.store_ms >= until:
             continue
         if pattern is None or pattern.search(one.decoded().body):
             yield one

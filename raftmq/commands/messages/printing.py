@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import json
 import string
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import plain, yaml_document, yaml_wanted
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class FormatType(click.ParamType[str]):
 
 
 def stored(one: Message) -> str:
-    """Returns the time at which the message was stored, in local time."""
-    return datetime.datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "milliseconds")
+    """Returns the time at which the message was stored."""
+    return time_text(one.store_ms, exact=True)
 
 
 def counted(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.point_in_time import age_of
+from raftmq.commands.point_in_time import AGES, moment_ms
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message, QueueInfo
@@ -21,8 +21,7 @@ _PULL_MESSAGES = 32
 
 
 class StartType(click.ParamType[Start]):
-    """A start on the command line: earliest, latest, a queue offset, a time, or an age: 90s, 15m, 2h, 7d. A time
-    without a zone is local time."""
+    """A start on the command line: earliest, latest, a queue offset, a time, or an age: 90s, 15m, 2h, 7d."""
 
     name = "start"
 
@@ -36,37 +35,9 @@ class StartType(click.ParamType[Start]):
         if text.isascii() and text.isdigit() and len(text) < 19:
             return int(text)
         try:
-            return moment(text)
-        except (ValueError, OverflowError, OSError):
-            self.fail(
-                f"{text!r} is not earliest, latest, an offset (0 or more), a time or an age such as 2h", param, ctx
-            )
-
-
-class MomentType(click.ParamType[datetime.datetime]):
-    """A time on the command line, or an age: 2026-11-20T10:00:00Z, 90s, 15m, 2h, 7d."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime.datetime:
-        """Converts the text to a time."""
-        if isinstance(value, datetime.datetime):
-            return value
-        try:
-            return moment(str(value))
-        except (ValueError, OverflowError, OSError):
-            self.fail(f"{value} is not a time: write 2026-11-20T10:00:00Z, or an age such as 2h", param, ctx)
-
-
-def moment(text: str) -> datetime.datetime:
-    """Returns the time that a text names, with a zone. Raises ValueError, or OverflowError for one before the epoch."""
-    if age := age_of(text):
-        found = datetime.datetime.now(datetime.UTC) - age
-    else:
-        found = datetime.datetime.fromisoformat(text).astimezone()
-    if found.timestamp() < 0:
-        raise OverflowError(text)
-    return found
+            return datetime.datetime.fromtimestamp(moment_ms(text) / 1000, datetime.UTC)
+        except ValueError:
+            self.fail(f"{text!r} is not earliest, latest, an offset (0 or more) or a time: {AGES}", param, ctx)
 
 
 def walk(

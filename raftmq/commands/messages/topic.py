@@ -207,17 +207,23 @@ def _topic(api: AdminApi, name: str) -> dict[str, Any]:
 
 
 def _bytes(topic: dict[str, Any]) -> str | None:
-    """Returns the size of the topic's messages in a node's log as text; None if it was not measured, or if an older
-    node does not report it."""
+    """Returns the size of the topic's messages in a node's log as text, and how many lie in the tier alone; None if it
+    was not measured, or if an older node does not report it."""
     if topic.get("bytes") is None:
         return None
-    return ("" if topic["bytes_exact"] else "about ") + size_of(topic["bytes"])
+    size = ("" if topic["bytes_exact"] else "about ") + size_of(topic["bytes"])
+    return f"{size} + {topic['evicted']} in the tier" if topic.get("evicted") else size
 
 
 def _held(topic: dict[str, Any]) -> str:
-    """Returns a text such as "3 messages (1.2 KiB)" or "80 messages (9.1 KiB, 60 of them hidden)"."""
+    """Returns a text such as "3 messages (1.2 KiB)", "80 messages (9.1 KiB, 60 of them hidden)" or "80 messages (9.1
+    KiB on the nodes, 70 of them in the tier alone)"."""
+    evicted = topic.get("evicted", 0)
+    kept = _bytes({**topic, "evicted": 0})
+    if evicted and kept:
+        kept = f"{kept} on the nodes, {evicted} of them in the tier alone"
     hidden = topic.get("hidden", 0)  # an older node does not count them
-    about = [text for text in (_bytes(topic), f"{hidden} of them hidden" if hidden else None) if text]
+    about = [text for text in (kept, f"{hidden} of them hidden" if hidden else None) if text]
     return f"{topic['messages']} messages" + (f" ({', '.join(about)})" if about else "")
 
 

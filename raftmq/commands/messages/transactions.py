@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import click
 
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, print_json, print_table
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
@@ -38,4 +38,4 @@ def _row(one: dict[str, Any]) -> list[object]:
 
 
 def _time(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+    return None if ms is None else time_text(ms)

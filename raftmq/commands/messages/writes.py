@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, print_json, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
@@ -63,4 +62,4 @@ def forget(name: str, dry_run: bool, data: str | None, admin: str | None, as_jso
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+    return time_text(ms)

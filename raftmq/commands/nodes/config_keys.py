@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
 from raftmq.commands.nodes import broker_conf, config_files
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import author, cluster_options, json_option, print_json, print_table
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 from raftmq.local_path import LocalPath
@@ -204,4 +204,4 @@ def _show_overruled(addresses: list[str], as_json: bool) -> None:
 
 
 def _time(ms: int | None) -> str:
-    return "-" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return time_text(ms)

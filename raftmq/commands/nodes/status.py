@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, console, data_dir, print_json, print_table
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses, raise_if_refused
 from raftmq.local.http.credentials import address_of
@@ -148,8 +148,7 @@ def with_admin(command: str, admin: str | None) -> str:
 def alarm_lines(view: ClusterView) -> list[str]:
     """Returns one line per raised alarm: which node, since when (UTC), what."""
     return [
-        f"alarm on node {node.record.id} since {datetime.fromtimestamp(alarm['since_ms'] / 1000, UTC):%F %T} UTC, "
-        f"{alarm['key']}: {alarm['text']}"
+        f"alarm on node {node.record.id} since {time_text(alarm['since_ms'])}, {alarm['key']}: {alarm['text']}"
         for node in view.nodes
         for alarm in (node.status or {}).get("alarms", ())
     ]

@@ -242,7 +242,7 @@ class AdminApi:
 
                 of_tls = isinstance(error, TlsError)
                 why = f"{address} {error}" if of_tls else f"{address}: {error.strerror or error}"
-                fix = "--tls-ca FILE    (the CA that the nodes' certificates come from)" if of_tls else self._fix
+                fix = _tls_cure(why) if of_tls else self._fix
                 continue
             try:
                 return self._exchange(connection, address, method, path, body)
@@ -285,6 +285,14 @@ class AdminApi:
             raise _refused(answer, self._look)
         assert isinstance(answer, dict)
         return answer
+
+
+def _tls_cure(why: str) -> str:
+    from raftmq.client.port_probe import PLAIN_ALONE
+
+    if PLAIN_ALONE in why:
+        return "the same without --tls-ca, https://, RAFTMQ_TLS_CA and RAFTMQ_TLS    (that port speaks plain text)"
+    return "--tls-ca FILE    (the CA that the nodes' certificates come from)"
 
 
 def _tell_unused_user(addresses: Sequence[str]) -> None:

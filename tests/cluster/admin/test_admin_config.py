@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from cluster.admin.handlers.configuration import warnings_of
 from cluster.config.cluster_keys import CLUSTER_KEYS, in_type
 from cluster.config.reload import KeyChange
 from cluster.replication.outcome import Outcome
+from tests.cluster.admin.conftest import make_config
 
 
 async def put(client: Any, values: dict[str, Any], **more: Any) -> tuple[int, Any]:
@@ -150,3 +153,13 @@ async def test_what_a_file_contradicts_is_shown_and_a_finding(client: Any, seede
     (finding,) = [each for each in found["findings"] if each["code"] == "config_differs"]
     assert (finding["object"], finding["severity"]) == ("setting retention.hours", "warning")
     assert "says retention.hours = 5" in finding["says"]
+
+
+def test_a_warning_says_that_evicted_messages_stay_in_the_tier() -> None:
+    before = make_config(1)
+    for url, gone in (("", "are removed;"), ("file:///srv/tier", "leave the nodes, and can be read in the tier;")):
+        tier = replace(before.tier, evict=True, url=url)
+        after = replace(before, tier=tier, retention=replace(before.retention, hours=1, bytes_max=1 << 20))
+        by_age, by_size = warnings_of(replace(before, tier=tier), after)
+        assert f"messages older than 1 h {gone}" in by_age
+        assert gone.rstrip(";") in by_size

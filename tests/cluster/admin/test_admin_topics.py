@@ -34,6 +34,7 @@ async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
         "changed_by": None,
         "messages": 5,
         "hidden": 0,
+        "evicted": 0,
         "bytes": 5,
         "bytes_exact": True,
     }

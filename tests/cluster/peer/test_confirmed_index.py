@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.peer.confirmed_index import ANSWER_MS, WAIT_MS, ConfirmedIndex
-from cluster.peer.wire import Kind, WireError
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.turns.work import Turns
 from raftlog.types import NodeId
 

@@ -9,12 +9,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cluster.peer.wire import Kind, WireError
 from cluster.remoting.forward.forwarded_path import ForwardedPath
 from cluster.remoting.forward.forwarder import decode_forward
 from cluster.replication.acks.write_reports import WrittenRelay
 from cluster.replication.send_identity import Identity
 from cluster.runtime.in_flight import BytesInFlight
+from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.types import NodeId
 
 GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9, 4]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.wire import Kind
 from cluster.replication import message_batch, pending_requests
 from cluster.replication.outcome import Outcome
+from cluster.runtime.peer_frames import Kind
 from raftlog.errors import InvariantViolationError
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.kernel import TWINS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.peer.wire import Kind
 from cluster.remoting.forward.forwarded_path import WORKS_MAX
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import ResponseCode

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.wire import Kind
 from cluster.remoting.connection.frame import Frame
+from cluster.runtime.peer_frames import Kind
 from raftlog.types import NOBODY, NodeId
 from raftmq_wire.codec import decode_header, encode_frame
 from statemachine.consuming.groups import PutGroup

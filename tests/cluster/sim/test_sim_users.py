@@ -15,9 +15,9 @@ import pytest
 from cluster.broker.access.guesses import EVERY_MS, FREE, QUIET_MS, WAITING_MAX
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
-from cluster.peer.wire import Kind
 from cluster.remoting.admission import HELD_MAX
 from cluster.remoting.request_rights import ADMINISTRATIVE
+from cluster.runtime.peer_frames import Kind
 from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
 from raftmq_wire.codes import ABOUT_USERS, RequestCode

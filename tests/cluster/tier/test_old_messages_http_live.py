@@ -85,3 +85,29 @@ def test_pages_keys_and_ids_reach_into_the_tier(nodes: TieredNodes, capsys: pyte
     for arguments in (["--topic", "kept", "--key", "k0"], ["--id", oldest["id"]]):
         (found,) = shown(capsys, nodes, *arguments)
         assert (found["queue_id"], found["queue_offset"]) == (oldest["queue_id"], 0)
+
+
+def test_commands_say_where_evicted_messages_are(nodes: TieredNodes, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*words: str) -> str:
+        capsys.readouterr()
+        assert raftmq([*words, "--data", str(nodes.local.data)]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    nodes.until(lambda: nodes.ask(1, "/v1/topics/kept")["topic"]["evicted"] > 0, "messages in the tier alone")
+    topic = nodes.ask(1, "/v1/topics/kept")["topic"]
+    nodes_begin = nodes.ask(1, "/v1/retention")["trim_position"]
+    below = [
+        one
+        for queue in (0, 1)
+        for one in nodes.ask(1, f"/v1/topics/kept/queues/{queue}/messages?offset=0&count=32&body_bytes=0")["messages"]
+        if one["position"] < nodes_begin
+    ]
+    assert topic["messages"] == MESSAGES
+    assert topic["evicted"] == len(below), "exactly those below the nodes' log"
+    assert f"kept: {MESSAGES} messages (" in (described := told("topic", "describe", "kept"))
+    assert f"on the nodes, {len(below)} of them in the tier alone)" in described
+    assert f"+ {len(below)} in the tier" in told("topic", "list")
+    rules = told("retention")
+    assert "the nodes keep messages" in rules
+    assert "others leave them at any time, and can be read in the tier" in rules
+    assert "removed" not in rules

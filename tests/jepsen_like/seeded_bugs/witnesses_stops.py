@@ -16,8 +16,8 @@ from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import CatchUp, Links
 from cluster.peer.transport import PeerTransport
-from cluster.peer.wire import Kind
 from cluster.runtime.in_flight import BytesInFlight
+from cluster.runtime.peer_frames import Kind
 from cluster.state.checkpointer import Checkpointer
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core import transfer

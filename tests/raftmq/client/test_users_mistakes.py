@@ -6,16 +6,20 @@ import asyncio
 import logging
 import re
 import socket
+import ssl
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from raftmq.client import Refused, Unreachable, aconnect, cluster_view, connect
+from raftmq.client import Refused, Tls, Unreachable, aconnect, cluster_view, connect
 from raftmq.client.consuming.send_back import seconds_of
 from raftmq.client.discovery import find_servers
-from tests.support.plain_server import Listen
+from raftmq.local.tls.certificates import CA, new_ca, new_node, write_pair
+from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
+from tests.support.plain_server import Listen, serving
 
 HALF = "\ud800"
 """Half a pair of surrogates: a str that has no bytes."""
@@ -146,6 +150,47 @@ async def test_a_send_that_reached_nobody_names_addresses_and_causes(listens: Li
             await mq.send("orders", b"x")
     assert f"{closed} refuses connections" in str(caught.value)
     assert f"{other} answers nothing sensible ({other} speaks HTTP: it is not the port of clients" in str(caught.value)
+
+
+async def test_a_client_without_tls_and_one_with_it_are_told_which_the_port_speaks(tmp_path: Path) -> None:
+    ca = new_ca()
+    write_pair(ca, tmp_path, CA)
+    write_pair(new_node(ca, "c", "n", ["127.0.0.1"]), tmp_path, "node-1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "node-1.crt", tmp_path / "node-1.key")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        secure = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with aconnect(secure, timeout_s=1.0) as mq:
+            with pytest.raises(Unreachable) as caught:
+                await mq.send("orders", b"x")
+    assert f"{secure} takes TLS alone, and this client speaks plain text" in str(caught.value)
+    assert "tls=Tls(ca=FILE)" in caught.value.hint
+
+    async def plainly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.read(1)) != b"\x16":
+            writer.write(encode_frame(0, 1, FLAG_RESPONSE))
+        writer.close()
+
+    tls = Tls(ca=str(tmp_path / "ca.crt"))
+    async with serving(plainly) as (host, port), aconnect(f"{host}:{port}", timeout_s=1.0, tls=tls) as mq:
+        with pytest.raises(Unreachable) as caught:
+            await mq.send("orders", b"x")
+    assert "speaks plain text, and this client speaks TLS" in str(caught.value)
+    assert "Connect without tls=" in caught.value.hint
+
+
+async def test_a_server_that_hangs_up_on_everybody_is_said_to_speak_neither(listens: Listen) -> None:
+    host, port = await listens()
+    async with aconnect(f"{host}:{port}", timeout_s=1.0) as mq:
+        with pytest.raises(Unreachable) as caught:
+            await mq.send("orders", b"x")
+    assert "answers nothing sensible" in str(caught.value)
+    assert "TLS alone" not in str(caught.value)
 
 
 async def test_a_long_search_for_a_leader_says_why_in_the_log(

@@ -28,7 +28,7 @@ class Connected:
         return self.found
 
 
-STORED_MS = int(datetime.datetime(2026, 5, 1, 12, 0, 0, 500_000).astimezone().timestamp() * 1000)
+STORED_MS = int(datetime.datetime(2026, 5, 1, 12, 0, 0, 500_000, datetime.UTC).timestamp() * 1000)
 
 
 def found(count: int, more: bool) -> FoundMessages:
@@ -56,11 +56,11 @@ def found(count: int, more: bool) -> FoundMessages:
     ("count", "more", "says"),
     [
         (8, False, ""),
-        (8, True, "there may be more than these 8: --until '2026-05-01 12:00:01' shows older ones\n"),
+        (8, True, "there may be more than these 8: --until 2026-05-01T12:00:01Z shows older ones\n"),
         (
             12,
             True,
-            "there may be more than these 12: --until '2026-05-01 12:00:01' shows older ones, or a larger --max\n",
+            "there may be more than these 12: --until 2026-05-01T12:00:01Z shows older ones, or a larger --max\n",
         ),
     ],
 )

@@ -82,11 +82,11 @@ def test_the_nearest_right_word(arguments: list[str], what: str, fix: str) -> No
         (["kill", "one"], "invalid value for 'NODE': 'one' is not a valid integer"),
         (
             ["consume", "t", "--from", "noon"],
-            "'noon' is not earliest, latest, an offset (0 or more), a time or an age",
+            "'noon' is not earliest, latest, an offset (0 or more) or a time: write",
         ),
         (
             ["consume", "t", "--from", "-1"],
-            "'-1' is not earliest, latest, an offset (0 or more), a time or an age",
+            "'-1' is not earliest, latest, an offset (0 or more) or a time: write",
         ),
         (["consume", "t", "--max", "0"], "invalid value for '--max'"),
         (["produce", "t", "--file", "missing.txt"], "file 'missing.txt' does not exist"),

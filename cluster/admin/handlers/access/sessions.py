@@ -70,7 +70,9 @@ async def log_in(call: Call) -> Answer:
     if user is None or not _is_right(call, user, wanted.secret):
         await access.note_wrong_login(address, wanted.user)
         raise ApiError(
-            "unauthenticated", "the user or the secret is wrong, or the user is disabled", "raftmq user list"
+            "unauthenticated",
+            "the user or the secret is wrong, or the user is disabled",
+            "type both again; a Super gives a user another secret: raftmq user password NAME",
         )
     caller = Caller(user, address)
     ends_ms = access.log_time_ms() + wanted.hours * HOUR_MS
