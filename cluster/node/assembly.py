@@ -20,6 +20,7 @@ from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.config.config import Config, split_address
 from cluster.config.loading import own_address
 from cluster.config.reload import ReloadView
+from cluster.flow.gate import Gate
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
 from cluster.members.config_activation import LayeredConfig, Reloading
@@ -30,6 +31,7 @@ from cluster.node.metrics import NodeMetrics
 from cluster.node.services import NodeServices
 from cluster.peer import secret
 from cluster.peer.admission import Implausible
+from cluster.peer.confirmed_index import ConfirmedIndex
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.remoting.assembly import Remoting
@@ -268,6 +270,7 @@ class Assembly:
         self.proposals = proposals = Proposals(
             context,
             state,
+            Gate(config.limits),
             store_host=store_host,
             replies=fates,
             before_open=self.consistency.before_open,
@@ -298,6 +301,9 @@ class Assembly:
             relay_metrics=metrics.relay,
             transaction_metrics=metrics.transactions,
         )
+        self.confirmed = ConfirmedIndex(
+            self.transport, services, context.turns, applied=lambda: self.raw.applied_index, level=lambda: state.level
+        )
         disk = self.disk
         figures = NodeFigures(services, self._clock, lambda: disk.view().used_percent, self.rates, self.started_ms)
         self.remoting = remoting = Remoting(
@@ -315,6 +321,7 @@ class Assembly:
             read_entries=lambda positions, told: self._lanes.entries.ask(positions, told),
             log_begins=self.installs.log_begins,
             unheard=self.unheard,
+            confirms=self.confirmed,
             keyed=self._keyed,
             stand_ins=self.links.stand_ins,
             security=self.tls.security,
