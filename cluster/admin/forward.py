@@ -55,7 +55,7 @@ class Forwarder:
 
     async def pass_on(self, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """Returns the leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
-        leader = self._port.services.leader_id()
+        leader = self._port.services.routes.own.leader()
         if leader == self._port.config.node.id:
             raise ApiError(
                 "not_leader", "this node was elected just now and does not take writes yet", "ask again in a moment"
@@ -96,7 +96,7 @@ class Forwarder:
 
     def not_passed_on(self) -> ApiError:
         """Returns the error for a request whose body has a secret: the client must ask the leader itself."""
-        leader = self._port.services.leader_id()
+        leader = self._port.services.routes.own.leader()
         if not leader or leader == self._port.config.node.id:
             return ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
         why = "no node sends a secret on to another one"
@@ -108,7 +108,7 @@ class Forwarder:
 
         The leader may be this node: then the handler itself does what it would ask for.
         """
-        leader = self._port.services.leader_id()
+        leader = self._port.services.routes.own.leader()
         address = self._address(leader) if leader else ""
         if not address or leader == self._port.config.node.id:
             raise ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
@@ -130,8 +130,7 @@ class Forwarder:
             raise unknown_outcome(why) from None
 
     def _address(self, node: NodeId) -> str:
-        known = self._port.membership.addresses.get(node)
-        return known.admin if known is not None else ""
+        return self._port.services.routes.own.http_address(node)
 
     def _most(self, route: Route) -> int:
         """Returns the most bytes of an answer of that route."""

@@ -205,7 +205,7 @@ def _serve(
                 changes = request.method not in ("GET", "HEAD")
                 return await forwarder.pass_to(node, request, route, changes=changes)
         if consistency == "linearizable":
-            if port.services.leader_id() != port.config.node.id:
+            if port.services.routes.own.leader() != port.config.node.id:
                 return await forwarder.pass_on(request, route, changes=False)
             await confirm_read(port)
         try:
@@ -234,7 +234,7 @@ async def _caller(port: AdminPort, request: web.Request, route: Route) -> Caller
 async def _opens(port: AdminPort) -> bool:
     """Returns True if this node leads and accepts writes now or in a moment. A leader that hands over forwards its
     request at once."""
-    leads = port.services.leader_id() == port.config.node.id
+    leads = port.services.routes.own.leader() == port.config.node.id
     return leads and await comes_true(port.services.writes_open, OPENS_S)
 
 

@@ -15,6 +15,7 @@ from raftlog.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.placement.route_map import RouteMap
     from cluster.replication.outcome import CommitSession, Done
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
@@ -56,12 +57,11 @@ class Services(Protocol):
     node_id: NodeId
     turns: Turns
     """Cuts work that grows with input or data."""
+    routes: RouteMap
+    """Which group holds a topic, who leads it, and where clients find its nodes."""
 
     def writes_open(self) -> bool:
         """Returns True if this node leads and has applied the no-op of its term, so that its counters are exact."""
-
-    def leader_id(self) -> NodeId:
-        """Returns the leader as far as this node knows it; 0 if unknown."""
 
     def propose(
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
@@ -105,9 +105,6 @@ class Services(Protocol):
 
     def topic_identity(self, topic: str) -> dict[str, str]:
         """Returns the ext field with the identity of the topic, as this node has applied it; {} if there is none."""
-
-    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """Returns node id -> "ip:port" that the named listener of each node advertises."""
 
     def monotonic_ms(self) -> int:
         """Returns the milliseconds of the loop's clock, for timeouts (virtual in the simulator)."""

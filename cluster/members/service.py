@@ -142,6 +142,11 @@ class MembersService:
             if node in voters and listener in known.listeners and not (self.is_removed and node == self.own_id)
         }
 
+    def http_address(self, node: NodeId) -> str:
+        """Returns the "host:port" of the node's HTTP API; "" if it is unknown."""
+        known = self.addresses.get(node)
+        return known.admin if known is not None else ""
+
     @property
     def own_id(self) -> NodeId:
         """Id of this node."""

@@ -34,6 +34,7 @@ from cluster.peer.admission import Implausible
 from cluster.peer.confirmed_index import ConfirmedIndex
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
+from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
@@ -264,7 +265,8 @@ class Assembly:
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
-        replies = SendReplyWriter(store_host, config.cluster.broker_name, metrics)
+        routes = RouteMap(self._own_group())
+        replies = SendReplyWriter(store_host, routes.own.name, metrics)
         closings = ClosedConnections(context.loop.call_soon)
         fates = SendOutcomes(self._clock, state, retries, replies, closings)
         self.proposals = proposals = Proposals(
@@ -279,7 +281,7 @@ class Assembly:
         )
         self.modes = Modes(context, proposals.early, self.storage.directory.log, self.transport, state, metrics.modes)
         self.services = services = NodeServices(
-            context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs
+            context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs, routes
         )
         self.tier_access = access_of(context, self.storage, services, metrics.registry)
         self.disk = disk_of(context, self.storage.directory.path, proposals, metrics.modes)
@@ -323,13 +325,22 @@ class Assembly:
             unheard=self.unheard,
             confirms=self.confirmed,
             keyed=self._keyed,
-            stand_ins=self.links.stand_ins,
             security=self.tls.security,
             metrics=metrics,
         )
         self.forwarder, self.router, self.admission = remoting.forwarder, remoting.router, remoting.admission
         self.clients, self.pulls = broker.members, broker.pulls
         self.membership.removed.add(self.router.drop_clients)
+
+    def _own_group(self) -> BrokerGroup:
+        members = self.membership
+        return BrokerGroup(
+            lambda: self.config,
+            leader=lambda: self.raw.leader_id,
+            advertised=members.broker_addresses,
+            stand_ins=self.links.stand_ins,
+            http=members.http_address,
+        )
 
     def _keyed(self) -> bool:
         return self.transport.keyring.demanded

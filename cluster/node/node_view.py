@@ -34,7 +34,7 @@ def status(node: Assembly) -> NodeStatus:
         uuid=str(node.storage.directory.identity.node_uuid),
         cluster=node.config.cluster.name,
         cluster_id=str(node.storage.directory.identity.cluster_uuid),
-        broker=node.config.cluster.broker_name,
+        broker=node.services.routes.own.name,
         role=_ROLES[raft.role],
         member=node.membership.own_role,
         term=raft.term,

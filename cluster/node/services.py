@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.config.loading import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.stalled_loop import AwakeClock
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
@@ -14,6 +13,7 @@ from statemachine.commands import CHANGES_LEVEL, level_of, name_of
 if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.members.service import MembersService
+    from cluster.placement.route_map import RouteMap
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
     from cluster.replication.outcome import CommitSession, Done
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cluster.replication.raft_driver import DriverInbox
     from cluster.runtime.context import NodeContext
     from cluster.state.node_storage import NodeStorage
-    from raftlog.types import NodeId
     from statemachine.commands import Command
 
 Queues = set[tuple[int, int]]
@@ -40,10 +39,12 @@ class NodeServices:
         membership: MembersService,
         consistency: Consistency,
         repairs: Repairs,
+        routes: RouteMap,
     ) -> None:
         self.config = context.config
         self.node_id = context.config.node_id
         self.turns = context.turns
+        self.routes = routes
         self.state = storage.state
         self._raw = context.raw
         self._loop = context.loop
@@ -65,10 +66,6 @@ class NodeServices:
     def writes_open(self) -> bool:
         """Returns True if this node leads and has applied the no-op of its term."""
         return self._proposals.open
-
-    def leader_id(self) -> NodeId:
-        """Returns the id of the leader as far as this node knows; 0 if there is none."""
-        return self._raw.leader_id
 
     def propose(
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
@@ -127,10 +124,6 @@ class NodeServices:
         if config is None:
             return {}
         return {IDENTITY_FIELD: str(TopicIdentity(str(identity.cluster_uuid), identity.group_id, config.id))}
-
-    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """Returns node id -> the "ip:port" that the named listener of each node advertises."""
-        return addresses_behind(self.config, listener, self._membership.broker_addresses)
 
     def monotonic_ms(self) -> int:
         """Returns the milliseconds of the node's monotonic clock."""

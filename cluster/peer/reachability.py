@@ -17,7 +17,7 @@ nodes to which it is connected.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from cluster.runtime.peer_frames import WireError
@@ -43,8 +43,6 @@ _NODES_MAX = 1024
 """The longest list of nodes that a peer may send."""
 
 Unreached = frozenset[NodeId]
-StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
-"""Nodes -> for each of them the node to which its broker name leads."""
 
 
 def patience_ms(raft: RaftSection) -> int:

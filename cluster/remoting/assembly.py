@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from cluster.broker.sends.send_outcomes import SendOutcomes
     from cluster.broker.services import Confirms, Services
     from cluster.config.config import TlsMode
-    from cluster.peer.reachability import StandIns
     from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
     from cluster.remoting.handlers.send_reply import SendReplyWriter
     from cluster.replication.proposals import Proposals
@@ -88,16 +87,15 @@ class Remoting:
         unheard: Callable[[], str],
         confirms: Confirms,
         keyed: Callable[[], bool],
-        stand_ins: StandIns,
         security: Callable[[str, TlsMode], Security],
         metrics: Metrics,
     ) -> None:
         """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
-        explained at Router, `stand_ins` at Routes, `security` at Listeners. `unheard` returns the reason why this node
+        explained at Router, `security` at Listeners. `unheard` returns the reason why this node
         may have missed changes of users and rules, or "". `keyed` returns True if every node has proven the cluster's
         secret."""
         self._context, self._broker, self._services = context, broker, services
-        self._stand_ins, self._figures, self._read_entries, self._metrics = stand_ins, figures, read_entries, metrics
+        self._figures, self._read_entries, self._metrics = figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
         rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate.clients)
         sends = SendHandler(
@@ -111,7 +109,7 @@ class Remoting:
             config,
             context.clock,
             transport,
-            leader=services.leader_id,
+            leader=services.routes.own.leader,
             leads=services.writes_open,
             term=lambda: context.raw.term,
             local=handed,
@@ -124,7 +122,9 @@ class Remoting:
             trusted=keyed,
             slow=proposals.figures.slow,
         )
-        self._check_back = CheckBack(services, broker.transactions, partial(ask_producer, broker.relay, config.cluster))
+        self._check_back = CheckBack(
+            services, broker.transactions, partial(ask_producer, broker.relay, services.routes)
+        )
         self._retries = retries
         forwards = PullForwards(self.forwarder, services.writes_open, log_begins)
         pulls = PullRequests(broker.pulls, forwards.elsewhere, forwards.to_leader, metrics)
@@ -177,7 +177,7 @@ class Remoting:
         groups = Groups(services, members)
         handover = Handover(self.forwarder.forward, services.writes_open)
         return (
-            Part(name="route requests", codes=Routes(services, self._stand_ins, broker.early_routes).codes()),
+            Part(name="route requests", codes=Routes(services, broker.early_routes).codes()),
             Part(name="topic requests", codes=TopicsAdmin(services, groups, note).codes()),
             Part(name="heartbeats", codes=Heartbeats(services, members, broker.locks).codes()),
             Part(name="queue locks", codes=QueueLockRequests(broker.locks, members).codes()),

@@ -149,7 +149,7 @@ async def get_repair(call: Call) -> RepairView:
 async def repair(call: Call) -> RepairView:
     """Repairs the damage on this node from its peers now; answers when it is done, or with what is left."""
     port = call.port
-    if not port.services.leader_id():
+    if not port.services.routes.own.leader():
         raise ApiError(
             "no_leader",
             "without a majority it is unknown which bytes are committed",

@@ -85,7 +85,7 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
         uuid=str(members.node_uuids[node]),
         role="learner" if is_learner else "voter",
         manual=node in members.manual,
-        leader=node == port.services.leader_id(),
+        leader=node == port.services.routes.own.leader(),
         host=addresses.host,
         port=addresses.port,
         admin=addresses.admin,
@@ -110,7 +110,7 @@ async def describe_joining(call: Call) -> JoinView:
         applied_index=port.state.applied.index,
         consistency=call.consistency,
         cluster=port.config.cluster.name,
-        broker=port.config.cluster.broker_name,
+        broker=port.services.routes.own.name,
         cluster_id=str(members.cluster_uuid),
         group=identity.group_id,
         genesis=base64.b64encode(port.genesis_payload()).decode(),
@@ -301,17 +301,17 @@ async def drain_member(call: Call) -> DrainView:
     except LocalError as error:
         raise _refused(error) from None
     own, wait_s = call.port.config.node.id, election_wait_s(call.port)
-    leader_id = call.port.services.leader_id
-    if wanted.drain and not await comes_true(lambda: leader_id() not in (own, NOBODY), wait_s):
+    leader = call.port.services.routes.own.leader
+    if wanted.drain and not await comes_true(lambda: leader() not in (own, NOBODY), wait_s):
         raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s")
-    return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.services.leader_id() or None)
+    return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.services.routes.own.leader() or None)
 
 
 async def transfer_leader(call: Call) -> TransferView:
     """Transfers leadership to a voter that has the whole log; answers when it leads."""
     wanted: TransferRequest = call.body
     to, port = NodeId(wanted.to), call.port
-    if to != port.services.leader_id():
+    if to != port.services.routes.own.leader():
         try:
             port.changes.check_transfer(to)
         except LocalError as error:
@@ -331,7 +331,7 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
             "failed", f"the transfer cannot start: {error}", "try again when the node has caught up"
         ) from None
     wait_s = election_wait_s(port)
-    if not await comes_true(lambda: port.services.leader_id() == to, wait_s):
+    if not await comes_true(lambda: port.services.routes.own.leader() == to, wait_s):
         raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen")
 
 
@@ -453,7 +453,7 @@ async def maintain_member(call: Call) -> MaintenanceView:
         raise ApiError("bad_command", f"{results[-1].value}: nothing was changed", "correct the request")
     if wanted.maintenance and node == port.config.node.id:
         wait_s = election_wait_s(port)
-        if not await comes_true(lambda: port.services.leader_id() not in (node, NOBODY), wait_s):
+        if not await comes_true(lambda: port.services.routes.own.leader() not in (node, NOBODY), wait_s):
             raise unknown_outcome(f"node {node} is in maintenance, and no other node leads after {wait_s:.1f} s")
     return _view(call, node)
 
@@ -470,7 +470,7 @@ def _view(call: Call, node: NodeId, *, dry_run: bool = False) -> MaintenanceView
         since_ms=None if known is None else known.since_ms,
         author=None if known is None else known.author,
         reason=None if known is None else known.reason,
-        leader=call.port.services.leader_id() or None,
+        leader=call.port.services.routes.own.leader() or None,
         dry_run=dry_run,
     )
 

@@ -80,7 +80,9 @@ class LinksView(msgspec.Struct, frozen=True, kw_only=True):
 async def get_links(call: Call) -> LinksView:
     """State, age and reason of this node's link to each other node."""
     return LinksView(
-        node=call.port.config.node.id, leader=call.port.services.leader_id() or None, links=call.port.links.view()
+        node=call.port.config.node.id,
+        leader=call.port.services.routes.own.leader() or None,
+        links=call.port.links.view(),
     )
 
 

@@ -79,7 +79,7 @@ class EarlyRoutes:
 
     def tick(self, now_ms: int) -> None:
         """Runs on a timer: tells consumers when something has changed, and a few times afterwards."""
-        leader = self._services.leader_id()
+        leader = self._services.routes.own.leader()
         if leader == NOBODY or not self._services.config.cluster.early_routes:
             return
         moves = self._services.config.modes.slave_read_enable  # else readers are shown every node's own address
@@ -106,7 +106,7 @@ class EarlyRoutes:
         return self._may_ask(client, group, retry_topic.id)
 
     def _is_fresh(self) -> bool:
-        if self._changed_ms is None or self._services.leader_id() == NOBODY:
+        if self._changed_ms is None or self._services.routes.own.leader() == NOBODY:
             return False
         return self._services.monotonic_ms() - self._changed_ms < FRESH_MS
 

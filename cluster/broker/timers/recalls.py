@@ -70,7 +70,7 @@ class Recalls:
             raise Refused(Reason.NO_TOPIC, f"recall failed, the topic[{topic[:255]}] not exist")
         if topic != handle.topic:
             raise Refused(Reason.ILLEGAL, "recall failed, topic not match")
-        if handle.broker_name != config.cluster.broker_name:
+        if handle.broker_name != services.routes.group_of(topic).name:
             raise Refused(Reason.ILLEGAL, "recall failed, the handle is of another cluster")
         left_ms = handle.due_ms - services.log_time_ms()
         if left_ms <= 0:

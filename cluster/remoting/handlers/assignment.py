@@ -99,7 +99,7 @@ class Assignments:
         request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":[%b]}' % b",".join(pieces))
 
     def _rows(self, topic: str, queues: Sequence[int]) -> bytes:
-        name = self._services.config.cluster.broker_name
+        name = self._services.routes.group_of(topic).name
         rows = [
             {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": "PULL"}
             for queue_id in queues

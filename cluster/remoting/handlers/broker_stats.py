@@ -130,7 +130,7 @@ class BrokerFigures:
         state = self._services.state
         first, end = first_offset(state, topic_id, queue_id), state.max_offset(topic_id, queue_id)
         last = state.fetch(topic_id, queue_id, end - 1, 1) if first < end else []
-        queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic}
+        queue = {"brokerName": self._services.routes.group_of(topic).name, "queueId": queue_id, "topic": topic}
         offsets = {
             "lastUpdateTimestamp": last[0].store_time_ms if last else 0,
             "maxOffset": end,

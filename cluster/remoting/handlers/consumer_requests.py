@@ -73,7 +73,7 @@ class ConsumerRequests:
         self._resets.reset(wish, answer)
 
     def _row(self, topic: str, queue_id: int, offset: int) -> bytes:
-        queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic}
+        queue = {"brokerName": self._services.routes.group_of(topic).name, "queueId": queue_id, "topic": topic}
         return b"%b:%d" % (_encode(queue), offset)
 
     def _clone(self, request: Request) -> None:

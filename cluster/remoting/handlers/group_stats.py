@@ -90,7 +90,7 @@ class GroupStats:
     def _row(self, row: Progress) -> bytes:
         """Encodes one row of the table, `queue: offsets`."""
         queue = {
-            "brokerName": self._services.config.cluster.broker_name,
+            "brokerName": self._services.routes.group_of(row.topic).name,
             "queueId": row.queue_id,
             "topic": row.topic,
         }

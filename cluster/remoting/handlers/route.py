@@ -2,10 +2,9 @@
 351).
 
 Every node answers from its own applied state. Before it calls a topic unknown it asks the group (ReadIndex), so a topic
-is visible everywhere as soon as the request that made it was answered. Readers see the whole Raft group as one broker
-name: id 0 is the leader, every other node has its own id, and addresses are those of the listener that was asked.
-Producers see one more name per node, because they repeat a failed send only at another name
-(docs/adr/0010-broker-names.md). JSON is compact and in key order, because the Go client splits it as text.
+is visible everywhere as soon as the request that made it was answered. `cluster.placement.route_map` has the names and
+addresses of brokers; which client may see the aliases is decided here (docs/adr/0010-broker-names.md). JSON is compact
+and in key order, because the Go client splits it as text.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, na
 from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
-from raftlog.types import NOBODY
 from raftlog.work import charge
 from raftmq_wire.codes import STORED_QUEUES_FIELD, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from cluster.peer.reachability import StandIns
+    from cluster.placement.route_map import BrokerData, BrokerGroup
     from statemachine.topics import TopicConfig
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -52,18 +50,16 @@ _encode = metered_json.encode
 
 
 class Routes:
-    """Answers route requests. Remembers the last leader, so that a route stays complete while there is none."""
+    """Answers route requests. `cluster.placement.route_map` says which brokers there are."""
 
-    def __init__(self, services: Services, stand_ins: StandIns, early: EarlyRoutes) -> None:
-        """`stand_ins(nodes)` returns node -> the one to which its name leads (`cluster.peer.reachability`)."""
+    def __init__(self, services: Services, early: EarlyRoutes) -> None:
         self._services = services
-        self._stand_ins = stand_ins
+        self._map = services.routes
         self._early = early
         self._held: set[Connection] = set()
         """Open connections of C++ clients whose first route was delayed."""
         self._tools: set[Connection] = set()
         """Open connections that have asked for the brokers of the cluster (106), as tools do."""
-        self._last_leader = NOBODY
 
     def codes(self) -> Handlers:
         """Returns request code -> its handler; none of these is forwarded."""
@@ -79,54 +75,9 @@ class Routes:
             RequestCode.GET_TOPIC_CONFIG: refusing(self._topic_config),
         }
 
-    def broker_data(self, listener: str) -> dict[str, Any]:
-        """Returns the BrokerData object: addresses of that listener; "0" is the leader's, "n" those of the other nodes
-        n.
-
-        Without a leader the last known one keeps its place. If there never was one, no address has id 0, and producers
-        ask again before each send.
-        """
-        addresses = self._services.broker_addresses(listener)
-        leader = self._services.leader_id()
-        if leader != NOBODY:
-            self._last_leader = leader
-        by_id = {("0" if node == self._last_leader else str(node)): addresses[node] for node in addresses}
-        cluster = self._services.config.cluster
-        return {
-            "brokerAddrs": dict(sorted(by_id.items())),
-            "brokerName": cluster.broker_name,
-            "cluster": cluster.name,
-            "enableActingMaster": False,
-        }
-
-    def _readers_data(self, listener: str) -> dict[str, Any]:
-        """Returns the BrokerData object of a route for readers. If consumers may read from followers, the id of a node
-        that is out of reach or leaving leads to another node, because a consumer that was told to read there uses that
-        id for ever."""
-        data = self.broker_data(listener)
-        if self._services.config.modes.slave_read_enable:
-            addresses = self._services.broker_addresses(listener)
-            instead = {str(node): addresses[stand_in] for node, stand_in in self._stand_ins(addresses).items()}
-            data["brokerAddrs"] = {name: instead.get(name, address) for name, address in data["brokerAddrs"].items()}
-        return data
-
-    def _aliases(self, request: Request) -> list[dict[str, Any]]:
-        """Returns a BrokerData object for each node, whose id 0 is the address to which its name leads; none for
-        clients that they would not help. Names and their number stay when a node is out of reach, so that a key keeps
-        its queue."""
-        cluster = self._services.config.cluster
-        addresses = self._services.broker_addresses(request.connection.listener)
-        if not cluster.producer_aliases or len(addresses) < 2 or not _repeats_safely(request):
-            return []
-        return [
-            {
-                "brokerAddrs": {"0": addresses[stand_in]},
-                "brokerName": f"{cluster.broker_name}-{node}",
-                "cluster": cluster.name,
-                "enableActingMaster": False,
-            }
-            for node, stand_in in self._stand_ins(addresses).items()
-        ]
+    def _aliases(self, group: BrokerGroup, request: Request) -> list[BrokerData]:
+        """Returns the group's aliases; none for clients that they would not help."""
+        return group.aliases(request.connection.listener) if _repeats_safely(request) else []
 
     def _route(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -134,11 +85,7 @@ class Routes:
         def answer() -> None:
             self._answer_about(request, topic, lambda: self._route_body(topic, request))
 
-        if (
-            request.language == CPP
-            and self._services.config.cluster.producer_aliases
-            and _note(request.connection, self._held)
-        ):
+        if request.language == CPP and self._map.group_of(topic).has_aliases and _note(request.connection, self._held):
             self._services.call_later(HOLD_MS, answer)
         else:
             answer()
@@ -186,23 +133,26 @@ class Routes:
         queues = self._queue_data(topic)
         if queues is None:
             return None
-        aliases = self._aliases(request) if queues["perm"] & PERM_WRITE else []
-        names = [alias["brokerName"] for alias in aliases]
+        group = self._map.group_of(topic)
+        aliases = self._aliases(group, request) if queues["perm"] & PERM_WRITE else []
+        names = [alias.name for alias in aliases]
         config = self._services.state.topics.get(topic)
         withheld = config is not None and self._is_withheld(request, config)
         # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with that
         # address, and that of the group is without write. Tools with the table of brokers look up the first name in it.
-        readers = self._readers_data(request.connection.listener)
+        readers = group.readers(request.connection.listener)
         brokers = [readers, *aliases] if request.connection in self._tools else [*aliases, readers]
-        body: dict[str, Any] = {"brokerDatas": [] if withheld else brokers, "filterServerTable": {}}
+        shown = [] if withheld else [_broker_fields(data) for data in brokers]
+        body: dict[str, Any] = {"brokerDatas": shown, "filterServerTable": {}}
         if config is not None and config.order:
-            body["orderTopicConf"] = _order_conf(names or [queues["brokerName"]], config)
+            body["orderTopicConf"] = _order_conf(names or [group.name], config)
         body["queueDatas"] = _split_by_name(topic, queues, names)
         return _encode(body)
 
     def _is_withheld(self, request: Request, config: TopicConfig) -> bool:
         group = config.name.removeprefix(RETRY_PREFIX)
-        if group == config.name or len(self._services.broker_addresses(request.connection.listener)) < 2:
+        listener = request.connection.listener
+        if group == config.name or not self._map.group_of(config.name).has_choice(listener):
             return False
         return self._early.withholds(request.connection, group, config)
 
@@ -211,7 +161,7 @@ class Routes:
         return None if config is None else encode_topic_config(config)
 
     def _queue_data(self, topic: str) -> dict[str, Any] | None:
-        name, topics = self._services.config.cluster.broker_name, self._services.config.topics
+        name, topics = self._map.group_of(topic).name, self._services.config.topics
         if topic in AUTO_CREATE_NAMES and topics.auto_create:  # also where an earlier release let a person create it
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT
             return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
@@ -224,14 +174,16 @@ class Routes:
 
     def _cluster_info(self, request: Request) -> None:
         """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases too.
-        The cluster lists only one broker, so tools that add up brokers count the group once."""
+        The cluster lists one broker for each group, so tools that add up brokers count the group once."""
         cluster, connection = self._services.config.cluster, request.connection
         _note(connection, self._tools)
-        aliases = self._aliases(request) if request.language == JAVA else []
-        brokers = [self.broker_data(request.connection.listener), *aliases]
+        groups = self._map.groups()
+        brokers = [group.brokers(connection.listener) for group in groups]
+        if request.language == JAVA:
+            brokers += [alias for group in groups for alias in self._aliases(group, request)]
         body = {
-            "brokerAddrTable": {broker["brokerName"]: broker for broker in brokers},
-            "clusterAddrTable": {cluster.name: [cluster.broker_name]},
+            "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in brokers},
+            "clusterAddrTable": {cluster.name: [group.name for group in groups]},
         }
         ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}
         request.reply(ResponseCode.SUCCESS, ext=ext, body=_encode(body))
@@ -247,7 +199,7 @@ class Routes:
 
     def _system_topics(self, request: Request) -> None:
         cluster = self._services.config.cluster
-        _reply_topics(request, [*SYSTEM_TOPICS, cluster.name, cluster.broker_name])
+        _reply_topics(request, [*SYSTEM_TOPICS, cluster.name, *(group.name for group in self._map.groups())])
 
     def _kv_config(self, request: Request) -> None:
         """Answers 101. The only rows of the key-value table are order configurations, which are derived from the
@@ -265,7 +217,7 @@ class Routes:
             raise _no_namespace()
         answer_in_steps(self._services, request, self._order_confs(self._alias_names(request)))
 
-    def _order_confs(self, names: list[str]) -> Answer:
+    def _order_confs(self, names: dict[str, list[str]]) -> Answer:
         """Makes the table of topic -> its `orderTopicConf`, for the topics that have one."""
         table: dict[str, str] = {}
         for at, (name, config) in enumerate(self._services.state.topics.items()):
@@ -278,12 +230,13 @@ class Routes:
             raise _no_namespace()
         return _encode({"table": table})
 
-    def _alias_names(self, request: Request) -> list[str]:
-        return [alias["brokerName"] for alias in self._aliases(request)]
+    def _alias_names(self, request: Request) -> dict[str, list[str]]:
+        """Returns broker name of each group -> its aliases."""
+        return {group.name: [each.name for each in self._aliases(group, request)] for group in self._map.groups()}
 
-    def _order_conf(self, config: TopicConfig, names: list[str]) -> str:
-        group = self._services.config.cluster.broker_name
-        return _order_conf(names if names and config.perm & PERM_WRITE else [group], config)
+    def _order_conf(self, config: TopicConfig, names: dict[str, list[str]]) -> str:
+        group = self._map.group_of(config.name).name
+        return _order_conf((names[group] if config.perm & PERM_WRITE else []) or [group], config)
 
     def _succeed(self, request: Request) -> None:
         """Answers 216 with success: a topic's route is deleted with the topic (215), so there is nothing else to
@@ -316,6 +269,16 @@ def topic_config_fields(config: TopicConfig) -> dict[str, Any]:
         "topicName": config.name,
         "topicSysFlag": config.sys_flag,
         "writeQueueNums": config.write_queues,
+    }
+
+
+def _broker_fields(data: BrokerData) -> dict[str, Any]:
+    """Returns the fields of BrokerData JSON, in key order."""
+    return {
+        "brokerAddrs": data.addresses,
+        "brokerName": data.name,
+        "cluster": data.cluster,
+        "enableActingMaster": False,
     }
 
 

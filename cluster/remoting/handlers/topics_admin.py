@@ -270,8 +270,7 @@ class OrderConf:
     def _check(self, topic: TopicConfig, value: str, listener: str) -> None:
         """Raises Refused unless each part consists of a broker name of this cluster and the number of the topic's
         queues."""
-        group = self._services.config.cluster.broker_name
-        names = {group, *(f"{group}-{node}" for node in self._services.broker_addresses(listener))}
+        names = self._services.routes.group_of(topic.name).names(listener)
         for part in value.split(";"):
             name, _, queues = part.strip().rpartition(":")
             if name not in names:

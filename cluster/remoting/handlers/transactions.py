@@ -26,7 +26,7 @@ from raftmq_wire.message_format import Message, encode_message, encode_message_i
 
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay
-    from cluster.config.config import ClusterSection
+    from cluster.placement.route_map import RouteMap
     from cluster.remoting.forward.handover import Handover
     from cluster.remoting.request import Request
     from statemachine.delivery.half_messages import HalfMessage
@@ -88,11 +88,11 @@ def _answer(request: Request, end: End | Refused) -> None:
 
 
 def ask_producer(
-    relay: ClientRelay, cluster: ClusterSection, group: str, topic: str, half: HalfMessage, message: Message
+    relay: ClientRelay, routes: RouteMap, group: str, topic: str, half: HalfMessage, message: Message
 ) -> None:
     """Asks any producer of the group whose user may send to the topic about a half message. If none is connected or
     none answers, the next check asks again."""
-    request = check_request(half, topic, message, cluster.broker_name)
+    request = check_request(half, topic, message, routes.group_of(topic).name)
     relay.ask_client(Role.PRODUCER, group, None, request, lambda _: None, need=topic_need(topic, PUB))
 
 

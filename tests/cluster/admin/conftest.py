@@ -35,6 +35,7 @@ from cluster.members.cluster_level import Levels
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.keyring import Keyring
+from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
@@ -177,6 +178,15 @@ class FakeNode:
         self.raw: Any = cast("Any", fake)
         context = context_of(self.raw, self.alarms, config=self.config)
         self.membership = MembersService(context, identity, self.metrics.members)
+        self.routes = RouteMap(
+            BrokerGroup(
+                lambda: self.config,
+                leader=lambda: self.leader,
+                advertised=self.membership.broker_addresses,
+                stand_ins=lambda nodes: {node: node for node in nodes},
+                http=self.membership.http_address,
+            )
+        )
         self.levels = Levels(context, self.state, self.membership, cast("Any", self))
         self.moves: Any = FakeMoves()
         self.changes = MemberChanges(context, self.membership, transfer=lambda to: self.transfer(to))
@@ -268,9 +278,6 @@ class FakeNode:
 
     def held(self) -> list[Held]:
         return self.held_keys
-
-    def leader_id(self) -> NodeId:
-        return self.leader
 
     def writes_open(self) -> bool:
         return self.leads

@@ -28,6 +28,7 @@ from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.peer.reachability import stand_ins
+from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_stats import BrokerFigures
 from cluster.remoting.handlers.consumer_requests import ConsumerRequests
@@ -196,6 +197,11 @@ SHARE = 5_000
 """The share of a turn in tests, unless they say otherwise: most requests are answered in the turn they come in."""
 
 
+def advertised(listener: str) -> dict[NodeId, str]:
+    base = {"broker": 10911, "outside": 20911}[listener]
+    return {NodeId(i): f"10.0.0.{i}:{base}" for i in (1, 2, 3)}
+
+
 class FakeNode:
     """`Services` whose leadership, clock, log and proposals the test decides."""
 
@@ -205,6 +211,15 @@ class FakeNode:
         self.state = BrokerState(MemoryKV())
         self.leader = NodeId(2)
         self.unreached: set[NodeId] = set()
+        self.routes = RouteMap(
+            BrokerGroup(
+                lambda: self.config,
+                leader=lambda: self.leader,
+                advertised=advertised,
+                stand_ins=lambda nodes: stand_ins(nodes, self.unreached),
+                http=lambda node: "",
+            )
+        )
         self.figures: dict[str, str] = {}
         self.changes: list[tuple[str, str]] = []
         """Names that were deleted or reset, and what is said of each."""
@@ -240,7 +255,7 @@ class FakeNode:
         no_writes: Any = None  # tests/cluster/sim asks whole nodes
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
         self.table: Handlers = {
-            **Routes(self, lambda nodes: stand_ins(nodes, self.unreached), self.early_routes).codes(),
+            **Routes(self, self.early_routes).codes(),
             **TopicsAdmin(self, groups, self.note_change).codes(),
             **Heartbeats(self, self.members, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
@@ -270,9 +285,6 @@ class FakeNode:
 
     def writes_open(self) -> bool:
         return self.leader == self.node_id
-
-    def leader_id(self) -> NodeId:
-        return self.leader
 
     def propose(
         self,
@@ -329,10 +341,6 @@ class FakeNode:
     def topic_identity(self, topic: str) -> dict[str, str]:
         config = self.state.topics.get(topic)
         return {} if config is None else {IDENTITY_FIELD: str(TopicIdentity(CLUSTER, 0, config.id))}
-
-    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        base = {"broker": 10911, "outside": 20911}[listener]
-        return {NodeId(i): f"10.0.0.{i}:{base}" for i in (1, 2, 3)}
 
     def monotonic_ms(self) -> int:
         return self.now_ms

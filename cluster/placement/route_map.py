@@ -1,0 +1,136 @@
+"""Where clients find the queues of a topic, and which node to ask: the one place that knows how many groups there are.
+
+A group of brokers is a Raft group as clients see it: one log, one broker name, and the nodes that hold the log
+(docs/adr/0102-one-route-map.md). There is one group today. Routes, aliases, forwarding and reports ask the group that
+holds the topic, or the group of this node, and never the configuration.
+
+Readers see the group as one broker name: id 0 is the leader, every other node has its own id. Producers see one more
+name per node, an alias, because they repeat a failed send only at another name (docs/adr/0010-broker-names.md). The
+addresses are those of the listener that was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.config.loading import addresses_behind
+from raftlog.types import NOBODY, NodeId
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+
+StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
+"""Nodes -> for each of them the node to which its broker name leads."""
+
+
+class BrokerData(NamedTuple):
+    """One broker name, as a route shows it."""
+
+    name: str
+    cluster: str
+    addresses: dict[str, str]
+    """Broker id -> "ip:port", in the order of the ids as text; "0" takes writes."""
+
+
+class BrokerGroup:
+    """A Raft group as clients see it. Remembers the last leader, so that a route stays complete while there is none.
+    Event loop only."""
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        *,
+        leader: Callable[[], NodeId],
+        advertised: Callable[[str], dict[NodeId, str]],
+        stand_ins: StandIns,
+        http: Callable[[NodeId], str],
+    ) -> None:
+        """`config` returns the configuration in force. `advertised` returns node -> the "ip:port" that its listener of
+        that name advertises. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown."""
+        self._config = config
+        self._advertised = advertised
+        self._stand_ins = stand_ins
+        self.leader = leader
+        """Returns the node that leads the group, as far as this node knows; NOBODY if there is none."""
+        self.http_address = http
+        """Returns the "host:port" of a node's HTTP API, "" if it is unknown."""
+        self._last_leader = NOBODY
+
+    @property
+    def name(self) -> str:
+        """The group's broker name."""
+        return self._config().cluster.broker_name
+
+    @property
+    def has_aliases(self) -> bool:
+        """True if producers are shown a name for each node."""
+        return self._config().cluster.producer_aliases
+
+    def names(self, listener: str) -> set[str]:
+        """Returns every name under which a client of the listener may know the group."""
+        return {self.name, *(self._alias(node) for node in self._addresses(listener))}
+
+    def has_choice(self, listener: str) -> bool:
+        """Returns True if clients of the listener find more than one node."""
+        return len(self._addresses(listener)) > 1
+
+    def brokers(self, listener: str) -> BrokerData:
+        """Returns the group's name with the address of every node: "0" is the leader's, "n" those of the other nodes n.
+
+        Without a leader the last known one keeps its place. If there never was one, no address has id 0, and producers
+        ask again before each send.
+        """
+        addresses = self._addresses(listener)
+        leader = self.leader()
+        if leader != NOBODY:
+            self._last_leader = leader
+        by_id = {("0" if node == self._last_leader else str(node)): addresses[node] for node in addresses}
+        return self._data(self.name, dict(sorted(by_id.items())))
+
+    def readers(self, listener: str) -> BrokerData:
+        """Returns what `brokers` does, for a route. If consumers may read from followers, the id of a node that is out
+        of reach or leaving leads to another node, because a consumer that was told to read there uses that id for
+        ever."""
+        data = self.brokers(listener)
+        if not self._config().modes.slave_read_enable:
+            return data
+        addresses = self._addresses(listener)
+        instead = {str(node): addresses[stand_in] for node, stand_in in self._stand_ins(addresses).items()}
+        return data._replace(addresses={name: instead.get(name, address) for name, address in data.addresses.items()})
+
+    def aliases(self, listener: str) -> list[BrokerData]:
+        """Returns for each node its name, whose id 0 is the address to which the name leads; none if they are off or
+        there is only one node. Names and their number stay when a node is out of reach, so that a key keeps its
+        queue."""
+        addresses = self._addresses(listener)
+        if not self.has_aliases or len(addresses) < 2:
+            return []
+        leads_to = self._stand_ins(addresses)
+        return [self._data(self._alias(node), {"0": addresses[stand_in]}) for node, stand_in in leads_to.items()]
+
+    def _addresses(self, listener: str) -> dict[NodeId, str]:
+        return addresses_behind(self._config(), listener, self._advertised)
+
+    def _alias(self, node: NodeId) -> str:
+        return f"{self.name}-{node}"
+
+    def _data(self, name: str, addresses: dict[str, str]) -> BrokerData:
+        return BrokerData(name, self._config().cluster.name, addresses)
+
+
+class RouteMap:
+    """Topic -> the group that holds its queues. Event loop only."""
+
+    def __init__(self, own: BrokerGroup) -> None:
+        """`own` is the group to which this node belongs."""
+        self.own = own
+        """The group to which this node belongs: what another node of it has to answer is forwarded there."""
+
+    def groups(self) -> tuple[BrokerGroup, ...]:
+        """Returns all groups of the cluster, this node's first."""
+        return (self.own,)
+
+    def group_of(self, topic: str) -> BrokerGroup:
+        """Returns the group that holds the queues of the topic, or would hold them if it were created."""
+        return self.own

@@ -1,0 +1,97 @@
+"""What clients are shown of a group of brokers: names, ids and addresses, while nodes come, go and lead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.config.config import Config
+from cluster.config.loading import load
+from cluster.peer.reachability import stand_ins
+from cluster.placement.route_map import BrokerData, BrokerGroup, RouteMap
+from raftlog.types import NOBODY, NodeId
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+class Ground:
+    """What the node knows of its group, in the test's hands."""
+
+    def __init__(self) -> None:
+        self.leader = NOBODY
+        self.nodes = [ONE, TWO, THREE]
+        self.unreached: set[NodeId] = set()
+        self.config = self.configured()
+        self.group = BrokerGroup(
+            lambda: self.config,
+            leader=lambda: self.leader,
+            advertised=lambda listener: {node: f"{listener}-{node}:10911" for node in self.nodes},
+            stand_ins=lambda nodes: stand_ins(nodes, self.unreached),
+            http=lambda node: f"http-{node}:9600",
+        )
+
+    @staticmethod
+    def configured(**keys: Any) -> Config:
+        peers = [{"id": node, "port": 10900 + node} for node in (1, 2, 3)]
+        return load(None, {}, {"node.id": 1, "node.data_dir": "/data", "peers": peers} | keys)
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return Ground()
+
+
+def test_the_leader_has_id_0_and_keeps_it_while_there_is_none(ground: Ground) -> None:
+    nobody_yet = {"1": "broker-1:10911", "2": "broker-2:10911", "3": "broker-3:10911"}
+    assert ground.group.brokers("broker") == BrokerData("raftmq", "DefaultCluster", nobody_yet)
+    ground.leader = TWO
+    led = ground.group.brokers("broker").addresses
+    assert list(led.items()) == [("0", "broker-2:10911"), ("1", "broker-1:10911"), ("3", "broker-3:10911")]
+    ground.leader = NOBODY
+    assert ground.group.brokers("broker").addresses == led
+    ground.leader = THREE
+    assert ground.group.brokers("broker").addresses["0"] == "broker-3:10911"
+
+
+def test_readers_are_sent_away_from_a_lost_node_if_they_may_read_there(ground: Ground) -> None:
+    ground.leader, ground.unreached = ONE, {THREE}
+    assert ground.group.readers("broker") == ground.group.brokers("broker")
+    ground.config = ground.configured(**{"modes.slave_read_enable": True})
+    shown = ground.group.readers("broker").addresses
+    assert shown == {"0": "broker-1:10911", "2": "broker-2:10911", "3": "broker-1:10911"}
+
+
+def test_aliases_keep_their_number_and_lead_to_living_nodes(ground: Ground) -> None:
+    ground.unreached = {ONE}
+    found = {each.name: each.addresses for each in ground.group.aliases("broker")}
+    assert found == {
+        "raftmq-1": {"0": "broker-2:10911"},
+        "raftmq-2": {"0": "broker-2:10911"},
+        "raftmq-3": {"0": "broker-3:10911"},
+    }
+    assert {*found, "raftmq"} == ground.group.names("broker")
+
+
+def test_there_are_no_aliases_for_one_node_nor_if_they_are_off(ground: Ground) -> None:
+    assert (ground.group.has_aliases, ground.group.has_choice("broker")) == (True, True)
+    ground.nodes = [TWO]
+    assert (ground.group.aliases("broker"), ground.group.has_choice("broker")) == ([], False)
+    ground.nodes, ground.config = [ONE, TWO], ground.configured(**{"cluster.producer_aliases": False})
+    assert (ground.group.aliases("broker"), ground.group.has_aliases) == ([], False)
+    assert ground.group.names("broker") == {"raftmq", "raftmq-1", "raftmq-2"}, "an older route may have shown them"
+
+
+def test_each_listener_is_given_its_own_addresses_or_those_of_the_one_that_it_names(ground: Ground) -> None:
+    listeners = [{"name": "broker", "port": 10911}, {"name": "inside", "port": 10912, "routes": "broker"}]
+    own = {"broker": "a:10911"}
+    peers = [{"id": node, "port": 10900 + node, "listeners": own} for node in (1, 2, 3)]
+    ground.config = ground.configured(listeners=listeners, peers=peers)
+    assert ground.group.brokers("inside") == ground.group.brokers("broker")
+    assert ground.group.brokers("outside").addresses["1"] == "outside-1:10911"
+
+
+def test_every_topic_is_in_the_one_group(ground: Ground) -> None:
+    routes = RouteMap(ground.group)
+    assert routes.groups() == (routes.own,) == (routes.group_of("orders"),)
+    assert routes.own.http_address(TWO) == "http-2:9600"
