@@ -95,6 +95,11 @@ class Node:
             forwarded=False,
         )
 
+    @property
+    def as_proposals(self) -> Any:
+        """The node in the place of its `Proposals`."""
+        return self
+
     def in_python(self) -> Node:
         """The same node whose long way is Python's alone."""
         limits: Any = self.limits

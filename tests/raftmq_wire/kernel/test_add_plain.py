@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.replication import message_batch
-from raftmq_wire import kernel
 from statemachine.payload import RowKind
 from tests.support.kernels import Pair
 
@@ -134,10 +133,3 @@ def test_a_queue_that_the_topic_lacks_is_an_error(names: dict[str, Pair]) -> Non
             alike(names, [PLAIN._replace(queue_id=queue_id)], 0, V4, index=True)[0]
             == f"topic T has no queue {queue_id}"
         )
-
-
-def test_each_name_of_the_kernel_is_a_twin_or_a_shortcut(both_kernels: Callable[[str], Pair]) -> None:
-    """What takes nothing in Python is no twin: it would be no reference."""
-    both_kernels("frames")
-    assert set(kernel.SHORTCUTS) == {"Intake", "PlainBatches", "acknowledge"}
-    assert not set(kernel.SHORTCUTS) & set(kernel.TWINS)
