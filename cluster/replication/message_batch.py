@@ -262,7 +262,6 @@ class _Builder:
     def run(self, sends: Sequence[Send], effects: bytes) -> Built:
         offsets: list[int] = []
         positions: list[tuple[int, ...] | int] = []
-        keys = self.keys
         sends = sends if type(sends) is list else list(sends)
         at, count = 0, len(sends)
         while (at := add_plain(self, sends, at, offsets, positions)) < count:
@@ -279,32 +278,12 @@ class _Builder:
                     offsets.append(0)
                     positions.append(self._add_carried(send, send.carried))
                     continue
-            slot = send.slot
-            cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
-            if not cursor.items:
-                cursor.base = cursor.next_offset
-                cursor.bytes = 0
-                self.touched.append((cursor, send.kind))
-            offset = cursor.next_offset
-            first = self.position
-            if send.batch:
-                positions.append(add_messages(self, send, 0, len(send.batch), cursor))
-            else:
-                self.add(slot, send.queue_id, send, cursor, send.flag, send.body, send.properties, send.tag_hash)
-                positions.append(first)
-                if self.index:
-                    if send.unique_key:  # `key_hash` inlined: this runs for every message
-                        keys += RECORD.pack(crc32(send.unique_key.encode(), slot.topic_id), first & 0xFFFFFFFF)
-                    if KEYS_MARK in send.properties:
-                        self.add_words(slot.topic_id, send.properties, first)
-                if slot.dedup == "strict" and send.unique_key and send.effect is None:
-                    self.add_unique(send, send.content, send.body, offset, first)
-            offsets.append(offset)
-            if send.producer_id:
-                self._add_session(send, slot.topic_id, offset, first)
+            self.add_send(send, offsets, positions)
         if self.effects:
             effects = self._with_effects(effects)
-        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, bytes(keys))
+        payload = encode(
+            self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, bytes(self.keys)
+        )
         touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
         return Built(payload, offsets, positions, len(self.parts), touched)
 
@@ -313,6 +292,35 @@ class _Builder:
         for cursor, _ in self.touched:
             cursor.next_offset = cursor.base
             cursor.items = []
+
+    def add_send(self, send: Send, offsets: list[int], positions: list[tuple[int, ...] | int]) -> None:
+        """Adds a send to its queue, with its keys and its row of the session. Appends its place to `offsets` and
+        `positions`. Raises IndexError if its topic has no such queue."""
+        slot = send.slot
+        if not 0 <= send.queue_id < len(slot.cursors):
+            raise IndexError(f"topic {slot.name} has no queue {send.queue_id}")
+        cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
+        if not cursor.items:
+            cursor.base = cursor.next_offset
+            cursor.bytes = 0
+            self.touched.append((cursor, send.kind))
+        offset = cursor.next_offset
+        first = self.position
+        if send.batch:
+            positions.append(add_messages(self, send, 0, len(send.batch), cursor))
+        else:
+            self.add(slot, send.queue_id, send, cursor, send.flag, send.body, send.properties, send.tag_hash)
+            positions.append(first)
+            if self.index:
+                if send.unique_key:  # `key_hash` inlined: this runs for every message
+                    self.keys += RECORD.pack(crc32(send.unique_key.encode(), slot.topic_id), first & 0xFFFFFFFF)
+                if KEYS_MARK in send.properties:
+                    self.add_words(slot.topic_id, send.properties, first)
+            if slot.dedup == "strict" and send.unique_key and send.effect is None:
+                self.add_unique(send, send.content, send.body, offset, first)
+        offsets.append(offset)
+        if send.producer_id:
+            self._add_session(send, slot.topic_id, offset, first)
 
     def _note(self, send: Send) -> None:
         """Collects the effect and the failure mark of a send; only copies made by the broker have them."""
@@ -505,8 +513,17 @@ class _Builder:
 def add_plain(
     builder: _Builder, sends: list[Send], at: int, offsets: list[int], positions: list[tuple[int, ...] | int]
 ) -> int:
-    """Adds the clients' plain sends from position `at` on; returns the position of the first send that is not plain.
-    This Python version adds none and leaves all to `_Builder`; the native kernel replaces it."""
+    """Adds the clients' plain sends from position `at` on; returns the position of the first send that is not plain,
+    which is left to `_Builder`: a copy or a message that waits, one of a topic with dedup=strict, or one with an IPv6
+    address."""
+    if len(builder.store_host) != 8:
+        return at
+    while at < len(sends):
+        send = sends[at]
+        if send.kind > _KIND_OF_CLIENTS_MAX or send.slot.dedup == "strict" or len(send.born_host) != 8:
+            break
+        builder.add_send(send, offsets, positions)
+        at += 1
     return at
 
 

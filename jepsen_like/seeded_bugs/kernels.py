@@ -34,7 +34,8 @@ PASSED_BY = frozenset(
         "statemachine/payload.py",
     }
 )
-"""Files without a `@twin` whose work on a plain send the native kernel may do instead: a bug there may never run."""
+"""Files without a `@twin` or `@shortcut` whose work on a plain send the native kernel may do instead: a bug there may
+never run."""
 _TIMEOUT_S = 600
 
 
@@ -44,7 +45,7 @@ class KernelError(ValueError):
 
 def has_twin(text: str) -> bool:
     """Returns True if the native kernel replaces something in the Python file with this text."""
-    return any(line.strip() == "@twin" for line in text.splitlines())
+    return any(line.strip() in ("@twin", "@shortcut") for line in text.splitlines())
 
 
 def remove(copy: Path) -> None:

@@ -2,8 +2,9 @@
 was built.
 
 `@twin` marks the Python twins. They are the reference: both must answer any input alike, byte for byte and error for
-error, and tests/raftmq_wire/kernel compares them. Without the compiled module, or with RAFTMQ_KERNEL=python, the Python
-twins run.
+error, and tests/raftmq_wire/kernel compares them. `@shortcut` marks what only the kernel has a shorter way for: its
+Python version leaves all requests to the long way, the native one takes some, and those must end as on the long way.
+Without the compiled module, or with RAFTMQ_KERNEL=python, the Python versions run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ VARIABLE = "RAFTMQ_KERNEL"
 """The environment variable that chooses the kernel: `python` uses the twins although there is a native module."""
 TWINS: dict[str, Any] = {}
 """The Python twins by name, including replaced ones, of the modules imported so far."""
+SHORTCUTS: dict[str, Any] = {}
+"""The Python versions of shortcuts, in the same way."""
 
 _Twin = TypeVar("_Twin")
 
@@ -85,9 +88,19 @@ NAME, WHY, _module = choose()
 
 def twin(python: _Twin) -> _Twin:
     """Decorates a function or class; if the native kernel is in use, the native one of the same name takes its
-    place."""
+    place. Both answer any input alike."""
+    return _replaced(TWINS, python)
+
+
+def shortcut(python: _Twin) -> _Twin:
+    """Decorates a function or class that takes nothing and leaves all to the long way; if the native kernel is in use,
+    the native one of the same name takes its place. What that takes ends as on the long way."""
+    return _replaced(SHORTCUTS, python)
+
+
+def _replaced(versions: dict[str, Any], python: _Twin) -> _Twin:
     name: str = python.__name__  # type: ignore[attr-defined]
-    TWINS[name] = python
+    versions[name] = python
     if _module is None:
         return python
     replacement: _Twin = getattr(_module, name)

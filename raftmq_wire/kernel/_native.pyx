@@ -2,9 +2,10 @@
 """The kernel, compiled: the hot path of plain sends, from requests to queued sends, from sends to the bytes of an entry,
 from results to answers.
 
-Each name has a twin in Python, marked by `raftmq_wire.kernel.twin`, which says what it computes and decides what is right.
-What is not plain is left to Python: a function here takes the sends in front of it one after the other and returns where
-it stopped. So nothing here refuses a request or words an error. Layouts: `raftmq_wire.codec` (frame),
+Each name has a twin in Python, marked by `raftmq_wire.kernel.twin`, which says what it computes and decides what is right,
+or is a short way beside the long one in Python (`raftmq_wire.kernel.shortcut`). What is not plain is left to Python: a
+function here takes the sends in front of it one after the other and returns where it stopped. So nothing here refuses a
+request or words an error, and how much of them a node may hold is asked of Python (`room`). Layouts: `raftmq_wire.codec` (frame),
 `raftmq_wire.message_format` (stored message), `statemachine.payload` (item, session row, key).
 
 The directives above take out the checks of Python: every index into bytes is checked by the code that computes it.

@@ -22,7 +22,7 @@ from cluster.replication.send_identity import ConnectionSession, RetryMemory
 from cluster.requests.judge import needs_of
 from cluster.runtime.framing import FrameBuffer
 from raftmq_wire.codec import CodecError, decode_header
-from raftmq_wire.kernel import TWINS
+from raftmq_wire.kernel import SHORTCUTS
 from statemachine.access.users import Access
 from tests.support.contexts import CONFIG
 
@@ -95,10 +95,15 @@ class Node:
             forwarded=False,
         )
 
+    @property
+    def as_proposals(self) -> Any:
+        """The node in the place of its `Proposals`."""
+        return self
+
     def in_python(self) -> Node:
         """The same node whose long way is Python's alone."""
         limits: Any = self.limits
-        self.sends._plain_batches = TWINS["PlainBatches"](limits, self.sends.suffix)
+        self.sends._plain_batches = SHORTCUTS["PlainBatches"](limits, self.sends.suffix)
         return self
 
     def judged_by(self, access: Access, secrets: Secrets) -> Admission:

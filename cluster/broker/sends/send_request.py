@@ -10,7 +10,7 @@ from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from cluster.replication.message_head import property_of
 from cluster.replication.outcome import ReplyTo
 from cluster.replication.send_identity import Identity
-from raftmq_wire.kernel import twin
+from raftmq_wire.kernel import shortcut
 from raftmq_wire.properties import without
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class DecodedSend(Protocol):
     low_sequence: int
 
 
-@twin
+@shortcut
 class PlainBatches:
     """Divides batches whose messages are all plain: each has a UNIQ_KEY, and none has a property on which the broker
-    acts. The Python twin divides no batch, because `Sends.split_batch` is as short a way."""
+    acts. The Python version divides no batch, because `Sends.split_batch` is as short a way."""
 
     def __init__(self, limits: LimitsSection, suffix: bytes) -> None:
         """`suffix`: properties that the broker adds to every message."""

@@ -22,7 +22,7 @@ from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
 from raftmq_wire.codec import FLAG_ONEWAY, JSON, CodecError, Header, Signed32, decode_header
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.json_text import MALFORMED
-from raftmq_wire.kernel import twin
+from raftmq_wire.kernel import shortcut
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -189,7 +189,7 @@ class SendHandler:
 # all that must be refused, take the long path through `Router.on_request`, which decides.
 
 
-@twin
+@shortcut
 class Intake:
     """Takes plain sends in the native kernel. This Python version takes none, because it has no shorter path."""
 

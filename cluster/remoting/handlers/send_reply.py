@@ -13,7 +13,7 @@ from cluster.remoting.connection.frame import Frame
 from cluster.replication.message_batch import Built, Send
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
 from raftmq_wire.codes import ResponseCode
-from raftmq_wire.kernel import twin
+from raftmq_wire.kernel import shortcut
 from raftmq_wire.message_format import RecallHandle
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SendReplyWriter:
         send.connection.write(frame)
 
 
-@twin
+@shortcut
 def acknowledge(
     sends: list[Send],
     offsets: list[int],

@@ -137,3 +137,10 @@ def witness_Y12() -> None:
     slot = TopicSlot("orders", 1, 4, 8, 6, "retry", lambda topic, queue: QueueCursor(topic, queue, 0))
     node.slots["orders"] = slot
     assert node.read(request())[1].slot is slot
+
+
+def witness_Y13() -> None:
+    node = Node()
+    sends = node.read(request() * 3)
+    answers(node, sends, built(sends))
+    assert node.path.in_flight.bytes == 0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.broker.access.secrets import Secrets
 from cluster.remoting.connection.frame import Frame
+from cluster.remoting.handlers.send import make_intake
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.framing import FrameBuffer
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -191,6 +192,31 @@ def test_a_send_that_is_replayed_is_taken_again() -> None:
 def test_a_right_is_not_kept_for_a_signature() -> None:
     good, bad = signed(PLAIN), signed(PLAIN, secret="another")
     assert compared(good + good + bad + good) == 2
+
+
+def test_the_sends_of_one_call_are_of_one_user() -> None:
+    """The room that was asked for is that user's."""
+    shop, root = signed(PLAIN), signed(PLAIN | {"AccessKey": "root"}, secret="root-secret")
+    assert compared(shop + shop + root + shop) == 2
+    assert compared(root + shop) == 1
+
+
+def test_room_is_asked_once_for_the_user_of_the_sends() -> None:
+    node = Node()
+    judge = node.judged_by(*users())
+    asked: list[tuple[object, int]] = []
+    data = signed(PLAIN) * 4
+    _, frames = FrameBuffer(1 << 24).feed(data)
+    size = frames[0][1] - frames[0][0] - 4
+
+    def room(connection: object, user: int) -> int:
+        asked.append((connection, user))
+        return 2 * size + size // 2
+
+    node.gate.room = room  # type: ignore[method-assign]
+    intake = make_intake(node.as_proposals, node.sends, node.retries, node.limits)
+    assert judge.take_sends(intake.take, node.path, data, frames, 0) == 2
+    assert asked == [(node.path.in_flight, 1)]
 
 
 def test_a_change_of_rules_counts_from_the_next_read() -> None:
