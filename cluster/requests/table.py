@@ -35,7 +35,6 @@ WRITES: Final = codes_where(lambda verb: verb.is_write)
 KEPT: Final = codes_where(lambda verb: verb.is_kept)
 SILENT: Final = codes_where(lambda verb: verb.is_silent)
 COSTLY: Final = codes_where(lambda verb: verb.cost is not Cost.SMALL)
-LEADER_ONLY: Final = codes_where(lambda verb: verb.serves.is_leader)
 SUPERS_ALONE: Final = codes_where(lambda verb: verb.names is None)
 """Requests about users, which are judged in every mode."""
 
