@@ -190,4 +190,4 @@ def test_rooms_of_the_server_have_walls() -> None:
     print(*(f"{room} -> {' '.join(sorted(below))}" for room, below in rooms.items()), sep="\n")  # noqa: T201
     assert circles(rooms) == []
     assert upward(rooms, FLOORS["floors"](ROOT)["cluster"]) == []
-    assert share(rooms) <= Fraction(9, 13)
+    assert share(rooms) <= Fraction(2, 3)
