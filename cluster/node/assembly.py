@@ -305,7 +305,12 @@ class Assembly:
             transaction_metrics=metrics.transactions,
         )
         self.confirmed = ConfirmedIndex(
-            self.transport, services, context.turns, applied=lambda: self.raw.applied_index, level=lambda: state.level
+            self.transport,
+            services,
+            context.turns,
+            leader=routes.own.leader,
+            applied=lambda: self.raw.applied_index,
+            level=lambda: state.level,
         )
         disk = self.disk
         figures = NodeFigures(services, self._clock, lambda: disk.view().used_percent, self.rates, self.started_ms)

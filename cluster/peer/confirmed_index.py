@@ -40,9 +40,6 @@ class Reads(Protocol):
     def writes_open(self) -> bool:
         """Returns True if this node leads and has applied the no-op of its term."""
 
-    def leader_id(self) -> NodeId:
-        """Returns the leader that this node knows; 0 if there is none."""
-
     def read_index(self, done: Done) -> None:
         """Calls `done(True)` when the applied state of this node, the leader, answers linearizably."""
 
@@ -68,10 +65,18 @@ class ConfirmedIndex:
     """Both ends: asks as a follower, answers as the leader. Event loop only."""
 
     def __init__(
-        self, links: PeerLinks, reads: Reads, turns: Turns, *, applied: Callable[[], int], level: Callable[[], int]
+        self,
+        links: PeerLinks,
+        reads: Reads,
+        turns: Turns,
+        *,
+        leader: Callable[[], NodeId],
+        applied: Callable[[], int],
+        level: Callable[[], int],
     ) -> None:
-        """`applied` returns the applied index of this node, `level` that of the cluster."""
-        self._links, self._reads, self._turns = links, reads, turns
+        """`leader` returns the node to ask, 0 if none is known (`cluster.placement.route_map`). `applied` returns the
+        applied index of this node, `level` the level of the cluster."""
+        self._links, self._reads, self._turns, self._leader = links, reads, turns, leader
         self._applied, self._level = applied, level
         self._numbers = links.request_ids()
         self._waiting: list[_Waiting] = []
@@ -110,7 +115,7 @@ class ConfirmedIndex:
             waiting, self._waiting = self._waiting, []
             self._reads.read_index(lambda ok: self._tell(waiting, ok))
             return
-        leader, number = self._reads.leader_id(), next(self._numbers)
+        leader, number = self._leader(), next(self._numbers)
         if leader == NOBODY or not self._links.send_frame(leader, Kind.READ_INDEX, [number], b""):
             return
         again_ms = self._reads.monotonic_ms() + ANSWER_MS

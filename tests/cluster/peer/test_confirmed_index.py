@@ -55,12 +55,18 @@ class Node:
         links: Any = SimpleNamespace(send_frame=self.send, request_ids=lambda: numbers)
         reads: Any = SimpleNamespace(
             writes_open=lambda: self.leads,
-            leader_id=lambda: NodeId(self.leader),
             read_index=self.read_index,
             monotonic_ms=lambda: cluster.now_ms,
         )
         turns = Turns(cluster.calls.append)
-        self.asks = ConfirmedIndex(links, reads, turns, applied=lambda: self.applied, level=lambda: self.level)
+        self.asks = ConfirmedIndex(
+            links,
+            reads,
+            turns,
+            leader=lambda: NodeId(self.leader),
+            applied=lambda: self.applied,
+            level=lambda: self.level,
+        )
 
     def send(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         if self.reached:
