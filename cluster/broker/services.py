@@ -5,9 +5,10 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.work import Steps, Turns
@@ -159,6 +160,25 @@ def _counted(client: Client, steps: Steps) -> Steps:
             yield
     finally:
         client.work_waits(-1)
+
+
+class NotAppliedError(Exception):
+    """Commands are not known to be applied: they were refused or lost, or they are undecided. The text says why."""
+
+
+async def applied(services: Services, commands: list[Command]) -> list[Any]:
+    """Proposes one entry and waits until it is applied; returns the result of each command. Raises NotAppliedError."""
+    decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
+
+    def done(result: ProposeResult) -> None:
+        if not decided.done():  # otherwise the waiting caller was cancelled
+            decided.set_result(result)
+
+    services.propose(commands, done)
+    result = await decided
+    if result.outcome is not Outcome.OK:
+        raise NotAppliedError(result.remark)
+    return result.results
 
 
 PART_MAX = 4_096

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cluster.backup.service import Backups
 from cluster.broker.assembly import Broker
 from cluster.broker.reads.entry_reads import EntryReads
+from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.config.config import Config, split_address
@@ -307,7 +308,7 @@ class Assembly:
             self.transport,
             services,
             context.turns,
-            leader=lambda: self.raw.leader_id,
+            leader=routes.own.leader,
             applied=lambda: self.raw.applied_index,
             level=lambda: state.level,
         )
@@ -368,10 +369,12 @@ class Assembly:
         self.retention = retention_of(
             context,
             storage,
-            self.services,
             self.proposals,
             self.leases,
             self.metrics.retention,
+            writes_open=self.services.writes_open,
+            read_intact=read_intact,
+            report_damage=self.services.report_damage,
             tier_known=lambda: self.tier.known,
         )
         self.index_files = index_files = index_files_of(context, storage, self.metrics.index_files)

@@ -74,10 +74,9 @@ class ConfirmedIndex:
         applied: Callable[[], int],
         level: Callable[[], int],
     ) -> None:
-        """`leader` returns the leader that this node knows, NOBODY if there is none; `applied` the applied index of
-        this node; `level` the level of the cluster."""
-        self._leader = leader
-        self._links, self._reads, self._turns = links, reads, turns
+        """`leader` returns the node to ask, 0 if none is known (`cluster.placement.route_map`). `applied` returns the
+        applied index of this node, `level` the level of the cluster."""
+        self._links, self._reads, self._turns, self._leader = links, reads, turns, leader
         self._applied, self._level = applied, level
         self._numbers = links.request_ids()
         self._waiting: list[_Waiting] = []

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cluster.broker.services import Services
     from cluster.replication.metrics import ModeMetrics
     from cluster.replication.proposals import Proposals
     from cluster.retention.metrics import RetentionMetrics
+    from cluster.retention.pinned_messages import ReadIntact
     from cluster.runtime.context import NodeContext
     from cluster.runtime.read_leases import Leases
     from cluster.state.node_storage import NodeStorage
@@ -40,20 +40,23 @@ def disk_of(context: NodeContext, directory: Path, proposals: Proposals, metrics
 def retention_of(
     context: NodeContext,
     storage: NodeStorage,
-    services: Services,
     proposals: Proposals,
     leases: Leases,
     metrics: RetentionMetrics,
     *,
+    writes_open: Callable[[], bool],
+    read_intact: ReadIntact,
+    report_damage: Callable[[int, int], None],
     tier_known: Callable[[], bool],
 ) -> Retention:
-    """Makes the retention of the node, not started yet. `tier_known` is explained at `Retention`."""
+    """Makes the retention of the node, not started yet. `report_damage` is told the position and size of messages that
+    cannot be read; the others are explained at `Retention`."""
     carries = partial(
         Carrier,
         context.raw,
         storage.state,
         proposals,
-        report_damage=services.report_damage,
+        report_damage=report_damage,
         metrics=metrics,
     )
     return Retention(
@@ -61,7 +64,8 @@ def retention_of(
         storage,
         leases,
         metrics=metrics,
-        writes_open=services.writes_open,
+        writes_open=writes_open,
+        read_intact=read_intact,
         carries=lambda gather, ended: carries(gather=gather, ended=ended),
         tier_known=tier_known,
     )

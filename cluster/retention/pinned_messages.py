@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.reads.log_reads import read_intact
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftmq_wire.message_format import store_ms_of
@@ -64,11 +63,15 @@ class Slice(NamedTuple):
     """Places of messages that cannot be read intact. Their rows are not among `rows`."""
 
 
-class _Bytes:
-    """Adapts the log to what `read_intact` expects."""
+class LogBytes:
+    """The log of this node, as a `ReadIntact` reads it."""
 
     def __init__(self, log: SegmentedLog) -> None:
         self.read_log = log.read_at
+
+
+ReadIntact = Callable[[LogBytes, Sequence[QueueItem]], list[bytes]]
+"""Reads messages, each compared with its CRC; ends before the first that cannot be read intact."""
 
 
 class Pin(NamedTuple):
@@ -92,11 +95,11 @@ def lowest(state: BrokerState, log: SegmentedLog) -> Pin | None:
     return Pin(position, store_ms_of(stored) if len(stored) == HEAD_BYTES else None)
 
 
-def gather(state: BrokerState, log: SegmentedLog, job: Gather) -> Slice:
+def gather(state: BrokerState, log: SegmentedLog, job: Gather, read_intact: ReadIntact) -> Slice:
     """Reads the slice that `job` asks for."""
     rows: list[PinnedRow] = []
     damaged: list[QueueItem] = []
-    size, bytes_of = 0, _Bytes(log)
+    size, bytes_of = 0, LogBytes(log)
     for place, row, items in _rows(state, job):
         if len(rows) == SLICE_ROWS or size >= SLICE_BYTES:
             return Slice(rows, place, damaged)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cluster.config.config import RetentionSection, TierSection
 from cluster.retention import pinned_messages, policy, unconsumed_messages
-from cluster.retention.pinned_messages import Gather, Pin, Slice
+from cluster.retention.pinned_messages import Gather, Pin, ReadIntact, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
 from cluster.retention.tier_policy import TierDecision, facts_of
 from cluster.retention.tier_policy import decide as decide_tier
@@ -109,9 +109,11 @@ class RetentionLane(NeverIdle):
         checkpoints: Checkpoints,
         rules: RetentionSection,
         *,
+        read_intact: ReadIntact,
         tier: TierSection | None = None,
     ) -> None:
         """`directory` is DATA. With a `tier`, only segments that the tier holds may go."""
+        self._read_intact = read_intact
         self._fs = fs
         self._directory = directory
         self._log = log
@@ -141,7 +143,9 @@ class RetentionLane(NeverIdle):
     def _do(self, job: Ask | Remove | Gather) -> Survey | Removed | Slice:
         if isinstance(job, Ask):
             return self._look(job)
-        return self._remove(job) if isinstance(job, Remove) else pinned_messages.gather(self._state, self._log, job)
+        if isinstance(job, Remove):
+            return self._remove(job)
+        return pinned_messages.gather(self._state, self._log, job, self._read_intact)
 
     # --- files -------------------------------------------------------------------------------------------------------
 

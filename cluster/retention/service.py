@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.config.config import Config, RetentionSection, TierSection
 from cluster.retention.carry_forward import Carrier
 from cluster.retention.metrics import RetentionMetrics
-from cluster.retention.pinned_messages import Gather, PinAlarm, Slice
+from cluster.retention.pinned_messages import Gather, PinAlarm, ReadIntact, Slice
 from cluster.retention.policy import Decision
 from cluster.retention.retention_worker import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.tier_policy import TierDecision
@@ -148,12 +148,13 @@ class Retention:
         *,
         metrics: RetentionMetrics,
         writes_open: Callable[[], bool],
+        read_intact: ReadIntact,
         carries: Callable[[Callable[[Gather], None], Callable[[], None]], Carrier] | None = None,
         tier_known: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`writes_open()` returns True if this node leads and accepts writes. `carries` makes the Carrier; without it,
-        waiting messages stay where they are. `tier_known()` returns True once the store is known to be the one that
-        holds the evicted segments; nothing is evicted before."""
+        """`writes_open()` returns True if this node leads and accepts writes. `read_intact` reads waiting messages, on
+        the lane. `carries` makes the Carrier; without it, waiting messages stay where they are. `tier_known()` returns
+        True once the store is known to be the one that holds the evicted segments; nothing is evicted before."""
         directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
@@ -175,6 +176,7 @@ class Retention:
             state,
             storage.checkpointer.checkpoints,
             rules,
+            read_intact=read_intact,
             tier=context.config.tier if context.config.tier.url else None,
         )
         self._runner: StartedLane[Ask | Remove | Gather] = StartedLane(

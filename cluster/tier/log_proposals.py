@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.broker.services import NotAppliedError, applied
 from raftlog.types import Role
 from statemachine.commands import Command
 from statemachine.tier import MoveSegment, SegmentSpan, TierPart, TierState
@@ -29,7 +28,6 @@ class Steps:
 
     def __init__(self, context: NodeContext, services: Services) -> None:
         self._raw = context.raw
-        self._loop = context.loop
         self._services = services
 
     def leads(self, term: int) -> bool:
@@ -55,18 +53,9 @@ class Steps:
     async def _record(self, steps: list[Command], term: int) -> None:
         if not self.leads(term):
             raise DeposedError(f"this node does not lead in term {term} any more")
-        result = await self._propose(steps)
-        if result.outcome is not Outcome.OK:
-            raise NotRecordedError(result.remark)
-        for refused_step in (step for step in result.results if not step.ok):
+        try:
+            results = await applied(self._services, steps)
+        except NotAppliedError as error:
+            raise NotRecordedError(str(error)) from None
+        for refused_step in (step for step in results if not step.ok):
             raise NotRecordedError(str(refused_step.value))
-
-    async def _propose(self, run: list[Command]) -> ProposeResult:
-        decided: asyncio.Future[ProposeResult] = self._loop.create_future()
-
-        def done(result: ProposeResult) -> None:
-            if not decided.done():  # otherwise the waiting caller was cancelled
-                decided.set_result(result)
-
-        self._services.propose(run, done)
-        return await decided

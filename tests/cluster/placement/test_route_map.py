@@ -83,7 +83,7 @@ def test_there_are_no_aliases_for_one_node_nor_if_they_are_off(ground: Ground) -
 
 
 def test_each_listener_is_given_its_own_addresses_or_those_of_the_one_that_it_names(ground: Ground) -> None:
-    listeners = [{"name": "broker", "port": 10911}, {"name": "inside", "port": 10912, "routes": "broker"}]
+    listeners = [{"name": "broker", "port": 10911}, {"name": "inside", "port": 20911, "routes": "broker"}]
     own = {"broker": "a:10911"}
     peers = [{"id": node, "port": 10900 + node, "listeners": own} for node in (1, 2, 3)]
     ground.config = ground.configured(listeners=listeners, peers=peers)

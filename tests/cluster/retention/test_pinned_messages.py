@@ -8,6 +8,7 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
+from cluster.broker.reads.log_reads import read_intact
 from cluster.retention.pinned_messages import (
     LOG_PINNED,
     PATIENCE_MS,
@@ -64,7 +65,7 @@ def rows_of(log: Log, count: int, size: int = 10, due_ms: int = 50) -> list[Time
 
 
 def taken(state: Any, log: Any, first: int = 0, end: int = ALL, due_after_ms: int = 0) -> Slice:
-    return gather(state, log, Gather(first, end, due_after_ms))
+    return gather(state, log, Gather(first, end, due_after_ms), read_intact)
 
 
 def test_slices_are_bounded_in_rows_and_follow_each_other() -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from prometheus_client import CollectorRegistry
 
+from cluster.broker.reads.log_reads import read_intact
 from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
 from cluster.retention import policy
 from cluster.retention.metrics import RetentionMetrics
@@ -107,7 +108,9 @@ class Node:
         self.registry = CollectorRegistry()
         context = context_of(self.core, self.alarms, config=config, environment=environment)
         metrics = RetentionMetrics(self.registry)
-        self.retention = Retention(context, self.storage, self.leases, metrics=metrics, writes_open=lambda: True)
+        self.retention = Retention(
+            context, self.storage, self.leases, metrics=metrics, writes_open=lambda: True, read_intact=read_intact
+        )
         self.retention.start()
 
     def _open_kv(self, path: str) -> MemoryKV:
