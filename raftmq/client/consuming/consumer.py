@@ -20,6 +20,7 @@ from raftmq.client.errors import Failed, RaftMQError, Unreachable
 from raftmq.client.message import Message
 from raftmq.client.producing.delivery_delay import Delay
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.names import check_name
 from raftmq_wire.topic_identity import Position
 
 _log = logging.getLogger("raftmq")
@@ -66,6 +67,9 @@ class AsyncConsumer:
         self.topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not group or not self.topics or not all(self.topics):
             raise ValueError("a consumer needs a group and a topic, or a list of topics")
+        check_name("group", group)
+        for topic in self.topics:
+            check_name("topic", topic)
         if ordered and manual_ack:
             raise ValueError(
                 "an ordered consumer deals with one message at a time, and asking for the next one acknowledges it: "

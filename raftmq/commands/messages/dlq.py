@@ -11,6 +11,7 @@ from raftmq.commands.messages.printing import counted
 from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import connect, json_option, print_json, print_table, servers_option, show
+from raftmq.commands.value_types import NameType
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from raftmq.client.sync import Client
 
 PREFIX, RETRY_PREFIX = "%DLQ%", "%RETRY%"
-GROUP = click.argument("group", shell_complete=complete_groups)
+GROUP = click.argument("group", type=NameType("group"), shell_complete=complete_groups)
 
 
 @click.group()

@@ -15,6 +15,7 @@ from raftmq.commands.messages.start_positions import START, Start, StartType, wa
 from raftmq.commands.name_completion import TOPIC, with_near_miss
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import connect, json_option, servers_option, show
+from raftmq.commands.value_types import NameType
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def browse(
 
 @messages.command("republish")
 @TOPIC
-@click.option("--to", metavar="TOPIC", help="Topic that gets the copies (default: the same one).")
+@click.option(
+    "--to", type=NameType("topic"), metavar="TOPIC", help="Topic that gets the copies (default: the same one)."
+)
 @selection
 @click.option("--again", is_flag=True, help="Also those that were republished there before.")
 @click.option("--dry-run", is_flag=True, help="Only count them.")

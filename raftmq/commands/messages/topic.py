@@ -11,9 +11,10 @@ import click
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from raftmq.commands.name_completion import complete_topics, near_name
 from raftmq.commands.shared_options import NOW, cluster_options, print_json, print_pages, print_table, show, size_of
+from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 
-NAME = click.argument("name", shell_complete=complete_topics)
+NAME = click.argument("name", type=NameType("topic"), shell_complete=complete_topics)
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -37,7 +38,7 @@ def topic() -> None:
 
 
 @topic.command("create")
-@click.argument("name")
+@click.argument("name", type=NameType("topic"))
 @click.option("--queues", type=click.IntRange(1, 1024), help="Number of queues (default: the cluster's setting).")
 @click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
 @click.option("--ack", type=click.Choice(list(NAMES)), help="When a send to the topic is acknowledged.")
