@@ -20,6 +20,7 @@ from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.config.config import Config, split_address
 from cluster.config.loading import own_address
 from cluster.config.reload import ReloadView
+from cluster.flow.gate import Gate
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
 from cluster.members.config_activation import LayeredConfig, Reloading
@@ -268,6 +269,7 @@ class Assembly:
         self.proposals = proposals = Proposals(
             context,
             state,
+            Gate(config.limits),
             store_host=store_host,
             replies=fates,
             before_open=self.consistency.before_open,

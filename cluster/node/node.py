@@ -112,6 +112,7 @@ class Node(Assembly):
         return (
             Part(name="elections", role=self._event_watch.on_role),
             Part(name="services", tick=self.services.awake.tick, reload=self.services.reconfigure),
+            self.proposals.gate.part(),
             self.proposals.part(),
             *self.remoting.parts(),
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),

@@ -59,9 +59,9 @@ SendRight = tuple[int, "_Hash", "_Hash", bytes]
 and the secret as it is stored."""
 
 
-class SendGate(Protocol):
-    """Lets the signed sends of one connection into the kernel, which checks each signature. Its keys are a user's name,
-    a zero byte and the name of a topic."""
+class SendJudge(Protocol):
+    """Judges the signed sends of one connection for the kernel, which checks each signature. Its keys are a user's
+    name, a zero byte and the name of a topic."""
 
     rights: dict[bytes, SendRight]
     """The rights that users of this connection have proven, by the present users and rules."""
@@ -73,13 +73,13 @@ class SendGate(Protocol):
         """Records a right that a right signature has claimed."""
 
 
-Take = Callable[[ReplyPath, bytes, list[tuple[int, int]], int, SendGate], int]
+Take = Callable[[ReplyPath, bytes, list[tuple[int, int]], int, SendJudge], int]
 """The signature of `cluster.remoting.handlers.send.Intake.take`."""
 
 
 class _Client:
     """One connection: the users that have signed requests on it, and earlier decisions. Implements
-    `SendGate`."""
+    `SendJudge`."""
 
     __slots__ = ("_right", "_told", "address", "held", "held_bytes", "rights", "turn", "users", "verdicts", "version")
 
@@ -268,7 +268,7 @@ class Admission:
         return taken
 
     def _send_right(self, key: bytes, client: _Client) -> SendRight | None:
-        """Returns the right to send that a key of `SendGate` names; None if the user does not have it, or if its
+        """Returns the right to send that a key of `SendJudge` names; None if the user does not have it, or if its
         signature has to wait."""
         name, _, topic = key.decode().partition("\0")
         if not self._is_proven(name, client) and self._guesses.must_wait(name, client.address):

@@ -96,7 +96,7 @@ class Remoting:
         self._context, self._broker, self._services = context, broker, services
         self._stand_ins, self._figures, self._read_entries, self._metrics = stand_ins, figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
-        rooms = ConnectionMemory(config.limits, context.loop.call_soon, context.in_flight.clients)
+        rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate.clients)
         sends = SendHandler(
             broker.sends,
             replies,
@@ -114,7 +114,7 @@ class Remoting:
             local=handed,
             names=sends,
             room=rooms.unsent,
-            in_flight=context.in_flight,
+            gate=proposals.gate,
             closings=closings,
             soon=context.loop.call_soon,
             level=lambda: state.level,

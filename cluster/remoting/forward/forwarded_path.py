@@ -10,7 +10,7 @@ from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.runtime.peer_frames import Kind
 
 if TYPE_CHECKING:
-    from cluster.runtime.in_flight import BytesInFlight
+    from cluster.flow.hold import Account
     from cluster.runtime.peer_frames import PeerLinks
     from cluster.runtime.resource_budget import Room
     from raftlog.types import NodeId
@@ -36,10 +36,10 @@ class ForwardedPath(ReplyPath):
         listener: str,
         room: Room,
         works: Counter[Hashable],
-        above: BytesInFlight,
+        above: Account,
         open_paths: dict[tuple[NodeId, int], ForwardedPath],
     ) -> None:
-        """`works`: owner -> pieces of work that wait for their turn. `above`: the bytes in flight of all clients.
+        """`works`: owner -> pieces of work that wait for their turn. `above`: the account of all clients.
         `open_paths`: the paths of costly requests that are not answered, from which this one is removed."""
         super().__init__(client, listener, room, above)
         self._works = works

@@ -80,7 +80,7 @@ def test_a_commit_whose_leader_is_gone_is_unknown_and_not_done_again(sim: SimClu
     other.ask(commit(1, 9))
     assert answered(sim, other, 1) == OK
     assert settled_offset(sim) == 9
-    assert through.forwarder.in_flight.forwarded.bytes == 0
+    assert through.forwarder.gate.forwarded.bytes == 0
     assert path.in_flight.bytes == 0
 
 
