@@ -264,6 +264,11 @@ def author() -> str:
     return f"{name}@{socket.gethostname()}"[:200]
 
 
+def counted(count: int, noun: str = "message") -> str:
+    """Returns "1 message", "2 messages" and so on."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def size_of(count: int) -> str:
     """Returns a number of bytes as text for people, in powers of 1024."""
     size = float(count)
