@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
-from cluster.peer.keyring import key_id
+from cluster.runtime.key_file import key_id
 
 if TYPE_CHECKING:
     from cluster.peer.keyring import Keyring

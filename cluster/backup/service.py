@@ -20,11 +20,10 @@ from cluster.backup.create import Made, Request
 from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
-from cluster.retention.read_leases import Leases
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.host.versions import versions
-from cluster.state.live_copy import copy_open_store
+from cluster.runtime.read_leases import Leases
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import StorageError
 from raftlog.storage.files import layout
@@ -32,6 +31,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.identity import Identity
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.rows.kv import KV
+from statemachine.rows.live_copy import copy_open_store
 
 logger = logging.getLogger(__name__)
 

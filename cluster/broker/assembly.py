@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cluster.broker.evicted.evicted_key_search import EvictedKeys
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
-    from cluster.broker.groups.client_relay import RelayLinks, RelayMetrics
+    from cluster.broker.groups.client_relay import RelayMetrics
     from cluster.broker.services import Services
     from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads
     from cluster.broker.transactions.staged_delivery import StagedAsk, StagedFound, StagedReads
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.context import NodeContext
     from cluster.runtime.lanes import LaneRunner
+    from cluster.runtime.peer_frames import PeerLinks
     from raftlog.types import NodeId
 
 
@@ -75,7 +76,7 @@ class Broker:
         refuse: Callable[[Any, Any], None],
         reads: Any,
         evicted: EvictedReads | None,
-        transport: RelayLinks,
+        transport: PeerLinks,
         unreached: Callable[[], Collection[NodeId]],
         keyed: Callable[[], bool],
         denied: Callable[[bool], None],

@@ -10,8 +10,6 @@ from cluster.replication.outcome import Outcome
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.config.config import LimitsSection
-    from cluster.replication.outcome import ReplyTo
 
 
 class Reason(Enum):
@@ -81,20 +79,3 @@ def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable
             refuse(refused)
 
     services.read_index(confirmed)
-
-
-def over_limit(limits: LimitsSection, path: ReplyTo, size: int, node_bytes: int) -> str:
-    """Returns the reason why a request of `size` bytes must not be held now, as a remark for the client; "" if it may
-    be held.
-
-    `node_bytes`: the bytes that the caller holds for all connections together.
-    """
-    if path.in_flight.bytes + size > limits.connection_inflight_bytes_max:
-        name, value, have = "connection", limits.connection_inflight_bytes_max, path.in_flight.bytes
-    elif node_bytes + size > limits.node_inflight_bytes_max:
-        name, value, have = "node", limits.node_inflight_bytes_max, node_bytes
-    else:
-        return ""
-    return (
-        f"this {name} has {have} bytes in flight; with {size} more it passes limits.{name}_inflight_bytes_max = {value}"
-    )

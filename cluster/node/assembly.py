@@ -20,6 +20,7 @@ from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.config.config import Config, split_address
 from cluster.config.loading import own_address
 from cluster.config.reload import ReloadView
+from cluster.flow.gate import Gate
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
 from cluster.members.config_activation import LayeredConfig, Reloading
@@ -30,6 +31,7 @@ from cluster.node.metrics import NodeMetrics
 from cluster.node.services import NodeServices
 from cluster.peer import secret
 from cluster.peer.admission import Implausible
+from cluster.peer.confirmed_index import ConfirmedIndex
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.remoting.assembly import Remoting
@@ -49,7 +51,6 @@ from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
 from cluster.replication.send_identity import RetryMemory
 from cluster.retention.assembly import disk_of, retention_of
-from cluster.retention.read_leases import Leases
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
@@ -61,6 +62,7 @@ from cluster.runtime.lanes import Lane, LaneRunner
 from cluster.runtime.leader_handover import Succession
 from cluster.runtime.listeners import Signal
 from cluster.runtime.periodic_tasks import Every
+from cluster.runtime.read_leases import Leases
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from cluster.runtime.turns.work import Paused, Turns
 from cluster.state.node_storage import NodeStorage
@@ -268,6 +270,7 @@ class Assembly:
         self.proposals = proposals = Proposals(
             context,
             state,
+            Gate(config.limits),
             store_host=store_host,
             replies=fates,
             before_open=self.consistency.before_open,
@@ -293,10 +296,13 @@ class Assembly:
             evicted=self.tier_access,
             transport=self.transport,
             unreached=self.links.unreached,
-            keyed=lambda: self.transport.keyring.demanded,
+            keyed=self._keyed,
             denied=lambda enforced: metrics.denied(enforced=enforced),
             relay_metrics=metrics.relay,
             transaction_metrics=metrics.transactions,
+        )
+        self.confirmed = ConfirmedIndex(
+            self.transport, services, context.turns, applied=lambda: self.raw.applied_index, level=lambda: state.level
         )
         disk = self.disk
         figures = NodeFigures(services, self._clock, lambda: disk.view().used_percent, self.rates, self.started_ms)
@@ -315,6 +321,8 @@ class Assembly:
             read_entries=lambda positions, told: self._lanes.entries.ask(positions, told),
             log_begins=self.installs.log_begins,
             unheard=self.unheard,
+            confirms=self.confirmed,
+            keyed=self._keyed,
             stand_ins=self.links.stand_ins,
             security=self.tls.security,
             metrics=metrics,
@@ -322,6 +330,9 @@ class Assembly:
         self.forwarder, self.router, self.admission = remoting.forwarder, remoting.router, remoting.admission
         self.clients, self.pulls = broker.members, broker.pulls
         self.membership.removed.add(self.router.drop_clients)
+
+    def _keyed(self) -> bool:
+        return self.transport.keyring.demanded
 
     def unheard(self) -> str:
         """Returns the reason why this node may have missed changes of users and rules; "" if it cannot have."""

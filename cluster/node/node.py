@@ -112,6 +112,7 @@ class Node(Assembly):
         return (
             Part(name="elections", role=self._event_watch.on_role),
             Part(name="services", tick=self.services.awake.tick, reload=self.services.reconfigure),
+            self.proposals.gate.part(),
             self.proposals.part(),
             *self.remoting.parts(),
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),
@@ -127,6 +128,7 @@ class Node(Assembly):
             self.disk.part(),
             self.modes.part(),
             self.links.part(),
+            self.confirmed.part(),
             Part(name="early routes", tick=self.broker.early_routes.tick),
             Part(name="rates", tick=self.rates.tick),
             self.retention.part(),

@@ -160,6 +160,6 @@ def _load(node: Assembly) -> LoadStatus:
     return LoadStatus(
         connections=len(node.router.connections),
         long_polls=node.pulls.long_polls.count,
-        inflight_bytes=node.proposals.in_flight.requests,
-        client_inflight_bytes=node.proposals.in_flight.clients.bytes,
+        inflight_bytes=node.proposals.gate.bytes,
+        client_inflight_bytes=node.proposals.gate.clients.bytes,
     )

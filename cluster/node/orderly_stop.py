@@ -43,7 +43,7 @@ REMARK = "this node is stopping; nothing was done, try again"
 def _waits(connection: RemotingConnection) -> bool:
     """Returns True if a connected client still waits for answers. A client that has disconnected has sent its
     unanswered requests to another node."""
-    return connection.in_flight.bytes > 0 and not connection.closed
+    return connection.in_flight.requests > 0 and not connection.closed
 
 
 async def retire(node: Assembly) -> None:

@@ -14,9 +14,11 @@ from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
 from cluster.peer.allowed_peers import SECRET, Refusal, Roster
-from cluster.peer.keyring import Keyring, key_id
-from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
+from cluster.peer.keyring import Keyring
+from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.key_file import key_id
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.tls.port_security import why_failed
 from cluster.runtime.turns.stalled_loop import SilenceTimer
 from raftlog.types import NodeId

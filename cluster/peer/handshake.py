@@ -19,7 +19,7 @@ from typing import Any
 
 import msgpack
 
-from cluster.peer.keyring import KEY_ID_BYTES, KEYS_MAX
+from cluster.runtime.key_file import KEY_ID_BYTES, KEYS_MAX
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32

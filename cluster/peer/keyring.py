@@ -1,32 +1,22 @@
-"""The keys with which nodes prove to each other that they belong to one cluster, and the file that holds them.
+"""The keys with which nodes prove to each other that they belong to one cluster.
 
-The file is text: one key per line, base64 of 32 bytes or more, newest first; lines with # are comments. Several keys
-exist only during a rotation. A key never leaves the node: HELLO names keys by their ids, which are hashes, and the only
-other data sent is an HMAC (`handshake`). Nothing here prints a key, and `repr` shows ids.
+Several keys exist only during a rotation. A key never leaves the node: HELLO names keys by their ids, which are hashes,
+and the only other data sent is an HMAC (`handshake`). Nothing here prints a key, and `repr` shows ids.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 from collections.abc import Iterable, Sequence
 
-KEY_BYTES = 32
-KEY_ID_BYTES = 8
-KEYS_MAX = 4
-FILE_MAX = 16 << 10
-"""Longest secret file, bytes."""
+from cluster.runtime.key_file import key_id
+
 HEAD = """\
 # The secret of RaftMQ cluster {cluster}: its nodes prove to each other that they have it.
 # Any process that has it may vote and write the log: keep it as you keep a password.
 # See the page "Add, remove and replace nodes" of the docs, "The secret".
 # One key per line, newest first; `raftmq secret rotate` changes them.
 """
-
-
-class KeyFileError(ValueError):
-    """The file is no secret file. The text gives the reason and contains no part of the file."""
 
 
 class Keyring:
@@ -70,34 +60,6 @@ class Keyring:
 
 OPEN = Keyring()
 """The keyring without keys: any peer that knows the cluster's uuid is accepted."""
-
-
-def key_id(key: bytes) -> bytes:
-    """Returns the id of a key, a hash from which the key cannot be derived."""
-    return hashlib.sha256(b"raftmq key id\0" + key).digest()[:KEY_ID_BYTES]
-
-
-def parse(data: bytes) -> tuple[bytes, ...]:
-    """Returns the keys in a secret file, newest first. Raises KeyFileError."""
-    if len(data) > FILE_MAX:
-        raise KeyFileError(f"it has {len(data)} bytes, which is no list of keys")
-    lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]
-    keys = tuple(_key(number, line) for number, line in lines if line and not line.startswith(b"#"))
-    if not 1 <= len(keys) <= KEYS_MAX:
-        raise KeyFileError(f"it holds {len(keys)} keys, and 1 to {KEYS_MAX} are possible")
-    if len(set(keys)) < len(keys):
-        raise KeyFileError("it holds the same key twice")
-    return keys
-
-
-def _key(number: int, line: bytes) -> bytes:
-    try:
-        key = base64.b64decode(line, validate=True)
-    except (binascii.Error, ValueError):
-        raise KeyFileError(f"line {number} is no base64") from None
-    if len(key) < KEY_BYTES:
-        raise KeyFileError(f"the key in line {number} has {len(key)} bytes, and needs {KEY_BYTES}")
-    return key
 
 
 def encode(keys: Sequence[bytes], cluster: str) -> bytes:

@@ -21,9 +21,9 @@ from cluster.peer.link_state import Evidence, LinkFigures, LinkMetrics, LinkStat
 from cluster.peer.reachability import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
 from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.peer.transport import HeartbeatNet, PeerTransport
-from cluster.peer.wire import Kind, WireError
 from cluster.runtime.clock import Clock
 from cluster.runtime.context import NodeContext
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus

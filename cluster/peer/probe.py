@@ -16,8 +16,9 @@ from cluster.peer import handshake
 from cluster.peer.allowed_peers import Address, Roster
 from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE, certified
 from cluster.peer.keyring import Keyring
-from cluster.peer.wire import Kind, WireError, pack, unpack
+from cluster.peer.wire import pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.tls.dialling import Dialling
 from raftlog.types import NodeId
 

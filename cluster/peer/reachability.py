@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.peer.wire import WireError
+from cluster.runtime.peer_frames import WireError
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:

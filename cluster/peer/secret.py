@@ -20,8 +20,9 @@ from typing import Literal, Protocol
 
 from cluster.config.config import Config
 from cluster.config.source import ConfigError
-from cluster.peer.keyring import KeyFileError, Keyring, key_id, parse
+from cluster.peer.keyring import Keyring
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.key_file import KeyFileError, key_id, parse
 from raftlog.storage.files.fs import FileSystem, read_file, storage_error, write_file
 from raftlog.types import NodeId
 

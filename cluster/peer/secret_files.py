@@ -13,8 +13,9 @@ from pathlib import Path
 
 from cluster.config.config import Config
 from cluster.config.local_layout import replace_file
-from cluster.peer.keyring import FILE_MAX, KEY_BYTES, KEYS_MAX, KeyFileError, encode, key_id, parse
+from cluster.peer.keyring import encode
 from cluster.peer.secret import mark_of, mark_path, path_of
+from cluster.runtime.key_file import FILE_MAX, KEY_BYTES, KEYS_MAX, KeyFileError, key_id, parse
 from raftmq_wire.errors import ExitCode, LocalError
 
 

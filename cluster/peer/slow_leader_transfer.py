@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from cluster.peer.wire import WireError
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
 from cluster.runtime.leader_handover import best
+from cluster.runtime.peer_frames import WireError
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError

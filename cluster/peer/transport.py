@@ -28,8 +28,10 @@ from cluster.peer.admission import Admission
 from cluster.peer.allowed_peers import LEVEL as TOO_OLD
 from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
-from cluster.peer.keyring import OPEN, Keyring, key_id
-from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
+from cluster.peer.keyring import OPEN, Keyring
+from cluster.peer.wire import decode_message, encode_message, pack
+from cluster.runtime.key_file import key_id
+from cluster.runtime.peer_frames import NODE_KINDS, Kind, WireError
 from cluster.runtime.tls.acceptor import Acceptor
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
 from cluster.runtime.tls.port_security import PLAIN, Security

@@ -8,12 +8,12 @@ log, so a follower writes what it received. Decoding checks both CRCs of every f
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from operator import le
 from typing import Any
 
 import msgpack
 
+from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.errors import FrameError
 from raftlog.format_versions import BASELINE
@@ -60,62 +60,6 @@ _BODY = struct.Struct(">BBH")
 _packer = msgpack.Packer(use_bin_type=True)
 """The one packer for all frames: making a packer costs as much as packing a frame. Event loop only, like all of this
 file."""
-
-
-class Kind(IntEnum):
-    """The kind of a frame. Values are on the wire: never renumber."""
-
-    HELLO = 0
-    """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port],
-    then nonce and [key ids] (`cluster.peer.handshake`; both empty without a secret), the highest level
-    that the node knows (`statemachine.commands.LEVEL`), and that of the cluster in its applied state"""
-    REFUSED = 1
-    """[reason, "removed", "secret", "level" or "", index of the entry that removed it or -1]"""
-    FORWARD = 2
-    """A client's request (`cluster.remoting.forward.forwarder.decode_forward`); or, from level 13 of the cluster on,
-    [its number] alone: the client is gone, and nobody waits for an answer"""
-    FORWARD_REPLY = 3
-    FETCH = 4
-    FETCHED = 5
-    WANT_WRITTEN = 6
-    """[]: asks the peer to report writes for a while (`cluster.replication.acks.write_reports`)"""
-    WRITTEN = 7
-    """[term, index]: entries up to here were handed to the operating system"""
-    PING = 8
-    """[channel, number, ms between two PINGs of the sender, ids of the nodes that the sender does not reach, or nil if
-    it does not lead, whether it is leaving, its slow turns]: answered on the same channel (`cluster.peer.links`)"""
-    PONG = 9
-    """[channel, number of the PING]"""
-    CHALLENGE = 10
-    """[nonce, key id]"""
-    PROOF = 11
-    """[the dialler's proof]"""
-    WELCOME = 12
-    """[cluster uuid, node id, node uuid, the acceptor's proof]"""
-    RELAY = 13
-    """A request for a client that is connected to the addressed node (`cluster.broker.groups.relay_frame`). An unknown
-    kind ends the connection"""
-    RELAY_REPLY = 14
-    REQUEST_VOTE = 16
-    REQUEST_VOTE_REPLY = 17
-    APPEND_ENTRIES = 18
-    APPEND_ENTRIES_REPLY = 19
-    HEARTBEAT = 20
-    HEARTBEAT_REPLY = 21
-    TIMEOUT_NOW = 22
-    INSTALL_SNAPSHOT = 23
-    WHO_WAITS = 24
-    """A question about the client that waits for a reply (`cluster.broker.groups.requester_frames`). Only from level 13
-    on: an unknown kind ends the connection"""
-    WAITS = 25
-
-
-NODE_KINDS = frozenset({*range(Kind.FORWARD, Kind.PONG + 1), Kind.RELAY, Kind.RELAY_REPLY, Kind.WHO_WAITS, Kind.WAITS})
-"""Kinds that the node handles itself; every other kind is a Raft message."""
-
-
-class WireError(ValueError):
-    """The bytes are no valid frame between nodes; the connection is closed."""
 
 
 def pack(kind: Kind, header: list[Any], payload_size: int = 0) -> bytes:

@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from cluster.broker.reads.entry_reads import ReadEntries
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.broker.sends.send_outcomes import SendOutcomes
-    from cluster.broker.services import Services
+    from cluster.broker.services import Confirms, Services
     from cluster.config.config import TlsMode
     from cluster.peer.reachability import StandIns
-    from cluster.peer.transport import PeerTransport
     from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
     from cluster.remoting.handlers.send_reply import SendReplyWriter
     from cluster.replication.proposals import Proposals
     from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.context import NodeContext
+    from cluster.runtime.peer_frames import PeerLinks
     from cluster.runtime.tls.port_security import Security
 
 
@@ -74,7 +74,7 @@ class Remoting:
         services: Services,
         proposals: Proposals,
         retries: RetryMemory,
-        transport: PeerTransport,
+        transport: PeerLinks,
         *,
         arrived: Signal[[Frame]],
         replies: SendReplyWriter,
@@ -84,17 +84,20 @@ class Remoting:
         read_entries: ReadEntries,
         log_begins: Callable[[], int],
         unheard: Callable[[], str],
+        confirms: Confirms,
+        keyed: Callable[[], bool],
         stand_ins: StandIns,
         security: Callable[[str, TlsMode], Security],
         metrics: Metrics,
     ) -> None:
         """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
         explained at Router, `stand_ins` at Routes, `security` at Listeners. `unheard` returns the reason why this node
-        may have missed changes of users and rules, or ""."""
+        may have missed changes of users and rules, or "". `keyed` returns True if every node has proven the cluster's
+        secret."""
         self._context, self._broker, self._services = context, broker, services
         self._stand_ins, self._figures, self._read_entries, self._metrics = stand_ins, figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
-        rooms = ConnectionMemory(config.limits, context.loop.call_soon, context.in_flight.clients)
+        rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate.clients)
         sends = SendHandler(
             broker.sends,
             replies,
@@ -112,11 +115,11 @@ class Remoting:
             local=handed,
             names=sends,
             room=rooms.unsent,
-            in_flight=context.in_flight,
+            gate=proposals.gate,
             closings=closings,
             soon=context.loop.call_soon,
             level=lambda: state.level,
-            trusted=lambda: transport.keyring.demanded,
+            trusted=keyed,
             slow=proposals.figures.slow,
         )
         self._check_back = CheckBack(services, broker.transactions, partial(ask_producer, broker.relay, config.cluster))
@@ -136,6 +139,7 @@ class Remoting:
             turns=services.turns,
             denials=broker.denials,
             guesses=broker.guesses,
+            confirms=confirms,
         )
         self.router = Router(
             config,

@@ -213,7 +213,7 @@ class Router(Dispatch):
         """Returns True if a request of the connection is in progress, a pull of it waits, or its last heartbeat is
         fresh."""
         return (
-            connection.in_flight.bytes > 0
+            connection.in_flight.requests > 0
             or connection.unsent_bytes > 0
             or self._parked(connection)
             or self._members.has(connection)
@@ -229,7 +229,7 @@ class Router(Dispatch):
         self.connections.pop(connection, None)
         self.idle.closed(connection)
         self.patience.forget(connection)
-        if connection.in_flight.bytes:
+        if connection.in_flight.requests:
             self.closings.add(connection)
         else:
             self._end_session(connection)
@@ -356,7 +356,7 @@ class Router(Dispatch):
     def reroute(self, sends: list[Send]) -> None:
         """Forwards sends to the new leader that were queued when leadership was lost: none was proposed."""
         for send in sends:
-            send.connection.in_flight.give_back(send.size)
+            send.hold.answered()
             try:
                 self._reroute(send)
             except Exception:

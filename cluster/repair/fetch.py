@@ -25,8 +25,8 @@ import msgpack
 
 from cluster.peer.links import BURST_S, IDLE_MS, Lull
 from cluster.peer.transport import Handlers
-from cluster.peer.wire import Kind, WireError
 from cluster.runtime.lanes import LaneRunner, NeverIdle, StartedLane
+from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)

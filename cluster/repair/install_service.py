@@ -14,8 +14,8 @@ from cluster.repair.progress import InstallMetrics, InstallView, Progress
 from cluster.repair.repair_service import Repairs
 from cluster.repair.snapshot_fetch import Where
 from cluster.repair.snapshot_install import SnapshotInstaller
-from cluster.retention.read_leases import Leases
 from cluster.runtime.context import NodeContext
+from cluster.runtime.read_leases import Leases
 from cluster.runtime.service_lifecycle import Part
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import OutOfRangeError

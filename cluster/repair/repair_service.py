@@ -21,13 +21,13 @@ from cluster.peer.keyring import Keyring
 from cluster.peer.links import heartbeat_net
 from cluster.peer.probe import probe
 from cluster.peer.transport import PLAIN_REFUSAL, PeerTransport
-from cluster.peer.wire import Kind
 from cluster.repair.fetch import LOG, FetchClient, FetchError, FetchServer, FrameSender, Status
 from cluster.repair.log_repair import LogRepairer, RepairMetrics
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.listeners import Signal
+from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.tls.dialling import Dialling
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cluster.flow.hold import Account
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot, message_size
-from cluster.runtime.in_flight import BytesInFlight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class NoClient:
     """A stand-in for the connection of a send that no client made. It takes no answers."""
 
-    def __init__(self, above: BytesInFlight) -> None:
+    def __init__(self, above: Account) -> None:
         self.closed = False
-        self.in_flight = BytesInFlight(above)
+        self.in_flight = Account(above)
         self.session: ConnectionSession | None = None
 
     def write(self, data: bytes) -> None:
@@ -85,8 +85,7 @@ def submit_own(
         carried=carried,
         done=done,
     )
-    client.in_flight.take(size)
-    proposals.in_flight.sends.take(size)
+    send.hold = proposals.gate.hold(client.in_flight, size)
     proposals.submit_send(send)
 
 

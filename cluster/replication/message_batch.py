@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from cluster.flow.hold import NO_HOLD, Hold
 from cluster.replication.message_head import KEYS_MARK, MessageHead, NamedAs, Schedule, key_words, topic_field
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.crc import crc32
@@ -138,7 +139,7 @@ class Send(msgspec.Struct, gc=False):
 
     connection: ReplyTo
     size: int
-    """The bytes that count against the limits until the request is answered."""
+    """The bytes that `hold` takes."""
     origin: object
     """The request in the form of the protocol handler (remoting or another) that received it. Nothing here looks at it:
     the handler answers it, or passes it on if this node loses leadership first."""
@@ -191,6 +192,8 @@ class Send(msgspec.Struct, gc=False):
     content: int = 0
     """A hash by which a repetition is compared: of owner, key and body in a topic with dedup=strict (for BatchMessage:
     `key_hash`), of the messages of a slice of a staged write; 0 for other sends."""
+    hold: Hold = NO_HOLD
+    """Keeps it in flight: until it is answered, and until its fate is decided. Set when the send is taken."""
 
 
 class Built(NamedTuple):

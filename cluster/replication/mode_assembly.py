@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.peer.wire import Kind
 from cluster.replication.acks.ack_levels import default_level, name_of
 from cluster.replication.acks.write_reports import SendsFrames, TellsWritten, WrittenRelay
 from cluster.replication.follower_reads import FollowerReads
+from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from raftlog.errors import RaftLogError
 from raftlog.types import NodeId

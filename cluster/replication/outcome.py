@@ -10,8 +10,8 @@ from raftlog.types import EntryId
 from statemachine.payload import SessionRows
 
 if TYPE_CHECKING:
+    from cluster.flow.hold import Account
     from cluster.replication.send_identity import ConnectionSession
-    from cluster.runtime.in_flight import BytesInFlight
 
 
 class Outcome(IntEnum):
@@ -48,7 +48,7 @@ class ReplyTo(Protocol):
     """The path back to the client of a send: a `cluster.remoting.connection.reply_path.ReplyPath`."""
 
     closed: bool
-    in_flight: BytesInFlight
+    in_flight: Account
     session: ConnectionSession | None
 
     def write(self, data: bytes) -> None:

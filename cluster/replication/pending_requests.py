@@ -225,7 +225,7 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
 class PendingEntry:
     """A proposed entry, and the requests that wait for it."""
 
-    __slots__ = ("answered", "behind", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
+    __slots__ = ("answered", "behind", "built", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
 
     def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
         self.id = entry_id
@@ -233,7 +233,6 @@ class PendingEntry:
         self.sends: list[Send] = []
         self.built: Built | None = None
         self.calls: list[PendingCommands] = []
-        self.bytes = 0
         self.proposed_s = 0.0
         self.answered = False
         """True once the waiting requests were answered with UNKNOWN; the entry itself still waits for the log's

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.flow.hold import decide_each
 from cluster.replication.acks.ack_levels import EARLY
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
@@ -57,6 +58,7 @@ from statemachine.commands import Command, CommandResult
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.flow.gate import Gate
     from cluster.replication.outcome import ReplyTo
     from cluster.runtime.context import NodeContext
 
@@ -78,6 +80,7 @@ class Proposals:
         self,
         context: NodeContext,
         state: BrokerState,
+        gate: Gate,
         *,
         store_host: bytes,
         replies: SendReplies,
@@ -113,7 +116,7 @@ class Proposals:
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
         self._effects = self.offsets.effects
         self.early = EarlyAnswers(config.modes, raw, replies, ledger, None if metrics is None else metrics.modes)
-        self._twins = Twins(self.early, context.in_flight.sends)
+        self._twins = Twins(self.early)
         self._acks = 0
         """The acknowledgement levels of all sends so far, or-ed: not 0 once a send has requested another level than the
         default."""
@@ -125,7 +128,8 @@ class Proposals:
         self._barriers = TopicBarriers()
         self._open_term = 0
         self._raw = raw
-        self.in_flight = context.in_flight
+        self.gate = gate
+        """The gate of the node, which has the hold of each send."""
         self.now_ms = clock.monotonic_ms()
         """The time at the last timer call, in milliseconds: precise enough for deadlines, without a clock call per
         message."""
@@ -189,7 +193,7 @@ class Proposals:
         self.refusing = why
 
     def submit_send(self, send: Send) -> None:
-        """Queues a checked send; the caller has counted its bytes (`InFlight.sends`)."""
+        """Queues a checked send, whose hold the caller has taken."""
         queue = self._sends
         queue.waiting.append(send)
         queue.bytes += send.size
@@ -198,15 +202,12 @@ class Proposals:
             self._strict.add(send)
         self._wake()
 
-    @property
-    def queue(self) -> SendQueue:
-        """The queue to which the kernel adds plain sends; it must then call `queued`."""
-        return self._sends
-
-    def queued(self, size: int) -> None:
-        """Counts sends that the kernel has queued, of `size` bytes together, and wakes the driver."""
-        self.in_flight.sends.take(size)
-        self._sends.queued(size)
+    def submit_plain(self, path: ReplyTo, sends: list[Send]) -> None:
+        """Takes and queues plain sends of one user, which the kernel found in one read of a connection; there was room
+        for them (`Gate.room`)."""
+        last = sends[-1]
+        self._sends.add(sends, self.gate.hold_each(path.in_flight, sends, last.user))
+        self.session_max[last.producer_id] = last.sequence
         self._wake()
 
     def submit_commands(
@@ -277,8 +278,7 @@ class Proposals:
         if entry.answered:  # this request has a deadline of its own
             entry.answered = False
             entry.deadline_ms = send.received_ms + self._deadline_ms
-        entry.bytes += send.size - old.size
-        self.in_flight.sends.give_back(old.size)
+        old.hold.decided()
 
     def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
         """Lets a repeated request share the outcome of its first arrival, as `share` does, if the first is still
@@ -288,13 +288,13 @@ class Proposals:
             return
         self._give_way(old)
         self._sends.replace(old, send)
-        self.in_flight.sends.give_back(old.size)
+        old.hold.decided()
 
     def _give_way(self, old: Send) -> None:
         """Ends the wait of a request that its repetition replaced: its client, if still connected, is answered with
         UNKNOWN."""
         if old.connection.closed:
-            old.connection.in_flight.give_back(old.size)
+            old.hold.answered()
         else:
             self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
 
@@ -393,11 +393,11 @@ class Proposals:
                 self.undecided(entry, waiting + self._twins.behind(entry.sends))
         sends = self._sends.take_all()
         sends += [twin for _, twin in self._twins.take(sends)]
-        self.in_flight.sends.give_back(sum([send.size for send in sends]))
+        decide_each(sends)
         self._strict.decided(sends)
         for send in sends:
             if send.done is not None:  # the next leader finds the reason for this copy in its own state
-                send.connection.in_flight.give_back(send.size)
+                send.hold.answered()
                 contain("ending a copy", send.done, Outcome.FAIL)
         sends = [send for send in sends if send.done is None]
         if sends:
@@ -411,7 +411,7 @@ class Proposals:
             if entry.deadline_ms <= now and not entry.answered:
                 self._give_up(entry)
         for send in self._sends.take_older(now - self._deadline_ms):
-            self.in_flight.sends.give_back(send.size)
+            send.hold.decided()
             self._strict.decided([send])
             self._twins.tell([send], self._replies.refused, "the log did not take it in time; nothing was stored")
         if self._effects.due(now):
@@ -467,7 +467,7 @@ class Proposals:
         self.offsets.carried(entry.index)
 
     def _propose_sends(self, raw: RawNode) -> None:
-        sends, size = self._sends.cut()
+        sends = self._sends.cut()
         # Not ahead of waiting commands: one of them may be older than an offset committed since.
         effects = self._effects.take() if self._effects.waiting and not self._calls else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
@@ -499,7 +499,6 @@ class Proposals:
         pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
         pending.sends = sends
         pending.built = built
-        pending.bytes = size
         self._pending[entry.index] = pending
         self.figures.proposed(pending, built.message_count, len(built.payload))
         if self._acks:
@@ -513,7 +512,7 @@ class Proposals:
             return
         self.on_contained("building an entry of a send", error)
         send = sends[0]
-        self.in_flight.sends.give_back(send.size)
+        send.hold.decided()
         self._strict.decided(sends)
         remark = f"no entry could be made of this message: {error}; nothing was stored"
         self._twins.tell([send], self._replies.unbuildable, remark)
@@ -531,7 +530,7 @@ class Proposals:
             self.offsets.decided(waiter.calls)
         self.figures.settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
-            self.in_flight.sends.give_back(waiter.bytes)
+            decide_each(waiter.sends)
             if self._strict.names:
                 self._strict.decided(waiter.sends)
             if self._acks:
@@ -560,7 +559,7 @@ class Proposals:
         self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)
         self.figures.settled(waiter, Outcome.FAIL)
-        self.in_flight.sends.give_back(waiter.bytes)
+        decide_each(waiter.sends)
         self._strict.decided(waiter.sends)
         remark = "the entry was lost with its leader; nothing was stored"
         self._twins.tell(waiter.sends, self._replies.refused, remark, waiter.muted)

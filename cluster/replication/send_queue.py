@@ -51,13 +51,13 @@ class SendQueue:
         """Takes over changed limits."""
         self._limits = limits
 
-    def queued(self, size: int) -> None:
-        """Counts the bytes of sends that the kernel has added to `waiting`."""
+    def add(self, sends: list[Send], size: int) -> None:
+        """Adds sends, of `size` bytes together."""
+        self.waiting.extend(sends)
         self.bytes += size
 
-    def cut(self) -> tuple[list[Send], int]:
-        """Takes the waiting sends for the next entry, up to the batch limits; a large send goes alone. Returns them and
-        their bytes."""
+    def cut(self) -> list[Send]:
+        """Takes the waiting sends for the next entry, up to the batch limits; a large send goes alone."""
         queue = self.waiting
         bytes_left = self._limits.batch_bytes_max
         count_left = self._limits.batch_messages_max
@@ -66,7 +66,7 @@ class SendQueue:
             count_left = 1
         sends, size = cut(queue, bytes_left, count_left)
         self.bytes -= size
-        return sends, size
+        return sends
 
     def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
         """Puts back the sends that were taken last, because they were not proposed after all. `alone`: next time each

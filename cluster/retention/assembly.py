@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cluster.replication.metrics import ModeMetrics
     from cluster.replication.proposals import Proposals
     from cluster.retention.metrics import RetentionMetrics
-    from cluster.retention.read_leases import Leases
     from cluster.runtime.context import NodeContext
+    from cluster.runtime.read_leases import Leases
     from cluster.state.node_storage import NodeStorage
 
 

@@ -22,12 +22,12 @@ from cluster.retention.carry_forward import Carrier
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pinned_messages import Gather, PinAlarm, Slice
 from cluster.retention.policy import Decision
-from cluster.retention.read_leases import Leases
 from cluster.retention.retention_worker import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import StartedLane
+from cluster.runtime.read_leases import Leases
 from cluster.runtime.service_lifecycle import AppliedRun, Part
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
@@ -17,7 +17,6 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.runtime.figures.stage_times import StageTimes
-from cluster.runtime.in_flight import InFlight
 from cluster.runtime.leader_handover import Succession
 from cluster.runtime.turns.work import Turns
 from raftlog.core.raw_node import RawNode
@@ -48,7 +47,6 @@ class NodeContext:
     failpoints: FailpointSet
     succession: Succession
     """Chooses the next leader and hands leadership over."""
-    in_flight: InFlight = field(default_factory=InFlight)
 
     @property
     def clock(self) -> Clock:

@@ -14,7 +14,6 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
 from cluster.runtime.lanes import NeverIdle
 from cluster.state.checkpoints import Checkpoints, mark_of
-from cluster.state.live_copy import CheckpointBusyError
 from cluster.state.table_checksums import Tables
 from raftlog.errors import OutOfSpaceError, StorageError
 from raftlog.storage.files import layout
@@ -22,6 +21,7 @@ from raftlog.storage.files.fs import FileSystem
 from raftlog.storage.files.run_file import Run, RunFile, RunState
 from statemachine.broker_state import AppliedMark
 from statemachine.rows.kv import KV, KVCorruptError, KVError
+from statemachine.rows.live_copy import CheckpointBusyError
 
 logger = logging.getLogger(__name__)
 

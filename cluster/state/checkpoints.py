@@ -15,7 +15,6 @@ from typing import NamedTuple, cast
 
 from cluster.runtime.environment import Rows
 from cluster.state import manifest as manifests
-from cluster.state.live_copy import CheckpointBusyError, copy_database
 from cluster.state.manifest import CheckpointFile, Manifest
 from cluster.state.table_checksums import Crcs, file_crc
 from raftlog.storage.files import layout
@@ -23,6 +22,7 @@ from raftlog.storage.files.fs import ZERO_CHUNK, FileSystem, read_file, storage_
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import KV, META, TABLE_SUFFIX
+from statemachine.rows.live_copy import CheckpointBusyError, copy_database
 from statemachine.rows.row_format import level_in
 
 logger = logging.getLogger(__name__)

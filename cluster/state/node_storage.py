@@ -12,7 +12,6 @@ from typing import Literal
 from uuid import UUID
 
 from cluster.config.config import Config
-from cluster.peer.transport import Membership
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import SEND_BYTES, Environment
 from cluster.runtime.failpoints.failpoint_fs import FailpointFileSystem
@@ -163,7 +162,6 @@ class NodeStorage:
             self.memberships = members_at_opening(
                 path, identity, log.genesis, log, self.state.membership, self.state.applied.index
             )
-            self.members = self.memberships[-1]
         except BaseException as error:
             # Nothing was appended: the next opening, after a checkpoint was fetched, need not scan the log again.
             self.directory.close(clean=isinstance(error, StateLostError))
@@ -224,19 +222,6 @@ class NodeStorage:
             self.corrupted(error)
 
         self.kv.watch_corruption(found)
-
-    def membership(self) -> Membership:
-        """Returns the identities of this node and of the other members. It returns no others while the node knows only
-        those of an earlier cluster."""
-        identity, members = self.directory.identity, self.members
-        known = members.node_uuids if members.cluster_uuid == identity.cluster_uuid else {}
-        return Membership(
-            str(identity.cluster_uuid),
-            identity.group_id,
-            identity.node_id,
-            str(identity.node_uuid),
-            {node_id: str(node_uuid) for node_id, node_uuid in known.items()},
-        )
 
     def raw_node(self, config: Config, rng: random.Random, send_bytes: int = SEND_BYTES) -> RawNode:
         """Makes the Raft core over this directory. `send_bytes`: bytes of entries that it sends in one turn."""

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from cluster.broker.services import Services
     from cluster.config.config import Config, TierSection
-    from cluster.retention.read_leases import Leases
     from cluster.retention.service import Retention
     from cluster.runtime.context import NodeContext
     from cluster.runtime.failpoints.failpoints import FailpointSet
+    from cluster.runtime.read_leases import Leases
     from cluster.state.node_storage import NodeStorage
     from cluster.tier.fetch.evicted_messages import OldReads
     from cluster.tier.index_file.index_files import IndexMetrics

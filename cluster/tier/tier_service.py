@@ -35,7 +35,7 @@ from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.retention.read_leases import Leases
+    from cluster.runtime.read_leases import Leases
     from cluster.state.node_storage import NodeStorage
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.local_layout import NodeRecord
-from cluster.peer import keyring, secret
+from cluster.peer import secret
+from cluster.runtime import key_file
 from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.guard import Guard, guard_of
 from jepsen_like.fuzz.guest_handshake import Greeting
@@ -453,7 +454,7 @@ def _dials(loads: Sequence[Load]) -> int:
 def _key_of(data: Path) -> bytes | None:
     """Returns the newest key of a node's secret; None if it has no secret."""
     path = data / secret.SECRET
-    return keyring.parse(path.read_bytes())[0] if path.exists() else None
+    return key_file.parse(path.read_bytes())[0] if path.exists() else None
 
 
 def _log_sizes(subject: RaftMQSubject) -> dict[int, int]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from cluster.peer import handshake
 from cluster.peer.connections import CONTROL
-from cluster.peer.keyring import KeyFileError, key_id
-from cluster.peer.wire import Kind, WireError, pack, unpack
+from cluster.peer.wire import pack, unpack
+from cluster.runtime.key_file import KeyFileError, key_id
+from cluster.runtime.peer_frames import Kind, WireError
 from jepsen_like.fuzz.shot_connections import Line, dial
 from jepsen_like.hostile.wire import HOST
 

@@ -117,10 +117,11 @@ class Operations:
         """The names of all handlers that must be reached."""
         return (*self._operations, RAW)
 
-    def draw(self) -> Shot:
-        """Draws the next request; it is answered before the next one on its connection is sent."""
+    def draw(self, name: str = "") -> Shot:
+        """Draws the next request, of any operation or the one of that name; it is answered before the next one on its
+        connection is sent."""
         rng = self._rng
-        name = rng.choice(self._names)
+        name = name or rng.choice(self._names)
         method, path, operation = self._operations[name]
         head = f"{method} {self._path(name, path)}{self._query(operation)} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         body = b""

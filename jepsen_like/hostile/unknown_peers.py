@@ -9,7 +9,8 @@ import json
 import uuid
 
 from cluster.peer.connections import BULK, CONTROL
-from cluster.peer.wire import Kind, pack
+from cluster.peer.wire import pack
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.hostile.attack import Arena, Attack, Report
 from jepsen_like.hostile.wire import HOST, Target, ask_http, listen_anywhere, was_dialled
 

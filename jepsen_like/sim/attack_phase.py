@@ -119,9 +119,7 @@ class Accounts:
             node = machine.node
             if node is None:
                 continue
-            held = node.proposals.in_flight
-            counted = {name: getattr(held, name).bytes for name in ("sends", "forwarded", "early", "clients")}
-            left = {name: count for name, count in counted.items() if count}
+            left = node.proposals.gate.left()
             if left:
                 return f"node {machine.node_id} counts {left}"
         return ""

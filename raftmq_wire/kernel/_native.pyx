@@ -65,7 +65,7 @@ cdef extern from *:
     bint raftmq_has_crc32c() nogil
     uint32_t raftmq_crc32c(const uint8_t* at, size_t size) nogil
 
-VERSION = 9
+VERSION = 10
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
 logger = logging.getLogger(__name__)
@@ -181,25 +181,96 @@ cdef class TopicSlot:
         return cursor
 
 
+cdef str GIVEN_BACK = "a hold gives back once what it took"
+
+
 @cython.final
 @cython.no_gc
-cdef class BytesInFlight:
-    cdef readonly int64_t bytes
-    cdef BytesInFlight above
+cdef class Account:
+    cdef readonly int64_t bytes, requests
+    cdef Account above
 
-    def __init__(self, BytesInFlight above=None):
+    def __init__(self, Account above=None):
         self.bytes = 0
+        self.requests = 0
         self.above = above
 
-    cpdef take(self, int64_t size):
-        self.bytes += size
-        if self.above is not None:
-            self.above.take(size)
+    cdef inline void count(self, int64_t requests, int64_t size) noexcept:
+        cdef Account account = self
+        while account is not None:
+            account.requests += requests
+            account.bytes += size
+            account = account.above
 
-    cpdef give_back(self, int64_t size):
-        self.bytes -= size
-        if self.above is not None:
-            self.above.give_back(size)
+
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class Hold:
+    cdef Account connection, node
+    cdef int64_t size
+
+    def __init__(self, Account connection, Account node, int64_t size):
+        self.connection = connection
+        self.node = node
+        self.size = size
+        if connection is not None:
+            connection.count(1, size)
+        if node is not None:
+            node.count(1, size)
+
+    cpdef answered(self):
+        cdef Account account = self.connection
+        if account is None:
+            raise RuntimeError(GIVEN_BACK)
+        self.connection = None
+        account.count(-1, -self.size)
+
+    cpdef decided(self):
+        cdef Account account = self.node
+        if account is None:
+            raise RuntimeError(GIVEN_BACK)
+        self.node = None
+        account.count(-1, -self.size)
+
+    def ended(self):
+        if self.connection is None and self.node is None:
+            raise RuntimeError(GIVEN_BACK)
+        if self.connection is not None:
+            self.answered()
+        if self.node is not None:
+            self.decided()
+
+
+cdef Hold NO_HOLD = Hold(None, None, 0)
+
+
+def hold_each(list requests, Account connection not None, Account node not None):
+    """See `cluster.flow.hold.hold_each`."""
+    cdef int64_t total = 0
+    cdef Send send
+    cdef Hold hold
+    for send in requests:
+        hold = Hold.__new__(Hold)
+        hold.connection = connection
+        hold.node = node
+        hold.size = send.size
+        send.hold = hold
+        total += send.size
+    connection.count(len(requests), total)
+    node.count(len(requests), total)
+    return total
+
+
+def decide_each(list requests):
+    """See `cluster.flow.hold.decide_each`."""
+    cdef Send send
+    for send in requests:
+        _hold_of(send).decided()
+
+
+cdef inline Hold _hold_of(Send send):
+    return send.hold if send.hold is not None else NO_HOLD
 
 
 @cython.final
@@ -298,6 +369,7 @@ cdef class Send:
     cdef public int64_t user
     cdef public bint issued
     cdef public uint64_t content
+    cdef public Hold hold
 
     def __init__(
         self,
@@ -333,6 +405,7 @@ cdef class Send:
         user=0,
         issued=False,
         content=0,
+        hold=NO_HOLD,
     ):
         self.connection = connection
         self.size = size
@@ -366,6 +439,7 @@ cdef class Send:
         self.user = user
         self.issued = issued
         self.content = content
+        self.hold = hold
 
     @property
     def origin(self):
@@ -410,6 +484,12 @@ cdef enum:
     AT_ONCE = 2047  # bytes that hashlib takes without giving the GIL away
     SIGNATURE = 28  # characters: 20 bytes in base64
     V4_9_3 = 399  # see `raftmq_wire.signature`
+
+
+cdef struct Share:
+    # What the sends of one read may take, all of one user.
+    int64_t user, room
+    bint asked
 
 
 cdef struct Mark:
@@ -959,11 +1039,10 @@ cdef class PlainBatches:
 
 @cython.final
 cdef class Intake(PlainBatches):
-    cdef object proposals, append, retries, slot_of, origin_of
-    cdef BytesInFlight sends
+    cdef object proposals, room, submit, retries, slot_of, origin_of
     cdef bint has_retries
     cdef dict plain, session_max
-    cdef int64_t connection_max, node_max, body_max
+    cdef int64_t body_max
     cdef uint8_t* scratch
 
     def __cinit__(self):
@@ -974,26 +1053,25 @@ cdef class Intake(PlainBatches):
     def __dealloc__(self):
         PyMem_Free(self.scratch)
 
-    def __init__(self, proposals, queue, retries, limits, suffix, slot_of, new_key, origin_of):
+    def __init__(self, proposals, room, submit, retries, limits, suffix, slot_of, new_key, origin_of):
         self.proposals = proposals
-        self.sends = proposals.in_flight.sends
-        self.append = queue.waiting.append
+        self.room = room
+        self.submit = submit
         self.retries = retries
         self.plain = proposals.plain
         self.session_max = proposals.session_max
-        self.connection_max = limits.connection_inflight_bytes_max
-        self.node_max = limits.node_inflight_bytes_max
         self.body_max = limits.message_bytes_max
         PlainBatches.__init__(self, limits, suffix)
         self.slot_of = slot_of
         self.new_key = new_key
         self.origin_of = origin_of
 
-    def take(self, path, bytes data, list frames, Py_ssize_t at, gate=None):
+    def take(self, path, bytes data, list frames, Py_ssize_t at, judge=None):
         """Queues the plain sends among `frames` from `at` on; returns the first that it leaves to Python."""
         cdef ConnectionSession session = path.session
-        cdef BytesInFlight held = path.in_flight
-        cdef int64_t taken = 0, now, room
+        cdef int64_t now
+        cdef Share share
+        cdef list sends = []
         cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t count = PyList_GET_SIZE(frames), start, stop
         cdef bytes born_host = path.born_host
@@ -1007,7 +1085,9 @@ cdef class Intake(PlainBatches):
             return at
         now = self.proposals.now_ms
         self.has_retries = len(self.retries) > 0  # once for all sends of a read: none of them adds one
-        room = min(self.connection_max - held.bytes, self.node_max - self.sends.bytes)
+        share.asked = judge is None
+        share.user = 0
+        share.room = self.room(path.in_flight, 0) if share.asked else 0
         try:
             while at < count:
                 pair = frames[at]
@@ -1015,21 +1095,19 @@ cdef class Intake(PlainBatches):
                 if not 0 <= start <= stop <= PyBytes_GET_SIZE(data):
                     raise ValueError(f"no frame of {PyBytes_GET_SIZE(data)} bytes is at {start} to {stop}")
                 try:
-                    send = self._send(path, session, born_host, base, start, stop, room - taken, gate)
+                    send = self._send(path, session, born_host, base, start, stop, &share, judge)
                 except Exception:
                     logger.exception("the kernel cannot take a send; it goes the long way")
                     break
                 if send is None:
                     break
                 send.received_ms = now
-                taken += send.size
-                self.append(send)
+                share.room -= send.size
+                sends.append(send)
                 at += 1
         finally:
-            if taken:
-                held.take(taken)
-                self.session_max[session.producer_id] = session.next_sequence - 1
-                self.proposals.queued(taken)
+            if sends:
+                self.submit(path, sends)
         return at
 
     cdef Send _send(
@@ -1040,8 +1118,8 @@ cdef class Intake(PlainBatches):
         const uint8_t* base,
         Py_ssize_t start,
         Py_ssize_t stop,
-        int64_t room,
-        object gate,
+        Share* share,
+        object judge,
     ):
         cdef Header h
         cdef Marks marks
@@ -1054,13 +1132,13 @@ cdef class Intake(PlainBatches):
         cdef int64_t user = 0
         cdef int64_t tag = 0
         cdef PyObject* found
-        if size < 0 or base[start] != 0 or size > room:
+        if size < 0 or base[start] != 0 or (share.asked and size > share.room):
             return None
         body_at = header_at + (get32(base + start) & 0xFFFFFF)
         if body_at > stop or body_at - header_at > HEADER_MAX:
             return None
         marks.count = 0
-        if not scan(base + header_at, base + body_at, &h, self.scratch, NULL if gate is None else &marks):
+        if not scan(base + header_at, base + body_at, &h, self.scratch, NULL if judge is None else &marks):
             return None
         if stop - body_at > self.body_max:
             return None
@@ -1080,12 +1158,16 @@ cdef class Intake(PlainBatches):
         queue_id = h.queue_id
         if queue_id >= slot.queues:
             return None
-        if gate is not None:
+        if judge is not None:
             body = PyBytes_FromStringAndSize(<const char*>base + body_at, stop - body_at)
-            right = self._right(gate, &h, &marks, topic, body)
+            right = self._right(judge, &h, &marks, topic, body)
             if right is None:
                 return None
             user = right[0]
+            if not share.asked:
+                share.asked, share.user, share.room = True, user, self.room(path.in_flight, user)
+            if user != share.user or size > share.room:
+                return None
         if h.is_batch:
             if not self._is_plain(self.scratch, h.properties_len):
                 return None
@@ -1129,7 +1211,7 @@ cdef class Intake(PlainBatches):
         send.low_sequence = session.low
         return send
 
-    cdef tuple _right(self, object gate, Header* h, Marks* marks, bytes topic, bytes body):
+    cdef tuple _right(self, object judge, Header* h, Marks* marks, bytes topic, bytes body):
         """The right by which a user may send to the topic, if the send has the user's signature; else None."""
         cdef Mark* field
         cdef Mark* name = NULL
@@ -1160,11 +1242,11 @@ cdef class Intake(PlainBatches):
         memcpy(into, name.value, name.value_size)
         into[name.value_size] = 0
         memcpy(into + name.value_size + 1, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
-        found = PyDict_GetItem(gate.rights, key)
+        found = PyDict_GetItem(judge.rights, key)
         if found != NULL:
             right = <object>found
         else:
-            right = gate.admit(key)
+            right = judge.admit(key)
             if right is None:
                 return None
         together = size + PyBytes_GET_SIZE(body) <= AT_ONCE
@@ -1187,7 +1269,7 @@ cdef class Intake(PlainBatches):
         if PyBytes_GET_SIZE(digest) != 20 or not is_base64(signature.value, <const uint8_t*>PyBytes_AS_STRING(digest)):
             return None
         if found == NULL:
-            gate.proven(key, right)
+            judge.proven(key, right)
         return right
 
 
@@ -1651,8 +1733,6 @@ def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes h
     cdef ConnectionSession session = None
     cdef object path = None
     cdef bint closed = True
-    cdef int64_t held = 0
-    cdef BytesInFlight owner = None
     cdef Send send
     cdef bytes key
     cdef tuple places
@@ -1665,14 +1745,11 @@ def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes h
                 break
             if send.connection is not path:
                 if path is not None:
-                    owner.give_back(held)
-                    held = 0
                     _hand(path, answers)
-                owner = send.connection.in_flight
                 path = send.connection
                 closed = path.closed
                 session = path.session
-            held += send.size
+            _hold_of(send).answered()
             at += 1
             if closed:
                 continue
@@ -1704,7 +1781,6 @@ def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes h
             put32(<uint8_t*>answers.data + begin + 4, <uint32_t>(answers.size - begin - 8))
     finally:
         if path is not None:
-            owner.give_back(held)
             _hand(path, answers)
     return at
 

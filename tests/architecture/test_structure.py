@@ -1,9 +1,12 @@
-"""Faults of structure that grow unseen: circles of imports, imports in strings, attributes assigned from outside."""
+"""Faults of structure that grow unseen: circles of imports, rooms that import every other one, imports in strings,
+attributes assigned from outside."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import grimp
@@ -14,6 +17,7 @@ from tests.support.assignments import Assignment, assignments
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftmq_wire", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
 
+FLOORS = runpy.run_path(str(ROOT / ".ci" / "floors.py"))
 SERVED = tuple(package for package in PRODUCT if package != "jepsen_like")
 # Classes whose methods are functions in several modules of their room; those may assign to their attributes.
 SPREAD = {
@@ -136,3 +140,54 @@ def test_assignments_from_outside_are_found(text: str, found: list[str]) -> None
     inside = "def g(lane: Lane): lane.rules = 1\n"
     sources = {"lane.py": lane + inside + record, "other.py": text}
     assert [each.target for each in assigned_from_outside(sources)] == found
+
+
+# --- arrows between the rooms of the server ------------------------------------------------------------------------
+
+
+def arrows(edges: dict[str, set[str]], container: str) -> dict[str, set[str]]:
+    """Room of the container -> other rooms of it that its modules import."""
+    depth = container.count(".") + 1
+    found: dict[str, set[str]] = {}
+    for module, targets in edges.items():
+        if module.startswith(f"{container}."):
+            room = module.split(".")[depth]
+            others = {each.split(".")[depth] for each in targets if each.startswith(f"{container}.")}
+            found[room] = found.get(room, set()) | others - {room}
+    return found
+
+
+def share(rooms: dict[str, set[str]]) -> Fraction:
+    """Returns the number of arrows by that of the possible ones: every room imports all those below it."""
+    return Fraction(sum(map(len, rooms.values())), max(1, len(rooms) * (len(rooms) - 1) // 2))
+
+
+def upward(rooms: dict[str, set[str]], floors: list[list[str]]) -> list[str]:
+    """The arrows that do not lead to a lower floor. `floors` from the top to the ground."""
+    level = {room: number for number, floor in enumerate(floors) for room in floor}
+    return sorted(f"{room} -> {each}" for room, below in rooms.items() for each in below if level[room] >= level[each])
+
+
+def test_arrows_are_counted() -> None:
+    edges = {
+        "c.a.x": {"c.b.y", "c.b.z", "c.a.w", "d"},
+        "c.b.y": {"c.b.z"},
+        "c.b.z": set(),
+        "c.e": {"c.a.x"},
+        "d": {"c.e"},
+    }
+    rooms = arrows(edges, "c")
+    assert rooms == {"a": {"b"}, "b": set(), "e": {"a"}}
+    assert share(rooms) == Fraction(2, 3)
+    assert upward(rooms, [["e"], ["a"], ["b"]]) == []
+    assert upward(rooms, [["b"], ["a", "e"]]) == ["a -> b", "e -> a"]
+
+
+def test_rooms_of_the_server_have_walls() -> None:
+    """Where every room imports every room below it, floors say nothing: whoever reads one room has to know all that
+    stand lower. Move what two rooms share down to the floor where it belongs, or hand a callable over at assembly."""
+    rooms = arrows(imports(), "cluster")
+    print(*(f"{room} -> {' '.join(sorted(below))}" for room, below in rooms.items()), sep="\n")  # noqa: T201
+    assert circles(rooms) == []
+    assert upward(rooms, FLOORS["floors"](ROOT)["cluster"]) == []
+    assert share(rooms) <= Fraction(9, 13)

@@ -383,7 +383,7 @@ async def test_reply_written_and_lost_is_kept_twice(three: Three) -> None:
     leader = await three.leader()
     socket = await three.connect(leader)
     socket.send("T", b"m")
-    await three.until(lambda: bodies(leader, "T") and not leader.proposals.in_flight.sends.bytes, "answered")
+    await three.until(lambda: bodies(leader, "T") and not leader.proposals.gate.sends.bytes, "answered")
     socket.close()
     await three.until(lambda: not leader.router.connections, "the node notices")
     again = await three.connect(leader)
@@ -433,7 +433,7 @@ async def test_our_client_repeats_while_the_first_is_under_way(three: Three) -> 
     await three.undecided(leader, 1)
     three.be_patient()
     again = other.send("T", b"m", pid=PID, seq=1)
-    await three.until(lambda: followers[0].forwarder.in_flight.forwarded.bytes, "handed on")
+    await three.until(lambda: followers[0].forwarder.gate.forwarded.bytes, "handed on")
     three.release()
     assert await other.code(again) == 0
     assert await three.stored("T") == {b"m": 1}

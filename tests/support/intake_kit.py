@@ -12,6 +12,8 @@ from cluster.broker.access.denials import Denials
 from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Secrets
 from cluster.broker.sends.send_service import Sends
+from cluster.flow.gate import Gate
+from cluster.flow.hold import Account
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import SendHandler, make_intake
@@ -19,7 +21,6 @@ from cluster.remoting.request_rights import needs_of
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
 from cluster.replication.send_identity import ConnectionSession, RetryMemory
 from cluster.runtime.framing import FrameBuffer
-from cluster.runtime.in_flight import BytesInFlight, InFlight
 from raftmq_wire.codec import CodecError, decode_header
 from raftmq_wire.kernel import TWINS
 from statemachine.access.users import Access
@@ -44,7 +45,7 @@ class Node:
         self.queue = SimpleNamespace(waiting=deque())
         self.plain: dict[bytes, TopicSlot] = {}
         self.session_max: dict[bytes, int] = {}
-        self.in_flight = InFlight()
+        self.gate = Gate(self.limits)
         self.now_ms = 77
         self.refusing = ""
         self.open = True
@@ -88,7 +89,7 @@ class Node:
         self.session_max[self.session.producer_id] = 1
         self.path: Any = _Path(
             session=self.session,
-            in_flight=BytesInFlight(),
+            in_flight=Account(self.gate.clients),
             born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2",
             closed=False,
             forwarded=False,
@@ -115,6 +116,7 @@ class Node:
             turns=nothing,
             denials=Denials(lambda: 0),
             guesses=Guesses(lambda: 0, lambda: 0, lambda *_: lambda: None),
+            confirms=SimpleNamespace(is_possible=False, ask=lambda _: None),
         )
 
     def slot(self, topic: str) -> TopicSlot | None:
@@ -129,8 +131,10 @@ class Node:
     def submit_send(self, send: Send) -> None:
         self.queue.waiting.append(send)
 
-    def queued(self, size: int) -> None:
-        self.in_flight.sends.take(size)
+    def submit_plain(self, path: Any, sends: list[Send]) -> None:
+        self.gate.hold_each(path.in_flight, sends, sends[-1].user)
+        self.queue.waiting.extend(sends)
+        self.session_max[sends[-1].producer_id] = sends[-1].sequence
 
     def find_inflight(self, producer_id: bytes, sequence: int) -> Send | None:
         named = (producer_id, sequence)

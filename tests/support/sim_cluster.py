@@ -452,7 +452,7 @@ class SimCluster:
             if len(self.running) < len(self.nodes):
                 return False
             marks = {(n.state.applied, n.raw.last_index, n.raw.commit_index) for n in self.running}
-            idle = not any(n.proposals.in_flight.requests for n in self.running)
+            idle = not any(n.proposals.gate.bytes for n in self.running)
             return len(marks) == 1 and idle and all(n.state.applied.index == n.raw.last_index for n in self.running)
 
         self.loop.run_until(same, limit_s, "equal applied logs")

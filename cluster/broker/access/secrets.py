@@ -1,7 +1,7 @@
 """Encrypts and decrypts the secrets of users, and encrypts them again after their key was replaced. The log holds the
 encrypted form; the key is in a file of its own.
 
-The key file has the form of the cluster's secret (`cluster.peer.keyring`): one key per line, base64, the newest first.
+The key file is one of `cluster.runtime.key_file`: one key per line, base64, the newest first.
 It lies outside the data directory, and only its owner may read it. The state holds the id of the key that encrypts the
 secrets. A node without that key goes on, but can verify no signature; `problem` states the reason.
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.peer.keyring import FILE_MAX, KeyFileError, key_id, parse
+from cluster.runtime.key_file import FILE_MAX, KeyFileError, key_id, parse
 from raftlog.work import charge
 from statemachine.access.access_commands import Origin, ResealUser
 

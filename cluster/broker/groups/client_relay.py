@@ -10,9 +10,9 @@ log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -31,7 +31,7 @@ from cluster.broker.groups.relay_frame import (
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party
 from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
-from cluster.peer.wire import Kind
+from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from statemachine.commands import OWNERS_LEVEL
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cluster.broker.groups.reply_notes import ReplyNotes
     from cluster.broker.rights import Rights
     from cluster.broker.services import Client, Services
+    from cluster.runtime.peer_frames import PeerLinks
     from statemachine.access.rules import Need
 
 
@@ -54,22 +55,6 @@ KINDS = frozenset({Kind.RELAY, Kind.RELAY_REPLY})
 _LOST = "the client, or the node that it is connected to, was lost before it answered"
 
 Answered = Callable[[ClientAnswer | Refused], None]
-
-
-class RelayLinks(Protocol):
-    """The connections between nodes."""
-
-    def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """Sends a frame. Returns False if the peer cannot be reached now."""
-
-    def connected_members(self) -> list[NodeId]:
-        """Members that have a connection to this node, ascending."""
-
-    def reaches_all(self) -> bool:
-        """Returns True if every other member has a connection to this node."""
-
-    def request_ids(self) -> Iterator[int]:
-        """Yields numbers for requests (`PeerTransport.request_ids`)."""
 
 
 class _Asked:
@@ -106,7 +91,7 @@ class ClientRelay:
         self,
         services: Services,
         members: Members,
-        transport: RelayLinks,
+        transport: PeerLinks,
         rights: Rights,
         notes: ReplyNotes,
         metrics: RelayMetrics | None = None,

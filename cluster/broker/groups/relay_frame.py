@@ -1,4 +1,4 @@
-"""Frames RELAY and RELAY_REPLY between nodes, checked before they are used (kinds: `cluster.peer.wire`).
+"""Frames RELAY and RELAY_REPLY between nodes, checked before they are used (kinds: `cluster.runtime.peer_frames`).
 
 RELAY carries a request for a client to the node that may hold the client's connection; RELAY_REPLY carries its outcome.
 A RELAY that says which client may get the request is longer. Nodes of a cluster below OWNERS_LEVEL send the short form,
@@ -16,7 +16,7 @@ import msgpack
 
 from cluster.broker.groups.group_members import CLIENT_ID_MAX, Role
 from cluster.broker.services import ClientAnswer, ClientRequest
-from cluster.peer.wire import WireError
+from cluster.runtime.peer_frames import WireError
 from statemachine.access.rules import Action, Kind, Need
 
 NUMBER_MAX = (1 << 63) - 1

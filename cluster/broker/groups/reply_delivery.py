@@ -34,18 +34,19 @@ from cluster.broker.groups.requester_frames import (
     encode_question,
 )
 from cluster.broker.refusal import Reason, Refused
-from cluster.peer.wire import Kind
+from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from statemachine.commands import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.broker.groups.client_relay import Answered, ClientRelay, RelayLinks
+    from cluster.broker.groups.client_relay import Answered, ClientRelay
     from cluster.broker.groups.reply_notes import ReplyNotes
     from cluster.broker.groups.shared_ids import SharedIds
     from cluster.broker.rights import Party, Rights
     from cluster.broker.services import ClientRequest, Services
+    from cluster.runtime.peer_frames import PeerLinks
     from raftlog.types import NodeId
 
 WHAT: Final = "SEND_REPLY_MESSAGE"
@@ -88,7 +89,7 @@ class ReplyDelivery:
         members: Members,
         notes: ReplyNotes,
         relay: ClientRelay,
-        transport: RelayLinks,
+        transport: PeerLinks,
         rights: Rights,
         shared: SharedIds,
     ) -> None:

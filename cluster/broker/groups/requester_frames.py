@@ -1,5 +1,5 @@
-"""Frames WHO_WAITS and WAITS between nodes, checked before they are used (kinds: `cluster.peer.wire`): a question about
-the client that waits for a reply, and what one node knows of it."""
+"""Frames WHO_WAITS and WAITS between nodes, checked before they are used (kinds: `cluster.runtime.peer_frames`): a
+question about the client that waits for a reply, and what one node knows of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from cluster.broker.groups.group_members import CLIENT_ID_MAX
 from cluster.broker.groups.relay_frame import CORRELATION_MAX, NUMBER_MAX
 from cluster.broker.groups.reply_notes import TTL_MAX_MS
-from cluster.peer.wire import WireError
+from cluster.runtime.peer_frames import WireError
 
 USERS_MAX: Final = 64
 """The most users in each list of a WAITS."""

@@ -17,7 +17,7 @@ from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, D
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
-from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.retries import delay_ms_of, own_topic
 from cluster.broker.rights import SUB, Party, Rights, topic_need
 from cluster.replication.internal_sends import submit_own
@@ -238,7 +238,7 @@ class SendBacks:
     def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, group: GroupConfig, *, dead: bool) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
-        over = over_limit(self._services.config.limits, client, size, self._proposals.in_flight.sends.bytes)
+        over = self._proposals.gate.refusal(client.in_flight, size)
         if over:
             raise Refused(Reason.BUSY, over)
         properties = copied_properties(message)

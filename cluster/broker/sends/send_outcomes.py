@@ -64,7 +64,7 @@ class SendOutcomes:
             path = send.connection
             if muted and at in muted:
                 continue
-            path.in_flight.give_back(send.size)
+            send.hold.answered()
             if send.oneway:
                 settle(path, send.producer_id, send.sequence)
                 if send.done is not None:
@@ -103,7 +103,7 @@ class SendOutcomes:
 
     def _fail(self, send: Send, refused: Refused) -> None:
         path = send.connection
-        path.in_flight.give_back(send.size)
+        send.hold.answered()
         if send.done is not None:
             send.done(Outcome.FAIL)
             return
@@ -113,7 +113,7 @@ class SendOutcomes:
 
     def unknown(self, send: Send, remark: str) -> None:
         """Answers a send that was proposed and is undecided."""
-        send.connection.in_flight.give_back(send.size)
+        send.hold.answered()
         if send.done is not None:
             send.done(Outcome.UNKNOWN)
             return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cluster.broker.delivery_time import DONE_BYTES, Delays, addressed, half_of, is_half
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, PERM_WRITE
-from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
+from cluster.broker.refusal import NotTaken, Reason, Refused
 from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.replication.acks.ack_levels import LevelError, ack_of
@@ -108,7 +108,7 @@ class Sends(Generic[_Origin]):
         """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
-        over = over_limit(self._limits, path, size, proposals.in_flight.sends.bytes)
+        over = proposals.gate.refusal(path.in_flight, size, user=origin.user)
         if (refusing or over) and not self._held_already(origin, wish):
             raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
@@ -198,8 +198,7 @@ class Sends(Generic[_Origin]):
         if hashes and proposals.strict_inflight(send, hashes):
             self._wait_for_first(origin, send)
             return
-        path.in_flight.take(size)
-        proposals.in_flight.sends.take(size)
+        send.hold = proposals.gate.hold(path.in_flight, size, user=origin.user)
         proposals.submit_send(send)
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
@@ -223,13 +222,11 @@ class Sends(Generic[_Origin]):
     def _hold(self, origin: _Origin) -> Callable[[], bool]:
         """Counts a waiting send against the limits. The returned function ends that, and returns True if the client is
         still connected. If it is not, nothing was stored and no answer is sent."""
-        path, size, proposals = origin.path, origin.size, self._proposals
-        path.in_flight.take(size)
-        proposals.in_flight.sends.take(size)
+        path = origin.path
+        hold = self._proposals.gate.hold(path.in_flight, origin.size, user=origin.user)
 
         def release() -> bool:
-            path.in_flight.give_back(size)
-            proposals.in_flight.sends.give_back(size)
+            hold.ended()
             return not path.closed
 
         return release
@@ -493,9 +490,9 @@ class Sends(Generic[_Origin]):
             proposals.early.answer_stored(send, *found)
             return True
         send.producer_id, send.content = found.session, found.first.content  # those under which it is proposed
-        room = not over_limit(self._limits, send.connection, send.size, proposals.in_flight.sends.bytes)
-        send.connection.in_flight.take(send.size)
-        proposals.in_flight.sends.take(send.size)
+        gate, account = proposals.gate, send.connection.in_flight
+        room = not gate.refusal(account, send.size, user=send.user)
+        send.hold = gate.hold(account, send.size, user=send.user)
         if isinstance(found.place, Send):
             proposals.replace_queued(found.place, send, room=room)
         else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE, STAGED_TOPIC
-from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.broker.rights import PUB, group_need
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import Send
@@ -113,8 +113,7 @@ class StagedWriteRequests:
         were not stored. Raises Refused; for other parties, as if the attempt did not exist."""
         proposals = self._proposals
         size = len(asked.body)
-        limits = self._services.config.limits
-        why = proposals.refusing or over_limit(limits, path, size, proposals.in_flight.sends.bytes)
+        why = proposals.refusing or proposals.gate.refusal(path.in_flight, size, user=party.user)
         if why:
             raise Refused(Reason.UNAVAILABLE if proposals.refusing else Reason.BUSY, why)
         attempt = self._open_attempt(party, asked.attempt)
@@ -166,8 +165,7 @@ class StagedWriteRequests:
             content=content,
         )
         proposals.session_max[names.own] = max(asked.sequence, proposals.session_max.get(names.own, 0))
-        path.in_flight.take(size)
-        proposals.in_flight.sends.take(size)
+        send.hold = proposals.gate.hold(path.in_flight, size, user=party.user)
         proposals.submit_send(send)
 
     def commit(

@@ -20,7 +20,7 @@ from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.message_copies import copied, queue_for
 from cluster.broker.name_rules import PERM_READ, PERM_WRITE
 from cluster.broker.reads.log_reads import read_intact
-from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.broker.rights import PUB, Party, Rights, topic_need
 from cluster.broker.services import Services
 from cluster.replication.internal_sends import NoClient, submit_copies
@@ -141,7 +141,7 @@ class Transactions:
         """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
         undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
         still be stored."""
-        self._client = NoClient(proposals.in_flight.clients)
+        self._client = NoClient(proposals.gate.clients)
         self.metrics = metrics
 
     def writes_opened(self) -> None:
@@ -285,7 +285,7 @@ class Transactions:
         if slot is None:
             why = f"topic {copy.topic} is being changed"
         else:
-            why = over_limit(node.config.limits, self._client, half.size, proposals.in_flight.sends.bytes)
+            why = proposals.gate.refusal(self._client.in_flight, half.size)
         if slot is None or why:
             self._later(tries, done, why, lambda left: self._copy(copy, done, left))
             return

@@ -20,7 +20,7 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-    from cluster.runtime.in_flight import BytesInFlight
+    from cluster.flow.hold import Account
     from statemachine.broker_state import BrokerState
 
 
@@ -50,9 +50,9 @@ PRESSED_TAKES_MS = 2_000
 class ConnectionMemory:
     """The accounts of one node. Time advances only with `tick`."""
 
-    def __init__(self, limits: LimitsSection, soon: Soon, in_flight: BytesInFlight) -> None:
+    def __init__(self, limits: LimitsSection, soon: Soon, in_flight: Account) -> None:
         self.in_flight = in_flight
-        """Bytes of unanswered requests of all connections."""
+        """The account of unanswered requests of all connections."""
         self.unsent = Room(limits.node_unsent_bytes_max, soon)
         """Bytes of answers that were made, or are about to be, and that no client has read."""
         self.unfinished = Room(limits.node_inflight_bytes_max, soon)

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from typing import ClassVar
 
 from cluster.broker.services import ClientAnswer, ClientRequest
+from cluster.flow.hold import Account
 from cluster.replication.send_identity import ConnectionSession
-from cluster.runtime.in_flight import BytesInFlight
 from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
 from raftmq_wire.codes import CHANGES_OF_USERS, RequestCode
@@ -37,9 +37,9 @@ class ReplyPath:
     forwarded: ClassVar[bool] = False
     """True if another node holds the client's connection."""
 
-    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room, above: BytesInFlight) -> None:
+    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room, above: Account) -> None:
         """`peer_address` is the client's own ip and port, `room` the memory for answers that it has not read, `above`
-        the bytes in flight of all clients."""
+        the account of all clients."""
         self.room = room
         self.peer_address = peer_address
         self.listener = listener
@@ -47,7 +47,7 @@ class ReplyPath:
         self.secure = False
         """True for a client's own connection over TLS."""
         self.on_close: list[Callable[[], None]] = []
-        self.in_flight = BytesInFlight(above)
+        self.in_flight = Account(above)
         self.born_host = pack_host(*peer_address)
         self.session: ConnectionSession | None = None
         """The session of this connection in the send path (`replication.send_identity`)."""

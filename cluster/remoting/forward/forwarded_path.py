@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from cluster.peer.wire import Kind
 from cluster.remoting.connection.reply_path import ReplyPath
+from cluster.runtime.peer_frames import Kind
 
 if TYPE_CHECKING:
-    from cluster.peer.transport import PeerTransport
-    from cluster.runtime.in_flight import BytesInFlight
+    from cluster.flow.hold import Account
+    from cluster.runtime.peer_frames import PeerLinks
     from cluster.runtime.resource_budget import Room
     from raftlog.types import NodeId
 
@@ -29,17 +29,17 @@ class ForwardedPath(ReplyPath):
 
     def __init__(
         self,
-        transport: PeerTransport,
+        transport: PeerLinks,
         peer: NodeId,
         forward_id: int,
         client: tuple[str, int],
         listener: str,
         room: Room,
         works: Counter[Hashable],
-        above: BytesInFlight,
+        above: Account,
         open_paths: dict[tuple[NodeId, int], ForwardedPath],
     ) -> None:
-        """`works`: owner -> pieces of work that wait for their turn. `above`: the bytes in flight of all clients.
+        """`works`: owner -> pieces of work that wait for their turn. `above`: the account of all clients.
         `open_paths`: the paths of costly requests that are not answered, from which this one is removed."""
         super().__init__(client, listener, room, above)
         self._works = works

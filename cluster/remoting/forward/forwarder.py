@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from cluster.broker.refusal import over_limit
 from cluster.broker.sends.send_outcomes import leave_session, settle
-from cluster.peer.wire import Kind, WireError
+from cluster.flow.hold import Hold
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine
@@ -28,6 +27,7 @@ from cluster.remoting.costly_requests import COSTLY
 from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.remoting.request import Request
 from cluster.replication.send_identity import Identity
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.resource_budget import Room, Share, Soon
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
@@ -39,11 +39,11 @@ from statemachine.commands import OWNERS_LEVEL
 if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.config.config import Config
-    from cluster.peer.transport import PeerTransport
+    from cluster.flow.gate import Gate
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.clock import Clock
-    from cluster.runtime.in_flight import InFlight
+    from cluster.runtime.peer_frames import PeerLinks
 
 
 logger = logging.getLogger(__name__)
@@ -89,19 +89,19 @@ class Held:
         "came_ms",
         "deadline_ms",
         "frame",
+        "hold",
         "line",
         "promised",
         "sent_to",
-        "size",
         "tries",
         "was_sent",
     )
 
-    def __init__(self, frame: Frame, came_ms: int, deadline_ms: int) -> None:
+    def __init__(self, frame: Frame, hold: Hold, came_ms: int, deadline_ms: int) -> None:
         self.frame = frame
+        self.hold = hold
         self.came_ms = came_ms
         self.deadline_ms = deadline_ms
-        self.size = frame.size
         self.promised: Share | None = None
         """The memory reserved for its answer, if that may be a large one."""
         self.sent_to: NodeId = NOBODY
@@ -134,6 +134,15 @@ class Held:
         return self.tries >= (1 if self.one_try else LEADERS_MAX)
 
 
+class _Early(NamedTuple):
+    """A request that was forwarded to this node before it could handle it."""
+
+    peer: NodeId
+    header: list[Any]
+    frame: bytes
+    hold: Hold
+
+
 class Forwarder:
     """Forwards requests. It contains both ends: that on the node with the connection, and that on the leader."""
 
@@ -141,7 +150,7 @@ class Forwarder:
         self,
         config: Config,
         clock: Clock,
-        transport: PeerTransport,
+        transport: PeerLinks,
         *,
         leader: Callable[[], NodeId],
         leads: Callable[[], bool],
@@ -149,7 +158,7 @@ class Forwarder:
         local: LocalRoute,
         names: NamesSends,
         room: Room,
-        in_flight: InFlight,
+        gate: Gate,
         closings: ClosedConnections,
         soon: Soon,
         level: Callable[[], int],
@@ -174,7 +183,7 @@ class Forwarder:
         self._held: dict[int, Held] = {}
         self._works: Counter[Hashable] = Counter()
         """Client behind another node -> pieces of work of its requests that wait here."""
-        self._early: list[tuple[NodeId, list[Any], bytes]] = []
+        self._early: list[_Early] = []
         """Requests that were forwarded to this node too early: its writes are not open yet, for milliseconds after its
         election; or it has no connection to the sender yet, so that an answer would be lost."""
         self._gone_early: set[tuple[NodeId, int]] = set()
@@ -188,7 +197,7 @@ class Forwarder:
         self._slow = slow
         """Receives requests that were held for long."""
         self._ids = transport.request_ids()
-        self.in_flight = in_flight
+        self.gate = gate
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls the forwarder."""
@@ -204,7 +213,6 @@ class Forwarder:
 
     def reload(self, config: Config) -> None:
         """Takes another configuration."""
-        self._limits = config.limits
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
 
     # --- the node that holds the connection --------------------------------------------------------------------------
@@ -215,7 +223,7 @@ class Forwarder:
         `promised` is the memory reserved for its answer; it is released when the request is answered or given up.
         """
         path, code, size = frame.path, frame.header.code, frame.size
-        over = over_limit(self._limits, path, size, self.in_flight.forwarded.bytes)
+        over = self.gate.refusal(path.in_flight, size, user=frame.user, node=self.gate.forwarded)
         if over:
             if promised is not None:
                 promised.hold(0)
@@ -225,14 +233,13 @@ class Forwarder:
         if frame.identity is None and code in SENDS:
             frame.identity = self._names.name_held(frame)
         now_ms = self._clock.monotonic_ms()
-        held = Held(frame, now_ms, now_ms + self._deadline_ms)
+        hold = self.gate.hold(path.in_flight, size, user=frame.user, node=self.gate.forwarded)
+        held = Held(frame, hold, now_ms, now_ms + self._deadline_ms)
         held.promised = promised
         forward_id = next(self._ids)
         self._held[forward_id] = held
         if code in IN_LINE:
             held.line = path.order_line()
-        path.in_flight.take(size)
-        self.in_flight.forwarded.take(size)
         self._pass_on(forward_id, held)
 
     def keep_behind(self, lines: list[OrderLine]) -> Callable[[], None]:
@@ -261,12 +268,12 @@ class Forwarder:
         if not self._early or self._admitting or not (self._leads() or self._leader() != self._own_id):
             return
         gone = self._gone_early
-        waiting = [each for each in self._early if (each[0], each[1][0]) not in gone]
-        ready = [each for each in waiting if self._transport.connected(each[0])]
-        self._keep_early([each for each in waiting if not self._transport.connected(each[0])])
+        waiting = [each for each in self._early if (each.peer, each.header[0]) not in gone]
+        ready = [each for each in waiting if self._transport.connected(each.peer)]
+        self._keep_early([each for each in waiting if not self._transport.connected(each.peer)])
         self._admitting = True
         try:
-            for peer, header, frame in ready:
+            for peer, header, frame, _ in ready:
                 try:
                     self.on_frame(peer, Kind.FORWARD, header, frame)
                 except WireError as error:
@@ -274,9 +281,11 @@ class Forwarder:
         finally:
             self._admitting = False
 
-    def _keep_early(self, waiting: list[tuple[NodeId, list[Any], bytes]]) -> None:
-        gone = sum(len(frame) for _, _, frame in self._early) - sum(len(frame) for _, _, frame in waiting)
-        self.in_flight.early.give_back(gone)
+    def _keep_early(self, waiting: list[_Early]) -> None:
+        kept = {each.hold for each in waiting}
+        for each in self._early:
+            if each.hold not in kept:
+                each.hold.ended()
         self._early = waiting
         if not waiting:
             self._gone_early.clear()
@@ -302,7 +311,7 @@ class Forwarder:
         Nothing is forwarded to that peer in this call: its other connection may still be open, and the next attempt
         would be lost with it.
         """
-        self._keep_early([waiting for waiting in self._early if waiting[0] != peer])
+        self._keep_early([waiting for waiting in self._early if waiting.peer != peer])
         for name in [name for name in self._open if name[0] == peer]:
             self._gone(name)
         for forward_id, held in list(self._held.items()):
@@ -371,8 +380,7 @@ class Forwarder:
     def _drop(self, forward_id: int) -> Held | None:
         held = self._held.pop(forward_id, None)
         if held is not None:
-            held.frame.path.in_flight.give_back(held.size)
-            self.in_flight.forwarded.give_back(held.size)
+            held.hold.ended()
             self._look_at(held)
             if held.line is not None:
                 held.line.leave(forward_id)
@@ -455,7 +463,7 @@ class Forwarder:
                 return
         forward_id, client, listener, identity, term, user = decode_forward(header)
         if not self._transport.connected(peer):  # nor could it be handed back
-            if self._early_fits(len(frame)):
+            if self.gate.fits(self.gate.early, len(frame)):
                 self._put_early(peer, header, frame)
             return
         path = ForwardedPath(
@@ -466,7 +474,7 @@ class Forwarder:
             listener,
             self._room,
             self._works,
-            self.in_flight.clients,
+            self.gate.clients,
             self._open,
         )
         # The request is for the leader of that term. If it arrives late, after a partition, it was forwarded to another
@@ -477,7 +485,7 @@ class Forwarder:
             return
         self._admit_early()  # what came while writes were not open goes first
         leads = self._leads()
-        if not leads and self._early_fits(len(frame)):
+        if not leads and self.gate.fits(self.gate.early, len(frame)):
             self._put_early(peer, header, frame)
             return
         end = 4 + int.from_bytes(frame[1:4], "big")
@@ -491,7 +499,7 @@ class Forwarder:
         if not leads:
             # A later send of its connection may be kept already. If this one came back, it would be stored behind that
             # one, and its client would not learn of it (seed 762000023).
-            over = over_limit(self._limits, path, len(frame), self.in_flight.early.bytes)
+            over = self.gate.refusal(path.in_flight, len(frame), node=self.gate.early)
             self._refuse_busy(passed_on, over)
             return
         if request.code in COSTLY and not request.flag & FLAG_ONEWAY:  # no answer would take it out again
@@ -504,12 +512,8 @@ class Forwarder:
     def _refuse_busy(self, frame: Frame, why: str) -> None:
         _answer(frame, ResponseCode.SYSTEM_BUSY, why)
 
-    def _early_fits(self, size: int) -> bool:
-        return self.in_flight.early.bytes + size <= self._limits.node_inflight_bytes_max
-
     def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
-        self._early.append((peer, header, frame))
-        self.in_flight.early.take(len(frame))
+        self._early.append(_Early(peer, header, frame, Hold(None, self.gate.early, len(frame))))
 
     def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header

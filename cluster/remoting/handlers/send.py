@@ -28,12 +28,12 @@ from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-    from cluster.remoting.admission import SendGate
+    from cluster.flow.hold import Account
+    from cluster.remoting.admission import SendJudge
     from cluster.remoting.connection.reply_path import ReplyPath
-    from cluster.replication.message_batch import TopicSlot
+    from cluster.replication.message_batch import Send, TopicSlot
     from cluster.replication.proposals import Proposals
     from cluster.replication.send_identity import RetryMemory
-    from cluster.replication.send_queue import SendQueue
 
 
 _LETTERS = {
@@ -206,7 +206,8 @@ class Intake:
     def __init__(
         self,
         proposals: Proposals,
-        queue: SendQueue,
+        room: Callable[[Account, int], int],
+        submit: Callable[[ReplyPath, list[Send]], None],
         retries: RetryMemory,
         limits: LimitsSection,
         suffix: bytes,
@@ -214,15 +215,17 @@ class Intake:
         new_key: Callable[[], bytes],
         origin_of: Callable[[ReplyPath, bytes, bytes, int, int], Frame],
     ) -> None:
-        """`suffix` contains the properties that the broker adds to every message. `slot_of` returns a topic that
-        `Proposals.plain` does not contain, None if its sends are not plain. `new_key` makes a UNIQ_KEY. `origin_of`
-        makes the request of a send again, from its path, header, body, size and user."""
+        """`room` returns the bytes that sends of a user may take on a connection (`cluster.flow.gate.Gate.room`); it is
+        asked once for the sends of a read. `submit` takes and queues them (`Proposals.submit_plain`). `suffix` contains
+        the properties that the broker adds to every message. `slot_of` returns a topic that `Proposals.plain` does not
+        contain, None if its sends are not plain. `new_key` makes a UNIQ_KEY. `origin_of` makes the request of a send
+        again, from its path, header, body, size and user."""
 
     def take(
-        self, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int, gate: SendGate | None = None
+        self, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int, judge: SendJudge | None = None
     ) -> int:
         """Queues the plain sends among the frames of a read, from index `at` on; returns the index of the first other
-        frame. With a `gate`, only sends with a right signature of a user who may send to the topic are plain."""
+        frame. With a `judge`, only sends with a right signature of a user who may send to the topic are plain."""
         return at
 
 
@@ -239,7 +242,8 @@ def make_intake(proposals: Proposals, sends: Sends[Frame], retries: RetryMemory,
         proposals.plain[name] = slot
         return slot
 
-    return Intake(proposals, proposals.queue, retries, limits, sends.suffix, slot_of, sends.new_key, _origin_of)
+    room, submit = proposals.gate.room, proposals.submit_plain
+    return Intake(proposals, room, submit, retries, limits, sends.suffix, slot_of, sends.new_key, _origin_of)
 
 
 def _origin_of(path: ReplyPath, header: bytes, body: bytes, size: int, user: int) -> Frame:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.flow.hold import Hold
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.runtime.host.error_containment import contain
 from cluster.runtime.listeners import Signal
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from cluster.replication.metrics import ModeMetrics
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.pending_requests import PendingEntry, SendReplies
-    from cluster.runtime.in_flight import BytesInFlight
     from raftlog.core.raw_node import RawNode
 
 
@@ -163,16 +163,15 @@ class EarlyAnswers:
 
         At level `all` the answer still waits: every voter has the message once it has all entries applied here so far.
         """
-        path = send.connection
         if send.ack != Ack.ALL:
             self._replies.stored_before(send, *found)
             return
 
         def stored() -> None:
-            path.in_flight.give_back(send.size)
+            send.hold.answered()
             self._replies.stored_before(send, *found)
 
-        path.in_flight.take(send.size)
+        send.hold = Hold(send.connection.in_flight, None, send.size)
         self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:
@@ -318,12 +317,10 @@ class EarlyAnswers:
 
 class Twins:
     """Repeated sends that wait for the outcome of the first, found by identity (producer id, sequence). They are never
-    proposed; their bytes are counted like those of any send."""
+    proposed; each keeps its own `Hold`."""
 
-    def __init__(self, early: EarlyAnswers, sends: BytesInFlight) -> None:
-        """`sends`: the counter of the bytes in flight of all sends."""
+    def __init__(self, early: EarlyAnswers) -> None:
         self._early = early
-        self._sends = sends
         self.waiting: dict[tuple[bytes, int], list[Send]] = {}
         """(producer id, sequence) -> the repeated sends that wait. Usually empty: check before a call."""
 
@@ -346,8 +343,7 @@ class Twins:
     def stored(self, sends: list[Send], built: Built) -> None:
         """Answers the repeats of sends that are committed and applied: they are stored as well."""
         for at, twin in self.take(sends):
-            twin.connection.in_flight.give_back(twin.size)
-            self._sends.give_back(twin.size)
+            twin.hold.ended()
             first, place = sends[at], built.positions[at]
             position = place if isinstance(place, int) else place[0]
             self._early.answer_stored(twin, first.slot.topic_id, first.queue_id, built.offsets[at], position)
@@ -361,7 +357,7 @@ class Twins:
             if at not in muted:
                 contain("answering a send", tell, send, remark)
         for _, twin in self.take(sends):
-            self._sends.give_back(twin.size)
+            twin.hold.decided()
             contain("answering a send", tell, twin, remark)
 
     def behind(self, sends: Iterable[Send]) -> list[Send]:

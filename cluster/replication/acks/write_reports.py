@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cluster.peer.wire import Kind, WireError
+from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.types import EntryId, NodeId, Role
 
 if TYPE_CHECKING:

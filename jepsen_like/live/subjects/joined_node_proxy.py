@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from cluster.peer.wire import Kind, WireError, unpack
+from cluster.peer.wire import unpack
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.tls.port_security import HELLO
 
 Enter = Callable[[asyncio.Transport], asyncio.Protocol]

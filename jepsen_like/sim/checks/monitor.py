@@ -205,7 +205,7 @@ class Monitor:
             return
         self._turns[machine.node_id] = turns
         raft = machine.node.raw.raft
-        self.sometimes["request forwarded"] += machine.node.forwarder.in_flight.forwarded.bytes > 0
+        self.sometimes["request forwarded"] += machine.node.forwarder.gate.forwarded.bytes > 0
         try:
             self._check(machine.node_id, raft)
         except InvariantViolationError as error:

@@ -8,8 +8,9 @@ from typing import cast
 
 from cluster.peer.connections import CONTROL
 from cluster.peer.handshake import NONCE_BYTES, PROOF_BYTES, with_keys
-from cluster.peer.keyring import key_id
-from cluster.peer.wire import Kind, encode_message, pack
+from cluster.peer.wire import encode_message, pack
+from cluster.runtime.key_file import key_id
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.machine import CLUSTER, CLUSTER_KEY, GROUP_ID, PEER_PORT, uuid_of
 from raftlog.messages import Heartbeat, Message, RequestVote

@@ -21,8 +21,8 @@ from cluster.backup.verify import verify
 from cluster.config.local_layout import read_cluster
 from cluster.peer import wire
 from cluster.peer.connections import Inlet
-from cluster.peer.wire import WireError
 from cluster.replication.acks import early_answer_file
+from cluster.runtime.peer_frames import WireError
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import table_checksums
 from cluster.state.fsck import Fsck

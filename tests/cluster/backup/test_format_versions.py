@@ -19,8 +19,8 @@ from cluster.config import local_layout
 from cluster.config.local_layout import CLUSTER_FILE, ClusterFile, read_cluster
 from cluster.peer import wire
 from cluster.peer.secret import MARK_HEAD
-from cluster.peer.wire import Kind, WireError
 from cluster.replication.acks import early_answer_file as ledger
+from cluster.runtime.peer_frames import Kind, WireError
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import table_checksums
 from cluster.tier import manifest_format, stored_files

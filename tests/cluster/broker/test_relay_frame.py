@@ -19,8 +19,9 @@ from cluster.broker.groups.relay_frame import (
     encode_reply,
 )
 from cluster.broker.services import ClientAnswer, ClientRequest
-from cluster.peer.wire import Kind as FrameKind
-from cluster.peer.wire import WireError, pack
+from cluster.peer.wire import pack
+from cluster.runtime.peer_frames import Kind as FrameKind
+from cluster.runtime.peer_frames import WireError
 from statemachine.access.rules import Action, Kind, Need
 
 REQUEST = ClientRequest(326, {"properties": "\u00e9" * 70_000}, b"\xff\x00", oneway=False)

@@ -18,7 +18,8 @@ from cluster.broker.groups.requester_frames import (
     encode_answer,
     encode_question,
 )
-from cluster.peer.wire import Kind, WireError, pack, unpack
+from cluster.peer.wire import pack, unpack
+from cluster.runtime.peer_frames import Kind, WireError
 
 LONGEST = WhoWaits((1 << 63) - 1, "\U0001f600" * CLIENT_ID_MAX, "\U0001f600" * CORRELATION_MAX, TTL_MAX_MS)
 MOST = Waits(7, ((1, (1 << 63) - 1),) * USERS_MAX, tuple(range(USERS_MAX)), tuple(range(USERS_MAX)), 1 << 40)

@@ -10,8 +10,8 @@ import pytest
 from cluster.broker.refusal import Reason
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
+from cluster.flow.hold import Account, Hold
 from cluster.replication.send_identity import ConnectionSession, RetryMemory
-from cluster.runtime.in_flight import BytesInFlight
 
 OURS, FOREIGN, LATER = b"thisnode" + b"1" * 8, b"a client" + b"1" * 8, b"thisnode" + b"2" * 8
 
@@ -22,8 +22,7 @@ class Path:
     def __init__(self, session: ConnectionSession) -> None:
         self.session = session
         self.closed = False
-        self.in_flight = BytesInFlight()
-        self.in_flight.take(10)
+        self.in_flight = Account()
 
 
 class Fates:
@@ -63,7 +62,7 @@ class Fates:
             done=None,
             schedule=None,
             connection=path,
-            size=10,
+            hold=Hold(path.in_flight, None, 10),
             slot=slot,
             producer_id=producer_id,
             sequence=1,
@@ -155,5 +154,6 @@ def test_a_send_that_is_decided_before_its_closed_connection_is_looked_at_is_rem
         run.fates.refused(send, "why")
     assert run.memory.claim(0, "T", "K", b"b", 0) == (OURS, 1, 1)
     run.closings.look()
+    send.hold = Hold(send.connection.in_flight, None, 10)
     run.fates.unknown(send, "why")
     assert not len(run.memory), "once its connection was looked at, nothing more is remembered of it"

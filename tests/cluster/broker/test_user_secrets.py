@@ -11,8 +11,8 @@ import pytest
 
 from cluster.broker.access.secrets import LENGTH_MAX, LENGTH_MIN, Secrets
 from cluster.broker.refusal import Reason, Refused
-from cluster.peer.keyring import key_id
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.key_file import key_id
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.access.users import Access, User
 

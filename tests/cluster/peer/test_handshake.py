@@ -12,10 +12,12 @@ import pytest
 from cluster.peer import handshake
 from cluster.peer.admission import CHANNEL_INLETS_MAX, STRANGERS_MAX
 from cluster.peer.allowed_peers import REMOVED, Membership, Refusal, Removed
-from cluster.peer.keyring import OPEN, Keyring, key_id
+from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.transport import BULK, CONTROL, Handlers, PeerTransport
-from cluster.peer.wire import Kind, pack, unpack
+from cluster.peer.wire import pack, unpack
 from cluster.runtime.framing import FrameBuffer
+from cluster.runtime.key_file import key_id
+from cluster.runtime.peer_frames import Kind
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port

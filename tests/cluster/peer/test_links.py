@@ -14,8 +14,8 @@ from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import Evidence, LinkMetrics, LinkState, judge
 from cluster.peer.links import LOOK_EVERY_MS, Links
 from cluster.peer.slow_leader_transfer import SlowTurns
-from cluster.peer.wire import Kind, WireError
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
 

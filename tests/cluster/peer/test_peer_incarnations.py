@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 
 from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
-from cluster.peer.wire import Kind, pack
+from cluster.peer.wire import pack
+from cluster.runtime.peer_frames import Kind
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.plain_server import serving

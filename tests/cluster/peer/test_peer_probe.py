@@ -12,7 +12,8 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
 from cluster.peer.transport import Handlers, PeerTransport
-from cluster.peer.wire import Kind, pack
+from cluster.peer.wire import pack
+from cluster.runtime.peer_frames import Kind
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.plain_server import Listen

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.peer.wire import FRAME_MAX, VERSION, Kind, WireError, decode_message, encode_message, pack, unpack
+from cluster.peer.wire import FRAME_MAX, VERSION, decode_message, encode_message, pack, unpack
 from cluster.runtime.framing import FrameBuffer
+from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.frame import genesis_entry, make_entry, tail_after
 from raftlog.messages import (
     AppendEntries,

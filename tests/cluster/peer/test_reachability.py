@@ -6,7 +6,7 @@ import pytest
 
 from cluster.config.config import RaftSection
 from cluster.peer.reachability import AWAY_MS, BACK_MS, Reach, patience_ms, stand_ins
-from cluster.peer.wire import WireError
+from cluster.runtime.peer_frames import WireError
 from raftlog.types import NOBODY, NodeId
 
 ONE, TWO, THREE, FOUR, FIVE = (NodeId(number) for number in range(1, 6))

@@ -10,9 +10,10 @@ import pytest
 
 from cluster.config.config import Config, NodeSection, PeerSection
 from cluster.config.source import ConfigError
-from cluster.peer.keyring import OPEN, KeyFileError, Keyring, encode, key_id, parse
+from cluster.peer.keyring import OPEN, Keyring, encode
 from cluster.peer.secret import ALARM, MARK, SECRET, SecretKeeper, load, mark_of
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.key_file import KeyFileError, key_id, parse
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.storage.files.fs import FileSystem, write_file
 from raftlog.types import NodeId

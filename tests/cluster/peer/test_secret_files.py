@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cluster.config.config import Config, NodeSection, PeerSection
-from cluster.peer.keyring import key_id
 from cluster.peer.secret import MARK, SECRET, load, path_of
 from cluster.peer.secret_files import (
     add_key,
@@ -22,6 +21,7 @@ from cluster.peer.secret_files import (
     take,
     write_keys,
 )
+from cluster.runtime.key_file import key_id
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq_wire.errors import LocalError
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.peer.slow_leader_transfer import ALARM, PAUSE_MS, SLOW_MS, TOLD_MS, TURNS, WINDOW_MS, SlowTurns
-from cluster.peer.wire import WireError
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.peer_frames import WireError
 from raftlog.core.status import PeerStatus
 from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role

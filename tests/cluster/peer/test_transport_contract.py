@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
-from cluster.peer.wire import Kind, encode_message, pack
+from cluster.peer.wire import encode_message, pack
+from cluster.runtime.peer_frames import Kind
 from raftlog.frame import genesis_entry
 from raftlog.messages import AppendEntries, Heartbeat, Message
 from raftlog.types import EntryId, NodeId

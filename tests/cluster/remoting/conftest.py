@@ -180,6 +180,9 @@ class Alone:
     def send_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> bool:
         raise AssertionError("nobody was named")
 
+    def connected(self, peer: NodeId) -> bool:
+        return False
+
     def connected_members(self) -> list[NodeId]:
         return []
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cluster.config.config import LimitsSection
+from cluster.flow.hold import Account
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.server import STEP_UNITS, Dispatch, RemotingConnection
-from cluster.runtime.in_flight import BytesInFlight
 from cluster.runtime.turns.work import Turns
 from raftlog.work import METER, charge
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
@@ -52,7 +52,7 @@ class Counting(Dispatch):
 
     def __init__(self, loop: Loop) -> None:
         self.rooms, self.turns = (
-            ConnectionMemory(LimitsSection(), loop.call_soon, BytesInFlight()),
+            ConnectionMemory(LimitsSection(), loop.call_soon, Account()),
             Turns(loop.call_soon, SHARE),
         )
         self.seen: list[tuple[object, int]] = []

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cluster.config.config import LimitsSection
+from cluster.flow.hold import Account
 from cluster.remoting.connection.connection_memory import COUNTED_BYTES, ConnectionMemory
 from cluster.remoting.connection.server import Dispatch, RemotingConnection
-from cluster.runtime.in_flight import BytesInFlight
 from cluster.runtime.turns.work import Turns
 
 LARGE = bytes(COUNTED_BYTES + 1)
@@ -21,7 +21,7 @@ class Quiet(Dispatch):
 
     def __init__(self) -> None:
         soon = asyncio.get_running_loop().call_soon
-        self.rooms, self.turns = ConnectionMemory(LimitsSection(), soon, BytesInFlight()), Turns(soon)
+        self.rooms, self.turns = ConnectionMemory(LimitsSection(), soon, Account()), Turns(soon)
 
     def on_open(self, connection: RemotingConnection) -> bool:
         return True

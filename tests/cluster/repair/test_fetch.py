@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from cluster.peer.links import BURST_S
 from cluster.peer.transport import Handlers, Membership, PeerTransport
-from cluster.peer.wire import Kind, WireError
 from cluster.repair.fetch import (
     ANSWER_TRIES,
     CONNECT_POLL_S,
@@ -31,6 +30,7 @@ from cluster.repair.fetch import (
     early_client,
 )
 from cluster.runtime.lanes import ThreadLaneRunner
+from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 

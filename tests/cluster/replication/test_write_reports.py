@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.wire import Kind
 from cluster.replication.acks.write_reports import ASK_MS, LEASE_MS, WrittenRelay
 from cluster.runtime.listeners import Signal
+from cluster.runtime.peer_frames import Kind
 from raftlog.types import EntryId, NodeId, Role
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)

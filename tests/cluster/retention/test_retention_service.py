@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
 from cluster.retention import policy
 from cluster.retention.metrics import RetentionMetrics
-from cluster.retention.read_leases import Leases
 from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.read_leases import Leases
 from cluster.state.node_storage import NodeStorage
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import ROWS_FILE, MemoryKV

@@ -57,7 +57,7 @@ def test_those_behind_a_follower_are_recognised_too(sim_of: Any, decided: str, m
     clients = [through.connect() for _ in range(CLIENTS)]
     for number, client in enumerate(clients):
         ask(client, b"%d" % number, key=f"K{number}")
-    sim.loop.run_until(lambda: leader.proposals.in_flight.sends.bytes, 5)
+    sim.loop.run_until(lambda: leader.proposals.gate.sends.bytes, 5)
     if decided == "before the look":
         monkeypatch.setattr(through.running.router.closings, "_soon", lambda call: None)
     for client in clients:

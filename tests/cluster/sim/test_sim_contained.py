@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.wire import Kind
 from cluster.replication import message_batch, pending_requests
 from cluster.replication.outcome import Outcome
+from cluster.runtime.peer_frames import Kind
 from raftlog.errors import InvariantViolationError
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.kernel import TWINS
@@ -113,7 +113,7 @@ def test_a_send_that_cannot_be_built_costs_its_batch_nothing(sim: SimCluster, mo
     assert [codes(path, at) for at in range(6)] == [[0], [0], [1], [0], [1], [0]]
     assert "no entry could be made of this message: int too large" in path.replies[2][0][1]
     assert len(contained) == 2
-    assert path.in_flight.bytes == leader.proposals.in_flight.sends.bytes == 0
+    assert path.in_flight.bytes == leader.proposals.gate.sends.bytes == 0
     assert leader.raw.term == term
     sim.settle()
     sim.check_equal()

@@ -167,4 +167,4 @@ def test_what_came_early_is_not_begun_once_its_client_is_gone(sim: SimCluster, m
     assert begun == FLOOD, "those of the other client"
     assert not other.closed
     assert not forwarder._gone_early
-    assert forwarder.in_flight.early.bytes == 0
+    assert forwarder.gate.early.bytes == 0

@@ -25,14 +25,14 @@ def test_a_send_without_room_is_refused_and_not_stored_behind_a_later_one(
     forwarder = leader.forwarder
     with monkeypatch.context() as patch:
         patch.setattr(forwarder, "_leads", lambda: False)
-        patch.setattr(forwarder, "_limits", replace(forwarder._limits, node_inflight_bytes_max=1500))
+        patch.setattr(forwarder.gate, "_limits", replace(forwarder.gate._limits, node_inflight_bytes_max=1500))
         for number, size in enumerate(SIZES, 1):
             path.ask(send_frame(number, "T", b"%d " % number + bytes(size)))
         sim.loop.run_for(0.1)
-        assert forwarder.in_flight.early.bytes > sum(SIZES) - SIZES[1]
+        assert forwarder.gate.early.bytes > sum(SIZES) - SIZES[1]
     sim.loop.run_until(lambda: path.replies.keys() >= {1, 2, 3}, 5)
     assert [codes(path, number) for number in (1, 2, 3)] == [[0], [BUSY], [0]]
     assert "limits.node_inflight_bytes_max = 1500" in path.replies[2][0][1]
     sim.settle()
     assert [body[:1] for body in leader.bodies("T")] == [b"1", b"3"]
-    assert forwarder.in_flight.early.bytes == through.forwarder.in_flight.forwarded.bytes == 0
+    assert forwarder.gate.early.bytes == through.forwarder.gate.forwarded.bytes == 0

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.peer.wire import Kind
+from cluster.flow.hold import Hold
 from cluster.remoting.forward.forwarded_path import WORKS_MAX
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import ResponseCode
@@ -94,7 +95,7 @@ def test_no_leader_is_refused_after_the_wait(sim: SimCluster) -> None:
     assert codes(path, 1) == [14]
     sim.loop.run_for(5)
     assert 2 not in path.replies
-    assert lonely.forwarder.in_flight.forwarded.bytes == 0
+    assert lonely.forwarder.gate.forwarded.bytes == 0
     assert everywhere(sim) == []
 
 
@@ -195,7 +196,7 @@ def test_held_bytes_are_bounded() -> None:
         assert f"limits.connection_inflight_bytes_max = {limit}" in one.replies[1][0][1]
         assert f"limits.node_inflight_bytes_max = {limit}" in two.replies[1][0][1]
         assert one.replies[1][0][1].startswith("this connection has 300")
-        sim.loop.run_until(lambda: not lonely.forwarder.in_flight.forwarded.bytes, 5)
+        sim.loop.run_until(lambda: not lonely.forwarder.gate.forwarded.bytes, 5)
         assert (one.in_flight.bytes, two.in_flight.bytes) == (0, 0)
 
 
@@ -216,7 +217,7 @@ def test_a_leader_without_room_does_not_deny_what_is_stored(sim: SimCluster) -> 
     """The first leader stored it and died before it said so; "busy" of the next one would say that nothing was done."""
     through, leader, path = stored_and_unheard(sim)
     for node in sim.running:
-        node.proposals.in_flight.sends.take(1 << 40)
+        Hold(None, node.proposals.gate.sends, 1 << 40)
     leader.kill(power=False)
     sim.reset(leader, through)
     sim.loop.run_until(lambda: path.replies, 5)

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.broker.access.secrets import USERS_PER_STEP
 from cluster.broker.refusal import Refused
-from cluster.peer.keyring import key_id
+from cluster.runtime.key_file import key_id
 from statemachine.cluster_level import Finalize
 from statemachine.commands import ROTATION_LEVEL
 from tests.cluster.sim.test_sim_users import parked

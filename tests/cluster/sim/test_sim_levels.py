@@ -63,7 +63,7 @@ def test_leader_waits_for_the_leaders_disk_alone_and_nothing_is_visible_before_t
     sim.loop.run_until(lambda: visible(leader) == 1, 5)
     sim.loop.run_for(0.2)
     assert codes(path, 1) == [OK], "answered once"
-    assert leader.proposals.in_flight.sends.bytes == path.in_flight.bytes == 0
+    assert leader.proposals.gate.sends.bytes == path.in_flight.bytes == 0
     assert leader.early.window_messages == 0
     sim.settle()
     sim.check_equal()
@@ -175,7 +175,7 @@ def test_an_early_answer_that_comes_to_nothing_is_counted_and_never_taken_back(s
     sim.settle()
     sim.check_equal()
     assert old.bodies("T") == [b"kept"]
-    assert old.proposals.in_flight.sends.bytes == path.in_flight.bytes == 0
+    assert old.proposals.gate.sends.bytes == path.in_flight.bytes == 0
 
 
 @pytest.mark.parametrize("mode", [WEAKEST, POOL], ids=["written", "pool"])

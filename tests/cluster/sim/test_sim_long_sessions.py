@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.flow.hold import Hold
 from statemachine.dedup import READ_PARTS, Dedup
 from statemachine.rows.kv import KVError
 from tests.cluster.sim.test_sim_proposals import OK, UNKNOWN, answered, ask, stored
@@ -54,7 +55,7 @@ def test_repeats_are_recognised_after_one_reading(sim: SimCluster, monkeypatch: 
     places = [b'"queueOffset":"%d"' % offset for offset in (4, 4, SENDS - 1, 0)]
     assert all(place in path.replies[opaque][0][2] for opaque, place in enumerate(places))
     assert read == [PRODUCER]
-    assert path.in_flight.bytes == sim.leader().proposals.in_flight.sends.bytes == 0
+    assert path.in_flight.bytes == sim.leader().proposals.gate.sends.bytes == 0
     assert len(stored(sim)) == SENDS
 
 
@@ -71,7 +72,7 @@ def test_a_client_that_left_meanwhile_is_not_answered(sim: SimCluster) -> None:
     send(path, 5, 0)
     path.close()
     sim.loop.run_for(0.5)
-    assert path.in_flight.bytes == sim.leader().proposals.in_flight.sends.bytes == 0
+    assert path.in_flight.bytes == sim.leader().proposals.gate.sends.bytes == 0
     assert len(stored(sim)) == SENDS
 
 
@@ -93,11 +94,11 @@ def test_without_room_to_wait_a_repeat_is_unknown_and_recognised_later(
     leader = sim.leader()
     path = leader.connect()
     limit = leader.config.limits.node_inflight_bytes_max
-    leader.proposals.in_flight.sends.take(limit)
+    others = Hold(None, leader.proposals.gate.sends, limit)
     send(path, 5, 0)
     assert answered(sim, path, 1) == [[UNKNOWN]]
     sim.loop.run_for(0.5)
     send(path, 5, 1)
     assert answered(sim, path, 2) == [[UNKNOWN], [OK]]
-    leader.proposals.in_flight.sends.give_back(limit)
+    others.ended()
     assert len(stored(sim)) == SENDS

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.wire import Kind
 from cluster.remoting.connection.frame import Frame
+from cluster.runtime.peer_frames import Kind
 from raftlog.types import NOBODY, NodeId
 from raftmq_wire.codec import decode_header, encode_frame
 from statemachine.consuming.groups import PutGroup
@@ -80,7 +80,7 @@ def test_a_commit_whose_leader_is_gone_is_unknown_and_not_done_again(sim: SimClu
     other.ask(commit(1, 9))
     assert answered(sim, other, 1) == OK
     assert settled_offset(sim) == 9
-    assert through.forwarder.in_flight.forwarded.bytes == 0
+    assert through.forwarder.gate.forwarded.bytes == 0
     assert path.in_flight.bytes == 0
 
 

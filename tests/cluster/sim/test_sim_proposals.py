@@ -90,13 +90,13 @@ def test_undecided_at_the_deadline_is_unknown_and_not_answered_again(sim_of: Any
     assert answered(sim, path, 1) == [[UNKNOWN]]
     assert path.replies[0][0][1].startswith("[UNKNOWN]")
     sim.loop.run_until(lambda: results, 1)
-    assert leader.proposals.in_flight.sends.bytes > 0, "it counts until the log decides"
+    assert leader.proposals.gate.sends.bytes > 0, "it counts until the log decides"
     release_disks(followers)
     assert stored(sim) == [b"slow"]
     assert codes(path, 0) == [UNKNOWN]
     assert [result.outcome for result in results] == [Outcome.UNKNOWN]
     assert path.in_flight.bytes == 0
-    assert leader.proposals.in_flight.sends.bytes == 0
+    assert leader.proposals.gate.sends.bytes == 0
 
 
 def test_a_retry_that_finds_its_entry_undecided_has_a_deadline_of_its_own(sim_of: Any) -> None:
@@ -129,7 +129,7 @@ def test_our_client_repeats_on_the_same_connection(sim_of: Any) -> None:
     ask(path, b"x", pid=bytes(16), seq=1, low=1, first=1)
     release_disks(followers)
     assert answered(sim, path, 2) == [[OK], [OK]]
-    assert path.in_flight.bytes == leader.proposals.in_flight.sends.bytes == 0
+    assert path.in_flight.bytes == leader.proposals.gate.sends.bytes == 0
     assert stored(sim) == [b"x"]
 
 
@@ -196,7 +196,7 @@ def test_waiters_of_an_older_term_are_settled_when_the_node_leads_again(
     ask(fresh, b"fresh")
     assert answered(sim, fresh, 1) == [[OK]]
     assert {b"fresh"} <= set(stored(sim)) <= {b"fresh", b"lost 4", b"lost 5"}
-    assert old.proposals.in_flight.sends.bytes == 0
+    assert old.proposals.gate.sends.bytes == 0
 
 
 def test_writes_are_closed_until_the_no_op_is_applied(sim_of: Any) -> None:

@@ -130,7 +130,7 @@ def test_refused_before_anything_is_proposed(sim: SimCluster, case: Case, serial
     sim.loop.run_for(0.5)
     assert 6 not in path.replies
     assert last_index(sim) == before, "a refusal leaves no trace in the log"
-    assert (path.in_flight.bytes, leader.proposals.in_flight.sends.bytes) == (0, 0)
+    assert (path.in_flight.bytes, leader.proposals.gate.sends.bytes) == (0, 0)
     ask_good(sim, path)
 
 
@@ -191,7 +191,7 @@ def test_bytes_in_flight_are_bounded(serialize_type: int) -> None:
         sim.loop.run_until(lambda: sum(len(path.replies) for path in paths) == sent, 5)
         assert {code for path in paths for replies in path.replies.values() for code, _, _ in replies} == {0, 2}
         assert [path.in_flight.bytes for path in paths] == [0, 0, 0]
-        assert leader.proposals.in_flight.sends.bytes == 0
+        assert leader.proposals.gate.sends.bytes == 0
         ask_good(sim, paths[2])
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from cluster.peer.wire import Kind
+from cluster.runtime.peer_frames import Kind
 from raftlog.types import NOBODY, NodeId
 from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster, codes

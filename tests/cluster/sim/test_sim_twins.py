@@ -28,7 +28,7 @@ SAME: dict[str, Any] = {"key": "K", "pid": bytes(range(16)), "seq": 1, "low": 1}
 
 def at_rest(sim: SimCluster, *paths: ClientPath) -> None:
     assert [path.in_flight.bytes for path in paths] == [0] * len(paths)
-    assert {node.proposals.in_flight.sends.bytes for node in sim.running} == {0}
+    assert {node.proposals.gate.sends.bytes for node in sim.running} == {0}
 
 
 def test_proposed_and_queued_ones_are_all_answered(sim_of: Any) -> None:
@@ -56,7 +56,7 @@ def test_through_a_follower(sim_of: Any) -> None:
     hold_disks(sim.followers())
     path = through.connect()
     ask(path, b"x", b"x", b"x", **SAME)
-    sim.loop.run_until(lambda: leader.proposals.in_flight.sends.bytes, 5)
+    sim.loop.run_until(lambda: leader.proposals.gate.sends.bytes, 5)
     release_disks(sim.followers())
     assert answered(sim, path, 3) == [[OK]] * 3
     assert stored(sim) == [b"x"]
@@ -149,7 +149,7 @@ def test_without_room_the_first_is_unknown_and_the_last_waits(sim_of: Any) -> No
     hold_disks(sim.followers())
     path = leader.connect()
     ask(path, *[bytes(200_000)] * 20, **SAME)
-    assert leader.proposals.in_flight.sends.bytes < 2 << 20
+    assert leader.proposals.gate.sends.bytes < 2 << 20
     release_disks(sim.followers())
     answers = answered(sim, path, 20)
     assert answers.count([OK]) >= 2

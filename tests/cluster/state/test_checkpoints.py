@@ -12,7 +12,6 @@ import pytest
 
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import NEXT, Checkpoints, mark_of
-from cluster.state.live_copy import CheckpointBusyError, copy_database
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import CorruptLogError
@@ -21,6 +20,7 @@ from statemachine.broker_state import AppliedMark
 from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, META, OFFSETS, Batch
+from statemachine.rows.live_copy import CheckpointBusyError, copy_database
 from statemachine.rows.rocksdb_store import RocksKV
 
 Place = Any

@@ -31,11 +31,11 @@ from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.peer import handshake, wire
-from cluster.peer.wire import Kind
 from cluster.replication.acks import early_answer_file
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.peer_frames import Kind
 from cluster.state.node_storage import NodeStorage
 from cluster.tier import stored_files
 from cluster.tier.published_manifest import ManifestPublisher

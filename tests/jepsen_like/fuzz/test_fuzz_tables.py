@@ -15,8 +15,9 @@ import pytest
 
 from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
-from cluster.peer.wire import Kind, unpack
+from cluster.peer.wire import unpack
 from cluster.remoting import router
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.shot import Port, Shot, load, save
 from jepsen_like.fuzz.shot_connections import Line

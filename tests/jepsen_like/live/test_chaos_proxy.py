@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster.peer.wire import Kind, pack
+from cluster.peer.wire import pack
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.live.subjects.proxy import Fabric
 
 WAIT_S = 10.0

@@ -78,7 +78,7 @@ def witness_Y04() -> None:
     node = Node()
     node.read(request())
     node.read(request())
-    assert node.in_flight.sends.bytes == node.path.in_flight.bytes
+    assert node.gate.sends.bytes == node.path.in_flight.bytes
 
 
 def witness_Y05() -> None:

@@ -10,14 +10,14 @@ from uuid import UUID
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import HaSection
+from cluster.flow.hold import Account
 from cluster.node.orderly_stop import Retirement
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import CatchUp, Links
 from cluster.peer.transport import PeerTransport
-from cluster.peer.wire import Kind
-from cluster.runtime.in_flight import BytesInFlight
+from cluster.runtime.peer_frames import Kind
 from cluster.state.checkpointer import Checkpointer
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core import transfer
@@ -32,9 +32,7 @@ async def _nothing() -> None:
 
 def witness_O01() -> None:
     refused: list[Any] = []
-    connection = SimpleNamespace(
-        leave=lambda remark: None, say_goodbye=lambda: None, in_flight=BytesInFlight(), closed=True
-    )
+    connection = SimpleNamespace(leave=lambda remark: None, say_goodbye=lambda: None, in_flight=Account(), closed=True)
     replies = SimpleNamespace(refused=lambda send, remark: refused.append(send))
     proposals = SimpleNamespace(idle=True, unanswered_of=lambda path: ["under way"], _replies=replies)
     node: Any = SimpleNamespace(

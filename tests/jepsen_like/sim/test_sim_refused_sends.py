@@ -31,8 +31,8 @@ def test_a_refusal_that_nobody_heard_counts(sim: SimCluster, monkeypatch: pytest
     refusals = Refusals(OWN_ID)
     for each in sim.running:
         refusals.watch(each.running)
-    keeps: Any = node.running.router._sends._sends if leads else node.forwarder
-    monkeypatch.setattr(keeps, "_limits", replace(keeps._limits, node_inflight_bytes_max=3000))
+    gate: Any = node.proposals.gate
+    monkeypatch.setattr(gate, "_limits", replace(gate._limits, node_inflight_bytes_max=3000))
     path = node.connect()
     path.ask(send_frame(1, "T", b"own1-1"))
     path.ask(send_frame(2, "T", LARGE))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
+from cluster.flow.hold import Hold
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
@@ -83,7 +84,7 @@ def compared(data: bytes) -> int:
         assert (origin.path, origin.body, origin.size) == (short.path, send.body, stop - start - 4)
         assert origin.header.opaque == decode_header(0, origin.header_bytes).opaque
     assert short.path.in_flight.bytes == long.path.in_flight.bytes
-    assert short.in_flight.sends.bytes == long.in_flight.sends.bytes
+    assert short.gate.sends.bytes == long.gate.sends.bytes
     assert short.session_max == long.session_max
     assert short.session.issue() == long.session.issue()
     return taken
@@ -189,9 +190,9 @@ def test_limits_end_the_short_way() -> None:
     data = request() * 3
     _, frames = FrameBuffer(1 << 24).feed(data)
     size = frames[0][1] - frames[0][0] - 4
-    node.in_flight.sends.take(node.limits.node_inflight_bytes_max - 2 * size)
+    Hold(None, node.gate.sends, node.limits.node_inflight_bytes_max - 2 * size)
     assert node.intake.take(node.path, data, frames, 0) == 2
-    assert node.in_flight.sends.bytes == node.limits.node_inflight_bytes_max
+    assert node.gate.sends.bytes == node.limits.node_inflight_bytes_max
     assert node.path.in_flight.bytes == 2 * size
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.retention.read_leases import Lease, Leases
+from cluster.runtime.read_leases import Lease, Leases
 
 
 def test_the_lowest_position_counts_until_its_lease_is_over() -> None:

@@ -1,0 +1,95 @@
+"""The gate: asked before a request is taken, so that what a node holds is bounded before the work.
+
+It is the one place that knows how much a connection, a node or a user may have in flight. The kernel asks it for one
+number, `Gate.room`, once for the sends of one read, and has no limit of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cluster.flow.hold import Account, Hold, hold_each
+from cluster.runtime.service_lifecycle import Part
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config, LimitsSection
+    from cluster.flow.hold import Held
+
+
+class Gate:
+    """The accounts of one node, and their limits. Event loop only."""
+
+    def __init__(self, limits: LimitsSection) -> None:
+        self._limits = limits
+        self.sends = Account()
+        """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
+        self.forwarded = Account()
+        """Requests of this node's clients that another node has to answer."""
+        self.early = Account()
+        """Requests that were forwarded to this node before it could handle them."""
+        self.clients = Account()
+        """Unanswered requests of all connections, and of their stand-ins. The account of each is below this one."""
+
+    def part(self) -> Part:
+        """Returns the gate as a Part of the node: its name and callback."""
+        return Part(name="gate", reload=self.reload)
+
+    def reload(self, config: Config) -> None:
+        """Takes other limits."""
+        self._limits = config.limits
+
+    # --- before the work ---------------------------------------------------------------------------------------------
+
+    def refusal(self, connection: Account, size: int, *, user: int = 0, node: Account | None = None) -> str:
+        """Returns the reason why a request of `size` bytes must not be taken now, as a remark for the client; "" if it
+        may be taken.
+
+        `user`: id of the user who signed it, 0 if none is proven. `node`: the account of this node in which it would
+        count, `sends` if None.
+        """
+        limits, node = self._limits, self.sends if node is None else node
+        if connection.bytes + size > limits.connection_inflight_bytes_max:
+            name, value, have = "connection", limits.connection_inflight_bytes_max, connection.bytes
+        elif not self.fits(node, size):
+            name, value, have = "node", limits.node_inflight_bytes_max, node.bytes
+        else:
+            return ""
+        return (
+            f"this {name} has {have} bytes in flight; with {size} more it passes "
+            f"limits.{name}_inflight_bytes_max = {value}"
+        )
+
+    def room(self, connection: Account, user: int) -> int:
+        """Returns the bytes of sends of a user that may be taken now; those beyond it are refused, or not, by
+        `refusal`. 0 or less: none."""
+        limits = self._limits
+        return min(
+            limits.connection_inflight_bytes_max - connection.bytes, limits.node_inflight_bytes_max - self.sends.bytes
+        )
+
+    def fits(self, node: Account, size: int) -> bool:
+        """Returns True if an account of this node has room for `size` more bytes."""
+        return node.bytes + size <= self._limits.node_inflight_bytes_max
+
+    # --- taking ------------------------------------------------------------------------------------------------------
+
+    def hold(self, connection: Account, size: int, *, user: int = 0, node: Account | None = None) -> Hold:
+        """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
+        return Hold(connection, self.sends if node is None else node, size)
+
+    def hold_each(self, connection: Account, sends: Sequence[Held], user: int) -> int:
+        """Takes sends of one user on one connection, for which there is `room`. Returns their bytes."""
+        return hold_each(sends, connection, self.sends)
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all requests that this node holds."""
+        return self.sends.bytes + self.forwarded.bytes + self.early.bytes
+
+    def left(self) -> dict[str, tuple[int, int]]:
+        """Returns name -> (requests, bytes) of each account that is not empty."""
+        accounts = {name: getattr(self, name) for name in ("sends", "forwarded", "early", "clients")}
+        return {name: (one.requests, one.bytes) for name, one in accounts.items() if one.requests or one.bytes}

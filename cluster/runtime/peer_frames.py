@@ -1,0 +1,100 @@
+"""Frames between nodes, as the parts of a node see them: their kinds, and the links that carry them.
+
+A part lists the kinds that it takes (`cluster.runtime.service_lifecycle.Part`), and sends its own through `PeerLinks`.
+`cluster.peer.wire` has the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from raftlog.types import NodeId
+
+
+class Kind(IntEnum):
+    """The kind of a frame. Values are on the wire: never renumber."""
+
+    HELLO = 0
+    """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port],
+    then nonce and [key ids] (`cluster.peer.handshake`; both empty without a secret), the highest level
+    that the node knows (`statemachine.commands.LEVEL`), and that of the cluster in its applied state"""
+    REFUSED = 1
+    """[reason, "removed", "secret", "level" or "", index of the entry that removed it or -1]"""
+    FORWARD = 2
+    """A client's request (`cluster.remoting.forward.forwarder.decode_forward`); or, from level 13 of the cluster on,
+    [its number] alone: the client is gone, and nobody waits for an answer"""
+    FORWARD_REPLY = 3
+    FETCH = 4
+    FETCHED = 5
+    WANT_WRITTEN = 6
+    """[]: asks the peer to report writes for a while (`cluster.replication.acks.write_reports`)"""
+    WRITTEN = 7
+    """[term, index]: entries up to here were handed to the operating system"""
+    PING = 8
+    """[channel, number, ms between two PINGs of the sender, ids of the nodes that the sender does not reach, or nil if
+    it does not lead, whether it is leaving, its slow turns]: answered on the same channel (`cluster.peer.links`)"""
+    PONG = 9
+    """[channel, number of the PING]"""
+    CHALLENGE = 10
+    """[nonce, key id]"""
+    PROOF = 11
+    """[the dialler's proof]"""
+    WELCOME = 12
+    """[cluster uuid, node id, node uuid, the acceptor's proof]"""
+    RELAY = 13
+    """A request for a client that is connected to the addressed node (`cluster.broker.groups.relay_frame`). An unknown
+    kind ends the connection"""
+    RELAY_REPLY = 14
+    REQUEST_VOTE = 16
+    REQUEST_VOTE_REPLY = 17
+    APPEND_ENTRIES = 18
+    APPEND_ENTRIES_REPLY = 19
+    HEARTBEAT = 20
+    HEARTBEAT_REPLY = 21
+    TIMEOUT_NOW = 22
+    INSTALL_SNAPSHOT = 23
+    WHO_WAITS = 24
+    """A question about the client that waits for a reply (`cluster.broker.groups.requester_frames`). Only from level 13
+    on: an unknown kind ends the connection"""
+    WAITS = 25
+    READ_INDEX = 26
+    """[number]: asks the leader up to which index the log must be applied to answer linearizably
+    (`cluster.peer.confirmed_index`). Only from level 13 on: an unknown kind ends the connection"""
+    READ_INDEX_REPLY = 27
+    """[number of the question, index; -1: this node does not lead]"""
+
+
+NODE_KINDS = frozenset(
+    {
+        *range(Kind.FORWARD, Kind.PONG + 1),
+        *(Kind.RELAY, Kind.RELAY_REPLY),
+        *range(Kind.WHO_WAITS, Kind.READ_INDEX_REPLY + 1),
+    }
+)
+"""Kinds that the node handles itself; every other kind is a Raft message."""
+
+
+class WireError(ValueError):
+    """The bytes are no valid frame between nodes; the connection is closed."""
+
+
+class PeerLinks(Protocol):
+    """The connections between nodes (`cluster.peer.transport.PeerTransport`). Event loop only."""
+
+    def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
+        """Sends a frame. Returns False if the peer cannot be reached now."""
+
+    def connected(self, peer: NodeId) -> bool:
+        """Returns True if a frame could be sent to the peer now."""
+
+    def connected_members(self) -> list[NodeId]:
+        """Members that have a connection to this node, ascending."""
+
+    def reaches_all(self) -> bool:
+        """Returns True if every other member has a connection to this node."""
+
+    def request_ids(self) -> Iterator[int]:
+        """Yields numbers for requests to peers. Two runs of this node never use the same ones."""

@@ -1,0 +1,73 @@
+"""The gate bounds what one connection and the node hold, before anything is taken."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cluster.flow.gate import Gate
+from cluster.flow.hold import Account, Hold
+from tests.support.contexts import CONFIG
+
+LIMITS = msgspec.structs.replace(CONFIG.limits, connection_inflight_bytes_max=100, node_inflight_bytes_max=250)
+
+
+def gate_of(connections: int) -> tuple[Gate, list[Account]]:
+    gate = Gate(LIMITS)
+    return gate, [Account(gate.clients) for _ in range(connections)]
+
+
+@pytest.mark.parametrize("held", [[], [40], [99], [100], [100, 100, 40], [100, 100, 49], [100, 100, 50]])
+def test_room_is_what_would_not_be_refused(held: list[int]) -> None:
+    gate, connections = gate_of(4)
+    for connection, size in zip(connections, held, strict=False):
+        gate.hold(connection, size)
+    for connection in connections:
+        room = gate.room(connection, 0)
+        assert not gate.refusal(connection, room)
+        assert gate.refusal(connection, room + 1)
+
+
+def test_the_refusal_names_the_limit_and_what_is_held() -> None:
+    gate, (one, two, three) = gate_of(3)
+    gate.hold(one, 90)
+    assert gate.refusal(one, 11) == (
+        "this connection has 90 bytes in flight; with 11 more it passes limits.connection_inflight_bytes_max = 100"
+    )
+    gate.hold(two, 100)
+    assert "this node has 190 bytes in flight" in gate.refusal(three, 61)
+    assert not gate.refusal(three, 60)
+
+
+def test_other_accounts_of_the_node_have_its_limit_each() -> None:
+    gate, (one, two) = gate_of(2)
+    gate.hold(one, 100)
+    hold = Hold(None, gate.early, 200)
+    assert gate.fits(gate.early, 50)
+    assert not gate.fits(gate.early, 51)
+    assert "this node has 200" in gate.refusal(two, 60, node=gate.early)
+    assert not gate.refusal(two, 60, node=gate.forwarded)
+    hold.ended()
+    assert not gate.refusal(two, 60, node=gate.early)
+
+
+def test_other_limits_hold_from_their_reload_on() -> None:
+    gate, (one,) = gate_of(1)
+    gate.hold(one, 90)
+    wider = msgspec.structs.replace(LIMITS, connection_inflight_bytes_max=200)
+    gate.reload(msgspec.structs.replace(CONFIG, limits=wider))
+    assert gate.room(one, 0) == 110
+    assert not gate.refusal(one, 110)
+
+
+def test_what_is_left_is_named_until_all_is_given_back() -> None:
+    gate, (one, _) = gate_of(2)
+    held = [gate.hold(one, 10), gate.hold(one, 5, node=gate.forwarded), Hold(None, gate.early, 7)]
+    assert gate.left() == {"sends": (1, 10), "forwarded": (1, 5), "early": (1, 7), "clients": (2, 15)}
+    assert gate.bytes == 22
+    held[0].answered()
+    held[1].ended()
+    held[2].ended()
+    assert gate.left() == {"sends": (1, 10)}
+    held[0].decided()
+    assert gate.left() == {}
