@@ -13,7 +13,7 @@ its entries were grouped into runs. A TRIM makes a batch of its own, because it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -21,23 +21,17 @@ from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
 from statemachine import payload
 from statemachine.command_table import unpack, unpack_change
 from statemachine.commands import LEVEL, Command, CommandResult, Found, Invalid, InvalidCommandError, invalid
-from statemachine.family import Handler
-from statemachine.payload import RowKind
+from statemachine.families import FAMILIES, StateReads
+from statemachine.family import EntryHandler, Families, Family, Handler, overridden
+from statemachine.message_rows import MessageRows
 from statemachine.rows import keys
-from statemachine.rows.kv import CQ, INDEX, KV, META
+from statemachine.rows.kv import KV, META
 from statemachine.rows.row_format import check_format
 from statemachine.rows.running_digest import MARKERS, Count, RunningSums
 from statemachine.rows.running_digest import count as count_rows
 from statemachine.rows.write_batch import Stage, Stamp
-from statemachine.state_reads import StateReads
-from statemachine.trim import RemoveRows, Slice, Sweep, highest, runs_of
-from statemachine.trim import decode as decode_trim
+from statemachine.trim import runs_of
 
-_IN_NO_QUEUE = int(RowKind.SCHEDULED)
-"""The lowest RowKind of messages that are not in a queue yet; all higher kinds are such messages too."""
-_CARRIED = int(RowKind.CARRIED_TIMERS)
-"""The lowest RowKind of messages that are stored again at a later position. Their rows replace earlier ones, also if
-their topic was deleted meanwhile; a command drops the row then."""
 _INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
 
 
@@ -69,14 +63,23 @@ class BrokerState(StateReads):
     """The state of one Raft group, stored in a KV that nobody else writes. Raises KVError if a newer version
     wrote it."""
 
+    ROWS = ((META, keys.APPLIED_KEY), (META, keys.FORMAT_KEY), (META, keys.SUMS_KEY))
+    """The rows of no family (`Family.ROWS`)."""
+
     def __init__(self, kv: KV, count: Count = count_rows, known_level: int = LEVEL) -> None:
         """`count` counts all rows if the stored state does not have its sums (`RunningSums`). `known_level`: the
         highest level of a cluster that this version knows; a state of a higher level is refused."""
         check_format(kv)
-        super().__init__(kv, known_level)
+        super().__init__(Families(kv, known_level))
+        self._order = order = tuple(self[kind] for kind in FAMILIES)
         self._handlers: dict[type[Command], Handler] = {}
-        for family in self._families:
+        self._entry_handlers: dict[int, EntryHandler] = {}
+        for family in order:
             self._handlers |= family.handlers()
+            self._entry_handlers |= family.entry_handlers()
+        self._add_messages = self[MessageRows].add
+        self._end_run: list[Callable[[Stage], None]] = overridden(order, Family.end_run)
+        self._growing = [family for family in order if family.grown is not Family.grown]
         self._mark = _load_mark(kv)
         self.sums = RunningSums(kv, self._mark.index, count)
         """The digest of all rows as of the last applied entry, and as of the last few marker entries."""
@@ -95,11 +98,11 @@ class BrokerState(StateReads):
         return self._mark
 
     def lowest_pinned_position(self) -> int | None:
-        """Returns the lowest position in the log to which a row of a scheduled or half message refers; None if there is
-        no such row. The value may be lower than any row's position if the search ended early because it had too much to
-        pass (`Timers.lowest_position`)."""
-        timers = self.timers.lowest_position(self.trim_position, self._mark.end_position)
-        pinned = (timers, self.halves.lowest_position())
+        """Returns the lowest position in the log to which a row of a message that waits refers; None if there is no
+        such row. The value may be lower than any row's position (`Family.pinned_position`)."""
+        begin, end = self.trim_position, self._mark.end_position
+        pins: list[Callable[[int, int], int | None]] = overridden(self._order, Family.pinned_position)
+        pinned = [pin(begin, end) for pin in pins]
         return min([position for position in pinned if position is not None], default=None)
 
     # -- apply, one lane
@@ -134,11 +137,13 @@ class BrokerState(StateReads):
                 )
             term, index = entry.term, entry.index
             if entry.flags & FLAG_ROLL:
-                self._index.roll(stage, entry.timestamp_ms)
+                for family in self._order:
+                    family.begin_segment(stage, entry.timestamp_ms)
             results.append(self._apply_entry(stage, entry))
             if entry.type in MARKERS:
                 self.sums.mark(stage, index)
-        self.timers.stage_front(stage)
+        for end_run in self._end_run:
+            end_run(stage)
         mark = AppliedMark(term, index, entry.end_position, entry.timestamp_ms, entry.header_crc)
         stage.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*mark))
         self.sums.stage(stage, index)
@@ -146,12 +151,15 @@ class BrokerState(StateReads):
         return ApplyRun(results, self._publish(mark))
 
     def _publish(self, mark: AppliedMark) -> set[tuple[int, int]]:
-        for family in self._families:
+        for family in self._order:
             if family.changed:
                 family.publish()
         self.sums.publish()
         self._mark = mark
-        return self._queues.grown | self._resets.renewed
+        grown: set[tuple[int, int]] = set()
+        for family in self._growing:
+            grown |= family.grown
+        return grown
 
     def _apply_entry(self, stage: Stage, entry: Entry) -> list[CommandResult]:
         kind = entry.type
@@ -163,11 +171,8 @@ class BrokerState(StateReads):
             if kind == EntryType.CHANGE:
                 author, run = unpack_change(entry.payload)
                 return self._apply_commands(stage, Stamp(entry.timestamp_ms, author), run)
-            if kind == EntryType.MEMBERSHIP:
-                self._members.set(stage, entry)
-                return []
-            if kind == EntryType.TRIM:
-                self._apply_trim(stage, entry)
+            if (handler := self._entry_handlers.get(kind)) is not None:
+                handler(stage, entry)
                 return []
         except (InvariantViolationError, ValueError) as error:
             raise InvariantViolationError(f"entry (term {entry.term}, index {entry.index}): {error}") from error
@@ -179,77 +184,13 @@ class BrokerState(StateReads):
         return []
 
     def _apply_messages(self, stage: Stage, entry: Entry) -> list[CommandResult]:
-        """Applies a MESSAGES entry: first its effects (commands), then its rows. The leader decided the rows, so a row
-        that contradicts the state stops the node."""
+        """Applies a MESSAGES entry: first its effects (commands), then its rows."""
         decoded = payload.decode(entry.payload)
         results: list[CommandResult] = []
         if decoded.effects:
             results = self._apply_commands(stage, Stamp(entry.timestamp_ms, ""), unpack(decoded.effects))
-        topics, append = self._topics, self._queues.append
-        for run in decoded.iter_runs():
-            topic_id, queue_id, base, count, kind, items = run
-            known = topics.exists(topic_id)
-            if known and kind < _IN_NO_QUEUE:
-                append(stage, topic_id, queue_id, base, count, items)
-            elif known or kind >= _CARRIED:
-                self._keep(stage, run, entry.timestamp_ms)
-            else:
-                raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
-        if decoded.sessions:
-            for session in decoded.iter_sessions():
-                self._dedup.add_session(stage, session, entry.index, entry.timestamp_ms)
-        if decoded.unique:
-            for row in decoded.iter_unique():
-                self._dedup.add_unique(stage, row, entry.timestamp_ms)
-        if decoded.keys:
-            self._index.add(stage, entry.position, entry.end_position, entry.timestamp_ms, decoded.keys)
+        self._add_messages(stage, entry, decoded)
         return results
-
-    def _keep(self, stage: Stage, run: payload.Run, now_ms: int) -> None:
-        """Stores a run of messages that are in no queue yet: scheduled or half messages."""
-        if run.kind == RowKind.SCHEDULED:
-            self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items, now_ms)
-        elif run.kind == RowKind.HALF:
-            self.halves.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
-        elif run.kind == RowKind.CARRIED_TIMERS:
-            self.timers.carry(stage, run.base_offset, run.items)
-        elif run.kind == RowKind.CARRIED_HALF:
-            self.halves.carry(stage, run.base_offset, run.items)
-        else:
-            raise InvariantViolationError(f"rows of kind {run.kind}: were they written by a newer RaftMQ?")
-
-    def _apply_trim(self, stage: Stage, entry: Entry) -> None:
-        """Applies a TRIM entry: moves the beginning of the log, of every queue and of the index, or begins or continues
-        to do so in slices. The entry has a batch of its own (`runs_of`)."""
-        trim = decode_trim(entry.payload)
-        if isinstance(trim, RemoveRows):
-            self._slices.go_on(stage, trim.rows)
-        elif isinstance(trim, Slice):
-            sweep = self._trim.sweep
-            if sweep is not None and sweep.index == trim.cut:  # else it came twice, or late: nothing is left to do
-                self._sweep(stage, sweep, trim.rows, entry)
-        elif trim.sliced:
-            if not trim.evicts or trim.position <= self.tier.verified_to(self.trim_position):
-                self._trim.begin(stage, trim, entry)
-        else:
-            keeps = self._trim.leaves_tier(trim.position)
-            self._trim.set(stage, trim.position, trim.first_index, entry)
-            self._queues.trim(stage, trim.position, highest(trim.queues), keeps=keeps)
-            self._index.trim(stage, trim.position)
-
-    def _sweep(self, stage: Stage, sweep: Sweep, rows_max: int, entry: Entry) -> None:
-        """Carries out the next slice of a sweep (a cut of the log's beginning): first of the queues, then of the
-        index."""
-        if sweep.family == CQ:
-            keeps = sweep.evicts or self._trim.leaves_tier(sweep.position)
-            at = self._queues.trim(stage, sweep.position, sweep.queues, sweep.at, rows_max, keeps=keeps)
-            self._trim.go_on(stage, INDEX if at is None else CQ, at or keys.FIRST)
-            return
-        at = self._index.trim_slice(stage, sweep.position, sweep.at, rows_max)
-        if at is None:
-            self._trim.end(stage, entry)
-        else:
-            self._trim.go_on(stage, INDEX, at)
 
     def _apply_commands(self, stage: Stage, stamp: Stamp, run: Sequence[Found]) -> list[CommandResult]:
         stage.begin(stamp)

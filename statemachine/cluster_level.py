@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from msgspec import Meta
 
 from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE, why_above
 from statemachine.commands import Command, CommandResult, done
-from statemachine.family import Family, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.row_format import check_level
@@ -25,11 +25,18 @@ class Finalize(Command, tag="finalize", frozen=True):
 class ClusterLevel(Family):
     """The level of the cluster, a row of `meta`. Any thread may read `level`."""
 
+    ROWS = ((META, keys.LEVEL_KEY),)
+
     def __init__(self, kv: KV, known: int) -> None:
         """`known`: the highest level that this version knows. Raises KVError if the stored level is above it."""
         self.level = self._staged = check_level(kv, known)
         self._known = known
         self.changed: bool = False
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state; raises KVError as its constructor does."""
+        return cls(families.kv, families.known_level)
 
     def staged(self) -> int:
         """Returns the level, with the changes of the batch being applied."""
@@ -49,3 +56,14 @@ class ClusterLevel(Family):
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         self.level, self.changed = self._staged, False
+
+
+class LevelReads(Reads):
+    """The reads of a state about its level."""
+
+    _level = family_of(ClusterLevel)
+
+    @property
+    def level(self) -> int:
+        """The level of the cluster: its log may contain commands up to this level (`Command.LEVEL`)."""
+        return self._level.level

@@ -10,12 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Set
+from typing import Self
 
 from raftlog.errors import InvariantViolationError
 from statemachine import queue_reads
-from statemachine.family import Family
+from statemachine.family import Families, Family
 from statemachine.payload import ITEM
-from statemachine.removals import Done
+from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV
 from statemachine.rows.write_batch import Stage
@@ -95,6 +96,8 @@ class _Rows:
 class ConsumeQueues(Family):
     """All consume queues. `max_offset` and `min_offset` may be called on any thread, all else on the apply thread."""
 
+    ROWS = ((CQ, b""),)
+
     def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX, removed: Set[int] = frozenset()) -> None:
         """`removed`: ids of topics whose rows are being removed. Their queues look empty to callers."""
         self._kv = kv
@@ -116,6 +119,11 @@ class ConsumeQueues(Family):
         self._trimmed: dict[Queue, int] = {}
         self.grown: set[Queue] = set()
         """The queues to which the last applied batch has added messages."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, removed=families[Removals].topics)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
         """Returns the offset that the queue's next message gets, 0 if it never had one. Every item below it can be

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from raftlog.errors import InvariantViolationError
 from raftlog.work import charge
 from statemachine.commands import Command, CommandResult, done
-from statemachine.family import Family, applies
+from statemachine.family import Family, Reads, applies, family_of
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
-from statemachine.removals import Done
+from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import DEDUP, KV
 from statemachine.rows.write_batch import Stage
@@ -161,6 +161,8 @@ class EndSessions(Command, tag="end_sessions", frozen=True):
 class Dedup(Family):
     """All producer sessions and unique rows. They are rows in the store; the recently used sessions are in memory too.
     One thread applies. Any thread may call `session` and `unique`, and one other thread reads sessions in steps."""
+
+    ROWS = ((DEDUP, b""),)
 
     def __init__(self, kv: KV, sessions_max: int = SESSIONS_MAX) -> None:
         self._kv = kv
@@ -379,6 +381,39 @@ class Dedup(Family):
         ended = session._replace(low_sequence=session.max_sequence + 1, last_ms=0)
         stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(*ended[:3]))
         self._staged[producer_id] = ended
+
+
+class DedupReads(Reads):
+    """The reads of a state about sends that it knows."""
+
+    _dedup = family_of(Dedup)
+    _removals = family_of(Removals)
+
+    def session(self, producer_id: bytes) -> ProducerSession | None:
+        """Returns the session of the producer with this id (16 bytes); None if it is unknown or expired."""
+        return self._dedup.session(producer_id)
+
+    def max_sequence(self, producer_id: bytes) -> int:
+        """Returns the highest sequence number of the producer that is stored; 0 if the producer is unknown or
+        expired."""
+        return self._dedup.max_sequence(producer_id)
+
+    def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
+        """Returns the producer's session. Raises SessionUnreadError if the session is long and not in memory; the
+        caller then calls `read_session` first."""
+        return self._dedup.session_at_hand(producer_id)
+
+    def read_session(self, producer_id: bytes) -> Iterator[None]:
+        """Reads a long session into memory in short steps, so that `session_at_hand` finds it. Only one reader per
+        producer at a time."""
+        return self._dedup.read_session(producer_id)
+
+    def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
+        """Returns the place of the stored message with this key and body, in a topic with dedup=strict; None if there
+        is none."""
+        if topic_id in self._removals.topics:
+            return None
+        return self._dedup.unique(topic_id, key_hash, body_crc)
 
 
 def _take(stage: Stage, key: bytes, value: bytes) -> None:

@@ -1,52 +1,152 @@
 """Families of rows: what the state machine consists of.
 
 A family is one kind of rows with all that belongs to it: the commands that change them, the view of them in memory that
-readers see, and the changes of the batch being applied. It registers its commands by the decorator `applies`;
-`command_table.py` lists the families, and `broker_state.py` calls them in order, within one batch.
+readers see, and the changes of the batch being applied. It registers itself: it says how it is `made`, its commands and
+entries are methods that `applies` and `takes` mark, and the other hooks are methods that it overrides. `families.py`
+lists the families, and `broker_state.py` calls them in order, within one batch.
+
+What others may ask of a state about a family is a class of `Reads` beside the family, or the family itself:
+`state[Settings]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from types import FunctionType
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
+from raftlog.types import Entry, EntryType
 from statemachine.commands import Command, CommandResult
+from statemachine.rows.kv import KV
 from statemachine.rows.write_batch import Stage
 
 _Family = TypeVar("_Family", bound="Family")
 _Command = TypeVar("_Command", bound=Command)
 _Method = Callable[[_Family, Stage, _Command], CommandResult]
+_EntryMethod = Callable[[_Family, Stage, Entry], None]
 
 Handler = Callable[[Stage, Command], CommandResult]
 """A method that applies commands of one class: it adds their rows to the batch. It raises InvalidCommandError if an
 argument is not valid, before anything has changed, and InvariantViolationError if the node must stop."""
+EntryHandler = Callable[[Stage, Entry], None]
+"""A method that applies entries of one type. It raises InvariantViolationError or ValueError if the node must stop."""
 
-_APPLIES = "applies"
+_APPLIES, _TAKES = "applies", "takes"
 
 
 class Family:
-    """The base of all families. Only the apply thread calls its members."""
+    """The base of all families. Only the apply thread calls its members, except where they say otherwise."""
 
     COMMANDS: ClassVar[Mapping[type[Command], str]] = {}
     """The commands that the family applies: class -> name of the method, which `applies` marks."""
+    ENTRIES: ClassVar[Mapping[int, str]] = {}
+    """The entries that the family applies: type -> name of the method, which `takes` marks."""
+    ROWS: ClassVar[tuple[tuple[str, bytes], ...]] = ()
+    """The rows that are the family's: (column, prefix of keys), with b"" for the whole column. No other family has keys
+    that begin with such a prefix."""
     changed: object = True
     """False, or empty, if the batch being applied has changed nothing that `publish` has to show. Many batches save the
     call then."""
+    grown: Set[tuple[int, int]] = frozenset()
+    """(topic_id, queue_id) of each queue that got messages or was reset by the last batch whose changes the family
+    published. A family that has an attribute of this name wakes the consumers that wait for such queues."""
+
+    def __init__(self, kv: KV) -> None:
+        """Reads the family's rows."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = {name: member for name, member in vars(cls).items() if isinstance(member, FunctionType)}
-        marks = {name: vars(member).get(_APPLIES) for name, member in own.items()}
-        cls.COMMANDS = {**cls.COMMANDS, **{kind: name for name, kind in marks.items() if kind is not None}}
+        own = {name: vars(member) for name, member in vars(cls).items() if isinstance(member, FunctionType)}
+        cls.COMMANDS = {**cls.COMMANDS, **{marks[_APPLIES]: name for name, marks in own.items() if _APPLIES in marks}}
+        cls.ENTRIES = {**cls.ENTRIES, **{marks[_TAKES]: name for name, marks in own.items() if _TAKES in marks}}
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state. One that needs others asks `families` for them; they must not need it."""
+        return cls(families.kv)
 
     def handlers(self) -> dict[type[Command], Handler]:
         """Returns the methods that apply the family's commands, by class of command."""
         return {kind: getattr(self, name) for kind, name in self.COMMANDS.items()}
 
+    def entry_handlers(self) -> dict[int, EntryHandler]:
+        """Returns the methods that apply entries, by type."""
+        return {kind: getattr(self, name) for kind, name in self.ENTRIES.items()}
+
+    def begin_segment(self, stage: Stage, time_ms: int) -> None:
+        """Called before the first entry of a segment of the log, which was stored at `time_ms`, is applied."""
+
+    def end_run(self, stage: Stage) -> None:
+        """Called when everything else of the batch is staged."""
+
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
-        raise NotImplementedError
+
+    def pinned_position(self, begin: int, end: int) -> int | None:
+        """Returns the lowest position in the log to which a row of the family refers, so that the log must be kept from
+        there on; None if there is none. It may return a lower one. Any thread may call it.
+
+        `begin`: the position at which the log begins. `end`: the position up to which it was applied at some moment
+        before the call.
+        """
+        return None
+
+
+class Families:
+    """The families of one state. Each is made when it is first asked for; later calls may come from any thread."""
+
+    def __init__(self, kv: KV, known_level: int) -> None:
+        self.kv = kv
+        self.known_level = known_level
+        """The highest level of a cluster that this version knows."""
+        self._made: dict[type[Family], Family] = {}
+
+    def __getitem__(self, kind: type[_Family]) -> _Family:
+        found = self._made.get(kind)
+        if found is None:
+            found = self._made[kind] = kind.made(self)
+        return cast(_Family, found)
+
+
+class Reads:
+    """The reads of a state, on any thread. Each family has a class of its own for its reads, if others need
+    them by a name; `families.StateReads` joins all of them."""
+
+    FAMILIES: ClassVar[Mapping[str, type[Family]]] = {}
+    """The attributes that `family_of` declares: name -> class of the family."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {name: member.kind for name, member in vars(cls).items() if isinstance(member, _FamilyOf)}
+        for name in own:
+            delattr(cls, name)  # each state has its own
+        above = [base.FAMILIES for base in cls.__bases__ if issubclass(base, Reads)]
+        cls.FAMILIES = {name: kind for families in (*above, own) for name, kind in families.items()}
+
+    def __init__(self, families: Families) -> None:
+        self._families = families
+        self._kv = families.kv
+        for name, kind in self.FAMILIES.items():
+            setattr(self, name, families[kind])
+
+    def __getitem__(self, kind: type[_Family]) -> _Family:
+        """Returns the family of that class. It says which of its members any thread may use."""
+        return self._families[kind]
+
+
+class _FamilyOf(NamedTuple):
+    kind: type[Family]
+
+
+def family_of(kind: type[_Family]) -> _Family:
+    """Declares an attribute of a class of `Reads`: the state's family of that class."""
+    return cast(_Family, _FamilyOf(kind))
+
+
+def overridden(families: tuple[Family, ...], hook: Callable[..., Any]) -> list[Any]:
+    """Returns the method `hook`, a function of Family, of each family that has one of its own."""
+    name = hook.__name__
+    return [getattr(family, name) for family in families if getattr(type(family), name) is not hook]
 
 
 def applies(kind: type[_Command]) -> Callable[[_Method[_Family, _Command]], _Method[_Family, _Command]]:
@@ -54,6 +154,16 @@ def applies(kind: type[_Command]) -> Callable[[_Method[_Family, _Command]], _Met
 
     def register(method: _Method[_Family, _Command]) -> _Method[_Family, _Command]:
         vars(method)[_APPLIES] = kind
+        return method
+
+    return register
+
+
+def takes(kind: EntryType) -> Callable[[_EntryMethod[_Family]], _EntryMethod[_Family]]:
+    """Registers the decorated method of a family for entries of a type."""
+
+    def register(method: _EntryMethod[_Family]) -> _EntryMethod[_Family]:
+        vars(method)[_TAKES] = kind
         return method
 
     return register

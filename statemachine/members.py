@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from raftlog import membership as memberships
 from raftlog.membership import Membership
-from raftlog.types import Entry
+from raftlog.types import Entry, EntryType
 from statemachine.commands import Command, CommandResult, NumberFrom1, done, not_found
-from statemachine.family import Family, applies
+from statemachine.family import Family, Reads, applies, family_of, takes
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
@@ -21,6 +21,8 @@ class Acknowledge(Command, tag="acknowledge", frozen=True):
 class Members(Family):
     """The newest MEMBERSHIP entry that was applied. Readers see an immutable value that is replaced as a whole."""
 
+    ROWS = ((META, keys.MEMBERSHIP_KEY), (META, keys.ACKNOWLEDGED_KEY))
+
     def __init__(self, kv: KV) -> None:
         row = kv.get(META, keys.MEMBERSHIP_KEY)
         self._membership = None if row is None else unpack_row(row)
@@ -28,6 +30,7 @@ class Members(Family):
         self._acknowledged: int = 0 if row is None else keys.U64.unpack(row)[0]
         self.publish()
 
+    @takes(EntryType.MEMBERSHIP)
     def set(self, stage: Stage, entry: Entry) -> None:
         """Takes over the members of a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
         self._membership = memberships.decode(entry)
@@ -48,6 +51,23 @@ class Members(Family):
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         self.membership = self._membership
         self.acknowledged = self._acknowledged
+
+
+class MemberReads(Reads):
+    """The reads of a state about the members."""
+
+    _members = family_of(Members)
+
+    @property
+    def membership(self) -> Membership | None:
+        """The newest MEMBERSHIP entry that was applied; None as long as the members are those of GENESIS, the first
+        entry."""
+        return self._members.membership
+
+    @property
+    def acknowledged(self) -> int:
+        """Index of the newest MEMBERSHIP event that an operator acknowledged; 0 for none."""
+        return self._members.acknowledged
 
 
 def unpack_row(row: bytes) -> Membership:

@@ -19,7 +19,7 @@ from operator import call
 from typing import NamedTuple
 
 from raftmq_wire.crc import crc32
-from statemachine.family import Family
+from statemachine.family import Family, Reads, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
 from statemachine.rows.write_batch import Stage
@@ -80,6 +80,8 @@ class MessageIndex(Family):
     """All buckets of the index. `add`, `roll` and `publish` are for the apply thread only, every other member for any
     thread."""
 
+    ROWS = ((INDEX, b""),)
+
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._open = _load_open(kv)
@@ -105,6 +107,10 @@ class MessageIndex(Family):
         if bucket.size >= RECORDS_MAX * RECORD.size:
             _merge(stage, bucket)
         self.changed = True
+
+    def begin_segment(self, stage: Stage, time_ms: int) -> None:
+        """Closes the open bucket (`roll`): no bucket has messages of two segments."""
+        self.roll(stage, time_ms)
 
     def roll(self, stage: Stage, time_ms: int) -> None:
         """Closes the open bucket, if there is one, because the next entry, stored at `time_ms`, begins a segment."""
@@ -181,6 +187,13 @@ class MessageIndex(Family):
         while row is not None:
             yield row[1]
             row = self._kv.seek_last(INDEX, low, row[0])
+
+
+class IndexReads(Reads):
+    """The reads of a state about messages by key."""
+
+    message_index = family_of(MessageIndex)
+    """The index of messages by key. Callers use its `bucket_below` and `candidates`."""
 
 
 def _merge(stage: Stage, bucket: _Open) -> None:

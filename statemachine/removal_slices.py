@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from statemachine.commands import U64, Command, CommandResult, done
-from statemachine.family import Family, applies
+from statemachine.consume_queue import ConsumeQueues
+from statemachine.consuming.consumer_offsets import ConsumerOffsets
+from statemachine.consuming.groups import Groups
+from statemachine.consuming.offset_resets import OffsetResets
+from statemachine.consuming.queue_locks import QueueLocks
+from statemachine.dedup import Dedup
+from statemachine.delivery.staged_writes import StagedWrites
+from statemachine.family import Families, Family, applies
 from statemachine.removals import SESSIONS, Done, Losers, Removal, RemovalKind, Removals
 from statemachine.rows.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
+from statemachine.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from statemachine.consume_queue import ConsumeQueues
-    from statemachine.consuming.consumer_offsets import ConsumerOffsets
-    from statemachine.consuming.groups import Groups
-    from statemachine.consuming.offset_resets import OffsetResets
-    from statemachine.consuming.queue_locks import QueueLocks
     from statemachine.consuming.queue_rows import QueueRows
-    from statemachine.dedup import Dedup
-    from statemachine.delivery.staged_writes import StagedWrites
     from statemachine.rows.write_batch import Stage
-    from statemachine.topics import TopicConfig, Topics
+    from statemachine.topics import TopicConfig
 
 
 class DeleteTopic(Command, tag="delete_topic", frozen=True):
@@ -49,23 +50,21 @@ class RemovalSlices(Family):
 
     changed = False
 
-    def __init__(
-        self,
-        topics: Topics,
-        groups: Groups,
-        removals: Removals,
-        queues: ConsumeQueues,
-        dedup: Dedup,
-        offsets: ConsumerOffsets,
-        locks: QueueLocks,
-        resets: OffsetResets,
-        writes: StagedWrites,
-    ) -> None:
-        self._topics, self._groups = topics, groups
-        self._removals = removals
-        self._writes = writes
-        self._queues, self._dedup, self._locks = queues, dedup, locks
-        self._rows: Mapping[str, QueueRows[Any]] = {OFFSETS: offsets, LOCKS: locks, RESETS: resets}
+    def __init__(self, families: Families) -> None:
+        self._topics, self._groups = families[Topics], families[Groups]
+        self._removals = families[Removals]
+        self._writes = families[StagedWrites]
+        self._queues, self._dedup, self._locks = families[ConsumeQueues], families[Dedup], families[QueueLocks]
+        self._rows: Mapping[str, QueueRows[Any]] = {
+            OFFSETS: families[ConsumerOffsets],
+            LOCKS: self._locks,
+            RESETS: families[OffsetResets],
+        }
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the slices of a state."""
+        return cls(families)
 
     @applies(DeleteTopic)
     def delete_topic(self, stage: Stage, command: DeleteTopic) -> CommandResult:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from statemachine.family import Family
+from statemachine.family import Family, Reads, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
 from statemachine.rows.write_batch import Stage
@@ -102,6 +102,8 @@ BEGIN = Place(0, keys.FIRST)
 class Removals(Family):
     """All pending removals. Any thread may use `topics`, `pending` and `loses`; everything else is for the apply thread
     only."""
+
+    ROWS = ((META, keys.REMOVAL_PREFIX), (META, keys.REMOVAL_AT_KEY), (META, b"spared\0"))
 
     def __init__(self, kv: KV) -> None:
         self._removals: OrderedDict[int, Removal] = OrderedDict()
@@ -245,6 +247,17 @@ class Removals(Family):
                 del self._losers[name]
         else:
             self.expires = False
+
+
+class RemovalReads(Reads):
+    """The reads of a state about pending removals."""
+
+    _removals = family_of(Removals)
+
+    @property
+    def removing(self) -> int:
+        """The number of deleted topics, deleted groups and other removals whose rows are not all gone yet."""
+        return self._removals.pending
 
 
 def _pack(removal: Removal) -> bytes:

@@ -18,7 +18,7 @@ import msgpack
 from msgspec import Meta
 
 from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, done
-from statemachine.family import Family, applies
+from statemachine.family import Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
@@ -86,6 +86,12 @@ class SetMaintenance(Command, tag="set_maintenance", frozen=True):
 class Settings(Family):
     """The configuration of the cluster. The apply thread changes it; `by_key`, `version` and `maintenance` are replaced
     and never changed, so any thread may read them."""
+
+    ROWS = (
+        (META, keys.SETTING_PREFIX),
+        (META, keys.SETTING_CHANGE_PREFIX),
+        (META, keys.MAINTENANCE_PREFIX),
+    )
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -174,6 +180,13 @@ class Settings(Family):
             self.changed = False
             self.by_key, self.maintenance = dict(self._rows), dict(self._nodes)
             self.version = self._version
+
+
+class SettingReads(Reads):
+    """The reads of a state about the configuration."""
+
+    settings = family_of(Settings)
+    """The configuration of the cluster."""
 
 
 def _checked_values(values: Mapping[str, object]) -> dict[str, Value]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from enum import IntEnum
 from operator import attrgetter
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import msgpack
 from msgspec import Meta
@@ -36,7 +36,7 @@ from statemachine.commands import (
     converted,
     done,
 )
-from statemachine.family import Family, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TIER
 from statemachine.rows.write_batch import Stage
@@ -144,6 +144,8 @@ class TierSegments(Family):
     """The rows of all segments in the tier, lowest first, all of them in memory: about 500 bytes for 64 MiB of log.
     `rows` is replaced as a whole, so any thread may read it."""
 
+    ROWS = ((TIER, b""),)
+
     def __init__(self, kv: KV, trim: TrimState) -> None:
         """`trim`: the beginning of the log."""
         self._trim = trim
@@ -157,6 +159,11 @@ class TierSegments(Family):
         """The last call of `above`: (rows, position, answer). Readers ask for the same position again and again."""
         self.changed: bool = False
         """True if the batch being applied has changed a row."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[TrimState])
 
     # -- any thread
 
@@ -250,6 +257,19 @@ class TierSegments(Family):
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         self.rows, self.changed = self._staged, False
+
+
+class TierReads(Reads):
+    """The reads of a state about the tier."""
+
+    tier = family_of(TierSegments)
+    """The log's segments in object storage."""
+
+    @property
+    def kept_segments(self) -> tuple[TierSegment, ...]:
+        """The segments in the tier that hold something of the log that is still kept. Segments that a TRIM removed for
+        everybody are not among them: their objects may be gone."""
+        return self.tier.above(self[TrimState].kept.position)
 
 
 def encode(row: TierSegment) -> bytes:

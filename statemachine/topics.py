@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 
 from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE
+from statemachine.cluster_level import ClusterLevel
 from statemachine.commands import (
     CHANGES_LEVEL,
     Command,
@@ -28,7 +29,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Family, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap
@@ -147,6 +148,8 @@ class Topics(Family):
     """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a batch of entries appear there
     once it is written."""
 
+    ROWS = ((TOPICS, b""), (META, keys.NEXT_TOPIC_ID_KEY))
+
     def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
         """`level` returns the level of the cluster at the command that is being applied."""
         self._level = level
@@ -161,6 +164,11 @@ class Topics(Family):
         self.by_id = SortedMap(self._ids)
         self.queues = sum([topic.queues for topic in found])
         """The number of queues of all topics together."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[ClusterLevel].staged)
 
     def exists(self, topic_id: int) -> bool:
         """Returns True if the topic exists, with the changes of the batch being applied (apply thread only)."""
@@ -231,6 +239,28 @@ class Topics(Family):
     def _remember(self, topic: TopicConfig) -> None:
         self._ids[topic.id] = topic
         self.changed[topic.name] = topic
+
+
+class TopicReads(Reads):
+    """The reads of a state about topics."""
+
+    _topics = family_of(Topics)
+
+    @property
+    def topics(self) -> SortedMap[str, TopicConfig]:
+        """Every topic by name. The apply thread changes the map while others read it; `SortedMap` says which keys an
+        iteration meets."""
+        return self._topics.by_name
+
+    @property
+    def topics_by_id(self) -> SortedMap[int, TopicConfig]:
+        """Every topic by id, in a map that changes like `topics`."""
+        return self._topics.by_id
+
+    @property
+    def queue_count(self) -> int:
+        """The number of queues of all topics together."""
+        return self._topics.queues
 
 
 def _pack_row(topic: TopicConfig) -> bytes:

@@ -35,7 +35,7 @@ import msgpack
 
 from raftlog.format_versions import remark
 from raftlog.types import Entry, EntryType
-from statemachine.family import Family
+from statemachine.family import Family, Reads, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, META
 from statemachine.rows.write_batch import Stage
@@ -176,6 +176,8 @@ class TrimState(Family):
     """The beginning of the log and the sweep under way, with their rows. `mark`, `kept` and `sweep` are replaced as
     wholes, so any thread may read them."""
 
+    ROWS = ((META, keys.TRIM_KEY), (META, keys.KEPT_KEY), (META, keys.SWEEP_KEY))
+
     def __init__(self, kv: KV) -> None:
         self.mark = self._staged = load_mark(kv)
         row = kv.get(META, keys.KEPT_KEY)
@@ -251,6 +253,38 @@ class TrimState(Family):
         a reader that sees its end also sees the mark that it has moved."""
         self.changed = False
         self.mark, self.kept, self.sweep = self._staged, self._kept(), self._staged_sweep
+
+
+class TrimReads(Reads):
+    """The reads of a state about the beginning of the log."""
+
+    _trim = family_of(TrimState)
+
+    @property
+    def trim_mark(self) -> TrimMark:
+        """The beginning of the log, and the TRIM that set it."""
+        return self._trim.mark
+
+    @property
+    def sweep(self) -> Sweep | None:
+        """The cut of the log's beginning that is being carried out slice by slice; None if there is none."""
+        return self._trim.sweep
+
+    @property
+    def trim_position(self) -> int:
+        """The position in the log below which the state refers to nothing; 0 if the log was never trimmed."""
+        return self._trim.mark.position
+
+    @property
+    def trim_index(self) -> int:
+        """Index of the entry at `trim_position`."""
+        return self._trim.mark.first_index
+
+    @property
+    def kept(self) -> Kept:
+        """The beginning of the log that is still kept, on this node or in the tier. It is below `trim_position` if
+        segments were evicted, and so are only in the tier."""
+        return self._trim.kept
 
 
 def _load_sweep(kv: KV) -> Sweep | None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cluster.broker.access.guesses import Guesses
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import UserAdmin
+    from cluster.broker.services import Confirms
     from statemachine.access.users import Access, User
 
 COOKIE: Final = "raftmq_"
@@ -110,6 +111,7 @@ class HttpAccess:
         secrets: Secrets,
         denials: Denials,
         guesses: Guesses,
+        confirms: Confirms,
     ) -> None:
         """`cluster` is the cluster's name, and `uuid` returns its id. `stale` returns the reason why this node cannot
         tell what users may do now; "" if it can."""
@@ -132,6 +134,7 @@ class HttpAccess:
         self._cluster = cluster
         self._uuid = uuid
         self._stale = stale
+        self._confirms = confirms
         self._wrong: OrderedDict[str, int] = OrderedDict()
         """Address -> number of wrong tokens in a row."""
 
@@ -157,6 +160,8 @@ class HttpAccess:
         if not token:
             return Caller(None, address, why)
         user = self._user_of(digest_of(token)) if TOKEN.fullmatch(token) else None
+        if user is None and TOKEN.fullmatch(token) and await self._lacks_nothing():
+            user = self._user_of(digest_of(token))
         if user is None:
             await self.slow_down(address)
             return Caller(None, address, "the token is not known here, or has ended")
@@ -230,11 +235,31 @@ class HttpAccess:
 
     # --- the verdict -------------------------------------------------------------------------------------------------
 
-    def admit(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> None:
-        """Judges a request; `what` is its name in the log. Raises ApiError if it is denied."""
-        refused = None if needs.is_open else self._denied(caller, needs, params, body, what)
+    async def admit(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> Caller:
+        """Judges a request and returns its author, with the rights that counted; `what` is its name in the log. What a
+        follower would deny is judged again when it lacks no change that was made before. Raises ApiError if it is
+        denied."""
+        if needs.is_open:
+            return caller
+        is_certain = caller.user is None and not caller.token
+        if not is_certain and self._confirms.is_possible and self._denied(caller, needs, params, body, "") is not None:
+            if not await self._lacks_nothing():
+                why = "no leader confirms that this node has all changes of users"
+                raise ApiError("cannot_judge", f"this node cannot tell who may do this: {why}", "try again")
+            caller = self._as_it_is_now(caller)
+        refused = self._denied(caller, needs, params, body, what)
         if refused is not None:
             raise refused
+        return caller
+
+    async def _lacks_nothing(self) -> bool:
+        """Returns True when this node, a follower, has applied all that was acknowledged before this call; False if it
+        leads, or if nobody confirms that."""
+        if not self._confirms.is_possible:
+            return False
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._confirms.ask(lambda ok: None if told.done() else told.set_result(ok))
+        return await told
 
     def may_read(self, caller: Caller, topic: str, what: str) -> bool:
         """Returns True if the caller may have a stored message whose row is of the topic. `what` is the name of the
@@ -261,11 +286,15 @@ class HttpAccess:
             return True
         if caller.operator and not self.passes.knows(caller.operator):
             caller = caller._replace(operator=b"", why="the secret that proved the operator was replaced")
+        return self._refused(self._as_it_is_now(caller), needs, params, None) is None
+
+    def _as_it_is_now(self, caller: Caller) -> Caller:
+        """Returns the caller with its user as this node has applied it by now."""
         if caller.token:
-            caller = caller._replace(user=self._user_of(caller.token))
-        elif caller.user is not None:
-            caller = caller._replace(user=self.state.by_id.get(caller.user.id))
-        return self._refused(caller, needs, params, None) is None
+            return caller._replace(user=self._user_of(caller.token))
+        if caller.user is not None:
+            return caller._replace(user=self.state.by_id.get(caller.user.id))
+        return caller
 
     def _refused(self, caller: Caller, needs: Needs, params: Any, body: Any) -> ApiError | None:
         if caller.operator:

@@ -177,10 +177,11 @@ def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request
             guard.proven(request)
         request[OF_NODE] = caller.by > 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
         if not route.needs.reads_body:
-            access.admit(caller, route.needs, request.match_info, None, what)
+            caller = await access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)
         if route.needs.reads_body:
-            access.admit(caller, route.needs, request.match_info, body, what)
+            caller = await access.admit(caller, route.needs, request.match_info, body, what)
+        request[CALLER] = caller
         return _Admitted(caller, consistency, body)
 
     return admit

@@ -184,8 +184,11 @@ def is_lost(node_data: str, node: int) -> bool:
         return False
 
 
-Place = Literal["up", "machine", "container", "kubernetes"]
-"""The place where a node runs: in a cluster that `raftmq up` made, else on a machine, in a container, in a pod."""
+Place = Literal["up", "machine", "container", "compose", "kubernetes"]
+"""The place where a node runs: in a cluster that `raftmq up` made, else on a machine, in a container, in one that
+docker-compose.yml describes, in a pod."""
+PLACE_VARIABLE = "RAFTMQ_PLACE"
+"""The environment variable by which docker-compose.yml says that the node is one of its services."""
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 """The files that Docker and podman make in each container."""
 
@@ -196,6 +199,8 @@ def place_of(node_data: str) -> Place:
         return "up"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
+    if os.environ.get(PLACE_VARIABLE) == "compose":
+        return "compose"
     return "container" if any(Path(mark).exists() for mark in _CONTAINER_MARKS) else "machine"
 
 

@@ -119,4 +119,5 @@ def _access_of(node: Assembly) -> HttpAccess:
         secrets=node.broker.secrets,
         denials=node.broker.denials,
         guesses=node.broker.guesses,
+        confirms=node.confirmed,
     )

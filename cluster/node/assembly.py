@@ -31,6 +31,7 @@ from cluster.node.metrics import NodeMetrics
 from cluster.node.services import NodeServices
 from cluster.peer import secret
 from cluster.peer.admission import Implausible
+from cluster.peer.confirmed_index import ConfirmedIndex
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.remoting.assembly import Remoting
@@ -300,6 +301,9 @@ class Assembly:
             relay_metrics=metrics.relay,
             transaction_metrics=metrics.transactions,
         )
+        self.confirmed = ConfirmedIndex(
+            self.transport, services, context.turns, applied=lambda: self.raw.applied_index, level=lambda: state.level
+        )
         disk = self.disk
         figures = NodeFigures(services, self._clock, lambda: disk.view().used_percent, self.rates, self.started_ms)
         self.remoting = remoting = Remoting(
@@ -317,6 +321,7 @@ class Assembly:
             read_entries=lambda positions, told: self._lanes.entries.ask(positions, told),
             log_begins=self.installs.log_begins,
             unheard=self.unheard,
+            confirms=self.confirmed,
             keyed=self._keyed,
             stand_ins=self.links.stand_ins,
             security=self.tls.security,

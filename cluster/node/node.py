@@ -128,6 +128,7 @@ class Node(Assembly):
             self.disk.part(),
             self.modes.part(),
             self.links.part(),
+            self.confirmed.part(),
             Part(name="early routes", tick=self.broker.early_routes.tick),
             Part(name="rates", tick=self.rates.tick),
             self.retention.part(),

@@ -8,6 +8,9 @@ was removed meanwhile no longer counts. Of all fields that a client writes, only
     off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
     observe   every request passes; what enforcing would deny is counted and logged
     enforce   a denied request is answered with code 16; with 14 while this node cannot tell
+
+A follower may not have applied a new user, secret or right yet. So what it would deny waits until it has applied
+whatever was acknowledged before (`cluster.broker.services.Confirms`), and is judged again; only that verdict counts.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
+    from cluster.broker.services import Confirms
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.users import Access, User
 
@@ -52,6 +56,9 @@ CLIENTS_PER_STEP: Final = 64
 HELD_MAX: Final = 64
 HELD_BYTES_MAX: Final = 256 << 10
 """The most requests of one connection that wait with a signature, and their bytes; further ones are refused."""
+
+
+UNSURE: Final = "this node cannot tell who may do this: no leader confirms that it has all changes of users; try again"
 
 
 SendRight = tuple[int, "_Hash", "_Hash", bytes]
@@ -81,7 +88,20 @@ class _Client:
     """One connection: the users that have signed requests on it, and earlier decisions. Implements
     `SendJudge`."""
 
-    __slots__ = ("_right", "_told", "address", "held", "held_bytes", "rights", "turn", "users", "verdicts", "version")
+    __slots__ = (
+        "_right",
+        "_told",
+        "address",
+        "guessed",
+        "held",
+        "held_bytes",
+        "rights",
+        "sure",
+        "turn",
+        "users",
+        "verdicts",
+        "version",
+    )
 
     RIGHTS_MAX: Final = 64
 
@@ -93,8 +113,12 @@ class _Client:
         self.verdicts = Verdicts(address)
         self.address = address
         self.held: list[Frame] = []
-        """Requests that wait until the signature of the first of them may be checked."""
+        """Requests that wait until the signature of the first of them may be checked, or its denial is confirmed."""
         self.held_bytes = 0
+        self.guessed = False
+        """True if the first of them had to wait for its turn to be checked."""
+        self.sure: Frame | None = None
+        """The request of which this verdict counts: this node lacks no change that was made before it came."""
         self.turn: Frame | None = None
         """The request whose signature may be checked now, although others of its user and address wait."""
         self._right = right
@@ -142,6 +166,7 @@ class Admission:
         turns: Turns,
         denials: Denials,
         guesses: Guesses,
+        confirms: Confirms,
     ) -> None:
         """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
         node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
@@ -154,6 +179,7 @@ class Admission:
         self._polls = polls
         self._denials = denials
         self._guesses = guesses
+        self._confirms = confirms
         self._clients: dict[ReplyPath, _Client] = {}
         self.proven: Signal[[ReplyPath]] = Signal()
         """Sent with each connection on which a signature was right for the first time."""
@@ -167,13 +193,25 @@ class Admission:
 
     def admits(self, frame: Frame) -> bool:
         """Judges a request of one of this node's connections and records its user. Returns False if the request was
-        refused and answered."""
+        refused and answered, or waits."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
         client = self._client(frame.path)
-        if self._access.mode is Mode.ENFORCE and self._waits(frame, client):
+        enforced = self._access.mode is Mode.ENFORCE
+        if enforced and self._waits(frame, client):
             return False
         refused = self._judged(frame, client)
+        if enforced and refused is not None and self._is_unsure(frame, refused, client):
+            client.held, client.held_bytes = [frame], frame.size
+            self._confirms.ask(lambda ok: self._confirmed(frame.path, client, ok))
+            return False
         return self._goes_on(frame, refused)
+
+    def _is_unsure(self, frame: Frame, refused: Refused, client: _Client) -> bool:
+        """Returns True if a change of users and rules that this node has not applied yet may let the request through.
+        None does so with one that is not signed."""
+        if refused.reason is not Reason.NO_PERMISSION or frame is client.sure or not self._confirms.is_possible:
+            return False
+        return bool(ext_of(frame.header).get(ACCESS_KEY))
 
     def names(self, frame: Frame) -> bool:
         """Records the user of a request that is not judged, if its signature is right. Returns False if the request
@@ -191,7 +229,7 @@ class Admission:
     def _waits(self, frame: Frame, client: _Client) -> bool:
         """Holds the request if it is not the turn of its signature, or of one before it. A user who is proven on the
         connection waits for nothing."""
-        if frame is client.turn:
+        if frame is client.turn or frame is client.sure:
             return False
         if not client.held:
             try:
@@ -221,15 +259,36 @@ class Admission:
             for frame in held:
                 self._refuse(frame, Refused(Reason.BUSY, why))
             return
-        first, proven = held[0], len(client.users)
-        client.turn = first
-        self.released(first)
+        client.turn, client.guessed = held[0], True
+        self._release(path, client, held)
         client.turn = None
-        if len(client.users) == proven and self._access.mode is Mode.ENFORCE:
-            for frame in held[1:]:
-                self._refuse(frame, Refused(Reason.NO_PERMISSION, "the signature of a request before it was wrong"))
-            path.leave_now()
+
+    def _confirmed(self, path: ReplyPath, client: _Client, ok: bool) -> None:
+        """Judges a request again that this node would deny; `ok`: by all changes that were made before it came."""
+        held, client.held, client.held_bytes = client.held, [], 0
+        if path.closed or not held:
             return
+        if not ok:
+            client.guessed = False
+            self._refuse(held[0], Refused(Reason.UNAVAILABLE, UNSURE))
+            for frame in held[1:]:
+                self.released(frame)
+            return
+        client.sure = held[0]
+        self._release(path, client, held)
+        client.sure = None
+
+    def _release(self, path: ReplyPath, client: _Client, held: list[Frame]) -> None:
+        """Handles the requests that have waited, in their order; the later ones go on waiting if the first does."""
+        first, proven = held[0], len(client.users)
+        self.released(first)
+        if client.guessed and not client.held:
+            client.guessed = False
+            if len(client.users) == proven and self._access.mode is Mode.ENFORCE:
+                for frame in held[1:]:
+                    self._refuse(frame, Refused(Reason.NO_PERMISSION, "the signature of a request before it was wrong"))
+                path.leave_now()
+                return
         for frame in held[1:]:
             self.released(frame)
 
@@ -307,9 +366,12 @@ class Admission:
         secret = None if user is None else self._secrets.of(user)
         signed = content(ext, frame.body, version=frame.header.version)
         if user is None or secret is None or not is_right(secret, signed, signature):
-            self._guesses.wrong(name, frame.path.peer_address[0])
+            if client is None or frame is not client.sure:  # that one was counted before
+                self._guesses.wrong(name, frame.path.peer_address[0])
             return Refused(Reason.NO_PERMISSION, "the signature is wrong, or there is no such user")
         if client is not None:
+            if frame is client.sure:
+                self._guesses.right(name, client.address)
             client.signed(user.id, user.secret)
         return user
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cluster.broker.reads.entry_reads import ReadEntries
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.broker.sends.send_outcomes import SendOutcomes
-    from cluster.broker.services import Services
+    from cluster.broker.services import Confirms, Services
     from cluster.config.config import TlsMode
     from cluster.peer.reachability import StandIns
     from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
@@ -84,6 +84,7 @@ class Remoting:
         read_entries: ReadEntries,
         log_begins: Callable[[], int],
         unheard: Callable[[], str],
+        confirms: Confirms,
         keyed: Callable[[], bool],
         stand_ins: StandIns,
         security: Callable[[str, TlsMode], Security],
@@ -138,6 +139,7 @@ class Remoting:
             turns=services.turns,
             denials=broker.denials,
             guesses=broker.guesses,
+            confirms=confirms,
         )
         self.router = Router(
             config,

@@ -60,9 +60,20 @@ class Kind(IntEnum):
     """A question about the client that waits for a reply (`cluster.broker.groups.requester_frames`). Only from level 13
     on: an unknown kind ends the connection"""
     WAITS = 25
+    READ_INDEX = 26
+    """[number]: asks the leader up to which index the log must be applied to answer linearizably
+    (`cluster.peer.confirmed_index`). Only from level 13 on: an unknown kind ends the connection"""
+    READ_INDEX_REPLY = 27
+    """[number of the question, index; -1: this node does not lead]"""
 
 
-NODE_KINDS = frozenset({*range(Kind.FORWARD, Kind.PONG + 1), Kind.RELAY, Kind.RELAY_REPLY, Kind.WHO_WAITS, Kind.WAITS})
+NODE_KINDS = frozenset(
+    {
+        *range(Kind.FORWARD, Kind.PONG + 1),
+        *(Kind.RELAY, Kind.RELAY_REPLY),
+        *range(Kind.WHO_WAITS, Kind.READ_INDEX_REPLY + 1),
+    }
+)
 """Kinds that the node handles itself; every other kind is a Raft message."""
 
 

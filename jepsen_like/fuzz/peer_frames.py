@@ -126,6 +126,10 @@ class Frames:
                 about = [rng.randrange(100), "c", rng.choice(("i", "")), rng.choice((1000, 0, 1 << 40))]
             case Kind.WAITS:
                 about = [rng.randrange(100), rng.choice((None, 0, 1)), [[1, 5]], [1], rng.choice(([], [1])), index]
+            case Kind.READ_INDEX:
+                about = [rng.choice((0, 5, 1 << 62, 1 << 63, -1))]
+            case Kind.READ_INDEX_REPLY:
+                about = [rng.randrange(100), rng.choice((index, -1, -2))]
             case Kind.WANT_WRITTEN:
                 about = []
             case Kind.WRITTEN:
@@ -191,6 +195,8 @@ KNOWN = frozenset(
         Kind.RELAY_REPLY,
         Kind.WHO_WAITS,
         Kind.WAITS,
+        Kind.READ_INDEX,
+        Kind.READ_INDEX_REPLY,
         Kind.WANT_WRITTEN,
         Kind.WRITTEN,
         Kind.PING,

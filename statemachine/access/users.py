@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import msgpack
 
@@ -48,6 +48,7 @@ from statemachine.access.rules import (
     parse_rule,
     rule_row,
 )
+from statemachine.cluster_level import ClusterLevel
 from statemachine.commands import (
     OWNERS_LEVEL,
     TEXT_LENGTH_MAX,
@@ -58,7 +59,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Family, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
@@ -154,6 +155,16 @@ class Access(Family):
     """All users, rules and tokens. The apply thread changes them; any thread may read `users`, `by_id`, `tokens` and
     the other public attributes."""
 
+    ROWS = (
+        (META, keys.ACCESS_KEY),
+        (META, keys.USER_PREFIX),
+        (META, keys.RULE_PREFIX),
+        (META, keys.TOKEN_PREFIX),
+        (META, keys.AUDIT_PREFIX),
+        (META, keys.AUDIT_COUNT_PREFIX),
+        (META, keys.AUDIT_KEPT_PREFIX),
+    )
+
     def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
         """`level` returns the level of the cluster at the command that is being applied."""
         self._kv = kv
@@ -192,6 +203,11 @@ class Access(Family):
         """The id that the next created user gets."""
         self.supers = self._supers
         """The number of enabled Supers (users who may do everything)."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[ClusterLevel].staged)
 
     def audit(self, before: int, limit: int) -> Iterator[AuditRow]:
         """Yields up to `limit` changes from the audit whose numbers are below `before`, newest first."""
@@ -513,6 +529,13 @@ class Access(Family):
             known = self._key or "(none yet)"
             raise InvalidCommandError(f"secrets are encrypted with the key {known}, not {key!r:.80}")
         return self._key
+
+
+class AccessReads(Reads):
+    """The reads of a state about users."""
+
+    access = family_of(Access)
+    """Users and their rules."""
 
 
 def _audit_count(stage: Stage, user: str) -> int:

@@ -3,13 +3,14 @@ row; all of them are also in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 from statemachine.commands import U32, U63, U64, Command, CommandResult, done, not_found
 from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.offset_resets import OffsetResets, ResetRows
 from statemachine.consuming.queue_rows import Queue, QueueRows
-from statemachine.family import applies
+from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, OFFSETS
@@ -39,9 +40,16 @@ class ResetOffsets(Command, tag="reset_offsets", frozen=True):
 class ConsumerOffsets(QueueRows[int]):
     """The committed offsets of all consumer groups, by group and queue."""
 
+    ROWS = ((OFFSETS, b""),)
+
     def __init__(self, kv: KV, removals: Removals, topics: Topics, groups: Groups, resets: OffsetResets) -> None:
         self._topics, self._groups, self._resets = topics, groups, resets
         super().__init__(kv, OFFSETS, lambda row: int(keys.U64.unpack(row)[0]), removals)
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[Removals], families[Topics], families[Groups], families[OffsetResets])
 
     def get(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """Returns the group's committed offset of the queue; None if there is none."""
@@ -82,3 +90,24 @@ class ConsumerOffsets(QueueRows[int]):
     def put(self, stage: Stage, group: str, queue: Queue, offset: int) -> None:
         """Stores a group's offset of one queue, which must exist."""
         self._put(stage, group, queue, offset, keys.U64.pack(offset))
+
+
+class OffsetReads(Reads):
+    """The reads of a state about committed offsets."""
+
+    _offsets = family_of(ConsumerOffsets)
+
+    def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
+        """Returns the group's committed offset of the queue, the next to consume; None if the group never committed
+        one."""
+        return self._offsets.get(group, topic_id, queue_id)
+
+    def offsets_of_group(self, group: str) -> list[tuple[int, int, int]]:
+        """Returns (topic_id, queue_id, offset) of every queue for which the group has committed an offset,
+        ascending."""
+        return self._offsets.sorted_of_group(group)
+
+    def offsets_by_topic(self, group: str) -> dict[int, Mapping[int, int]]:
+        """Returns topic id -> queue id -> offset of every queue for which the group has committed an offset, in no
+        order. Takes one step per topic."""
+        return self._offsets.by_topic(group)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgpack
 from msgspec import Meta
 
 from raftlog.format_versions import BASELINE
 from raftmq_wire.names import NAME
+from statemachine.cluster_level import ClusterLevel
 from statemachine.commands import (
     I64,
     SETTINGS_LEVEL,
@@ -25,7 +26,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Family, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import GROUPS, KV
 from statemachine.rows.sorted_map import SortedMap
@@ -121,6 +122,8 @@ class Groups(Family):
     """All consumer groups. Any thread may read `by_name` at any time. The changes of a batch of entries appear there
     once it is written."""
 
+    ROWS = ((GROUPS, b""),)
+
     def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
         """`level` returns the level of the cluster at the command that is being applied."""
         self._level = level
@@ -128,6 +131,11 @@ class Groups(Family):
         self.changed: dict[str, GroupConfig | None] = {}
         """Groups that the batch being applied has changed; None for a deleted one."""
         self.by_name = SortedMap((key.decode("ascii"), _unpack_row(key, value)) for key, value in rows)
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[ClusterLevel].staged)
 
     def exists(self, name: str) -> bool:
         """Returns True if the group exists, with the changes of the batch being applied (apply thread only)."""
@@ -184,6 +192,17 @@ class Groups(Family):
         self.changed[group.name] = group
         stage.put(GROUPS, group.name.encode("ascii"), _pack_row(group))
         return group
+
+
+class GroupReads(Reads):
+    """The reads of a state about consumer groups."""
+
+    _groups = family_of(Groups)
+
+    @property
+    def groups(self) -> SortedMap[str, GroupConfig]:
+        """Every consumer group by name, in a map that changes like `topics`."""
+        return self._groups.by_name
 
 
 def _pack_row(group: GroupConfig) -> bytes:

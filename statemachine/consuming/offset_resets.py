@@ -8,15 +8,15 @@ Invariant: while a queue has such a row, the group's committed offset of the que
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple, Self
 
 from msgspec import Meta
 
 from statemachine.commands import U32, U63, Command, CommandResult, done
 from statemachine.consuming.groups import GroupName
 from statemachine.consuming.queue_rows import Queue, QueueRows
-from statemachine.family import applies
+from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, RESETS
@@ -49,12 +49,19 @@ class OffsetReset(NamedTuple):
 class OffsetResets(QueueRows[OffsetReset]):
     """The pending offset resets of all groups, by group and queue."""
 
+    ROWS = ((RESETS, b""),)
+
     def __init__(self, kv: KV, removals: Removals, topics: Topics) -> None:
         self._topics = topics
         self._new: set[Queue] = set()
-        self.renewed: set[Queue] = set()
+        self.grown: set[Queue] = set()
         """The queues that the last applied batch has reset."""
         super().__init__(kv, RESETS, lambda row: OffsetReset(*keys.RESET.unpack(row)), removals)
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[Removals], families[Topics])
 
     def covers(self, group: str, queue: Queue) -> bool:
         """Returns True if the group's queue has a pending reset, so that a commit for it must be left out (apply thread
@@ -88,4 +95,19 @@ class OffsetResets(QueueRows[OffsetReset]):
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         super().publish()
-        self.renewed, self._new = self._new, set()
+        self.grown, self._new = self._new, set()
+
+
+class ResetReads(Reads):
+    """The reads of a state about offset resets."""
+
+    _resets = family_of(OffsetResets)
+
+    def resets_of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
+        """Returns the group's offset resets, by queue, of which its consumers have not been told."""
+        return self._resets.of_group(group)
+
+    @property
+    def has_resets(self) -> bool:
+        """True if any group has an offset reset of which its consumers have not been told."""
+        return not self._resets.is_empty

@@ -12,8 +12,8 @@ lock, unless the holder gave it up, or its group or topic was deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, ClassVar, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from msgspec import Meta
 
@@ -32,7 +32,7 @@ from statemachine.commands import (
 )
 from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.queue_rows import Queue, QueueRows
-from statemachine.family import applies
+from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, LOCKS
@@ -108,9 +108,16 @@ class QueueLock(NamedTuple):
 class QueueLocks(QueueRows[QueueLock]):
     """The queue locks of all groups, by group and queue."""
 
+    ROWS = ((LOCKS, b""),)
+
     def __init__(self, kv: KV, removals: Removals, topics: Topics, groups: Groups) -> None:
         self._topics, self._groups = topics, groups
         super().__init__(kv, LOCKS, _decode, removals)
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[Removals], families[Topics], families[Groups])
 
     @applies(LockQueues)
     def lock(self, stage: Stage, command: LockQueues) -> CommandResult:
@@ -176,6 +183,16 @@ class QueueLocks(QueueRows[QueueLock]):
                 self._drop(stage, group, [(queue[0], queue[1])])
                 stage.before[LOCKS][key] = row
         return Done(used, None)
+
+
+class LockReads(Reads):
+    """The reads of a state about queue locks."""
+
+    _locks = family_of(QueueLocks)
+
+    def locks_of_group(self, group: str) -> Mapping[Queue, QueueLock]:
+        """Returns the queue locks of the consumer group by queue, expired ones included."""
+        return self._locks.of_group(group)
 
 
 _OWNED = b"\xff"

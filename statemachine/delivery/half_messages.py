@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from statemachine.commands import OWNERS_LEVEL, U64, Command, CommandResult, NumberFrom1, done
-from statemachine.family import Family, applies
+from statemachine.family import Family, Reads, applies, family_of
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
@@ -93,6 +93,8 @@ class HalfMessages(Family):
     """All open half messages, as rows of the family `trans`. Any thread may use `pending`, `check_ms` and the reads up
     to `lowest_position`: they show what is written."""
 
+    ROWS = ((TRANS, b"p"), (TRANS, b"c"), (TRANS, b"m"), (TRANS, b"d"), (TRANS, b"o"), (TRANS, b"n"))
+
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         row = kv.get(TRANS, keys.HALF_PENDING_KEY)
@@ -156,6 +158,10 @@ class HalfMessages(Family):
             self._kv.first(TRANS, *keys.half_moved_range(0, keys.U64_MAX)),
         )
         return min([keys.half_position(row[0]) for row in first if row is not None], default=None)
+
+    def pinned_position(self, begin: int, end: int) -> int | None:
+        """Returns `lowest_position`."""
+        return self.lowest_position()
 
     # -- apply
 
@@ -271,6 +277,13 @@ class HalfMessages(Family):
     def _count(self, stage: Stage, count: int, size: int) -> None:
         self._staged = Pending(self._staged.count + count, self._staged.bytes + size)
         stage.put(TRANS, keys.HALF_PENDING_KEY, keys.HALF_PENDING.pack(*self._staged))
+
+
+class HalfReads(Reads):
+    """The reads of a state about transactions."""
+
+    halves = family_of(HalfMessages)
+    """Half messages, whose transactions are open."""
 
 
 def _half(name: int, row: bytes) -> HalfMessage:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 from msgspec import Meta
 
 from statemachine.commands import U63, Command, CommandResult, InvalidCommandError, done, not_found
-from statemachine.family import Family, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.removals import Done, Losers, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TRANS
@@ -128,6 +128,8 @@ class StagedWrites(Family):
     """All attempts and committed writes, as rows "a", "w" and "b" of the family `trans`. Any thread may use the members
     up to `committed_writes`."""
 
+    ROWS = ((TRANS, b"a"), (TRANS, b"b"), (TRANS, b"w"))
+
     def __init__(self, kv: KV, removals: Removals) -> None:
         """`removals`: the pending removals, which tell the attempts that slices are still going to discard."""
         self._kv = kv
@@ -151,6 +153,11 @@ class StagedWrites(Family):
         """The bytes of these messages in the log."""
         self.changed: dict[int, Attempt | None] = {}
         """Attempts that the batch being applied has changed; None for one that is finished and removed."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[Removals])
 
     def get(self, number: int) -> Attempt | None:
         """Returns the attempt; None if it was never opened, or is finished and removed."""
@@ -365,6 +372,13 @@ class StagedWrites(Family):
             numbers.remove(attempt.number)
             if not numbers:
                 del self._open[attempt.name]
+
+
+class WriteReads(Reads):
+    """The reads of a state about staged writes."""
+
+    writes = family_of(StagedWrites)
+    """Messages of staged writes (Spark), which wait for a commit."""
 
 
 _NONE = SortedMap[int, int]()

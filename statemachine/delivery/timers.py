@@ -23,14 +23,14 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 from msgspec import Meta
 
 from raftlog.errors import InvariantViolationError
 from statemachine.commands import U63, U64, Command, CommandResult, done, not_found
 from statemachine.delivery.staged_writes import STAGED_DUE, AttemptState, StagedWrites, attempt_of
-from statemachine.family import Family, applies
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys
@@ -140,6 +140,8 @@ class Timers(Family):
     """All scheduled messages. The apply thread changes them; any thread may use `earliest`, `counts` and the reads up
     to `lowest_position`."""
 
+    ROWS = ((TIMER, b""), (META, keys.TIMER_FRONT_KEY))
+
     def __init__(self, kv: KV, writes: StagedWrites) -> None:
         """`writes` counts the staged messages, whose rows are stored here too."""
         self._kv = kv
@@ -158,6 +160,11 @@ class Timers(Family):
         self._added: list[TimerName] = []
         self._removed: set[TimerName] = set()
         """Names of the rows that the batch being applied has removed."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[StagedWrites])
 
     # -- any thread
 
@@ -232,6 +239,11 @@ class Timers(Family):
             break
         self._edge = edge
         return edge
+
+    def pinned_position(self, begin: int, end: int) -> int | None:
+        """Returns `lowest_position`, which may be lower than any row's if the search ended early because it had too
+        much to pass."""
+        return self.lowest_position(begin, end)
 
     # -- apply
 
@@ -342,7 +354,7 @@ class Timers(Family):
         self._count(stage, counts._replace(pending=pending, pending_bytes=pending_bytes, recalled=recalled))
         return done()
 
-    def stage_front(self, stage: Stage) -> None:
+    def end_run(self, stage: Stage) -> None:
         """Adds the row with the counters and the name of the first row to the batch. Called when everything else of the
         batch is staged."""
         if not self._added and not self._removed and self._staged == self.counts:
@@ -429,6 +441,13 @@ class Timers(Family):
             return due_ms, position
         found = self._kv.first(TIMER, keys.timer_key(0, 0), _TIMES_END)
         return _NO_ROW if found is None else keys.parse_timer_key(found[0])
+
+
+class TimerReads(Reads):
+    """The reads of a state about messages that wait for a time."""
+
+    timers = family_of(Timers)
+    """Scheduled messages, which wait until they are due, and the rows of messages of staged writes."""
 
 
 def _row(key: bytes, value: bytes) -> TimerRow:

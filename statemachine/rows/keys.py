@@ -67,6 +67,7 @@
              "c" | name u64                                                half row | position u64, if carried
              "m" | position u64                                            name u64, if carried
              "d" | check_ms u64 | name u64                                 empty: when its producer is asked next
+             "o" | name u64                                                user u64 whose the half message is
              "n"                                                           count u64 | bytes u64, of all half rows
              "a" | number u64                                              attempt row (below)
              "b"                                                           u64, number of the next attempt

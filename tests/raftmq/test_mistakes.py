@@ -71,6 +71,7 @@ class Place:
         self.cluster = cluster
         self.secure = secure.nodes[0]
         self.ca = str(secure.data / "tls" / "ca.crt")
+        self.admin = f"127.0.0.1:{cluster.nodes[0].admin_port}"
         self.made: list[Mistake] = []
         self._section = ""
         self._shown: list[tuple[str, str]] = [(str(folder), "/srv/shop"), (str(cluster.data), "/srv/shop/.raftmq")]
@@ -391,6 +392,7 @@ def directories(place: Place) -> None:
     place.cli("A backup outside of backup.roots", "backup", "create", "--to", "/var/backups")
     place.cli("A restore into a directory with data", "restore", "--from", "backups/nightly", "--into", ".raftmq")
     place.cli("A backup that is not there", "backup", "verify", "backups/nightly")
+    place.cli("A restore from a folder that is not there", "restore", "--from", "/nope", "--into", "new")
 
 
 def _made(place: Place, name: str) -> list[NodeRecord]:

@@ -32,7 +32,7 @@ from statemachine.access.access_commands import (
 )
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_level import Finalize
-from statemachine.command_table import COMMANDS, FAMILIES, unpack
+from statemachine.command_table import COMMANDS, unpack
 from statemachine.commands import Command, CommandReader, Invalid, Unknown, extend, level_of, name_of, pack, pack_bare
 from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
@@ -42,6 +42,7 @@ from statemachine.dedup import EndSessions
 from statemachine.delivery.half_messages import CheckHalves, EndHalves, OwnHalves
 from statemachine.delivery.staged_writes import CommitWrite, DiscardAttempts, ForgetWrite, OpenAttempt
 from statemachine.delivery.timers import DeliverTimers, DropStaged, DropTimers, RecallTimer
+from statemachine.families import FAMILIES
 from statemachine.family import Family
 from statemachine.members import Acknowledge
 from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
@@ -130,7 +131,7 @@ def test_each_command_is_applied_by_one_family() -> None:
     assert len(COMMANDS) == len(registered), "names are given once"
     state = BrokerState(MemoryKV())
     assert set(state._handlers) == set(registered)
-    assert [type(family) for family in state._families] == list(FAMILIES)
+    assert [type(family) for family in state._order] == list(FAMILIES)
 
 
 def test_there_is_a_sample_of_each_command() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import aiohttp
 from aiohttp import web_app
 from msgspec.structs import replace
 
+from cluster.admin.server import AdminServer
 from cluster.config.config import Config, Listener
 from cluster.config.loading import load
 from cluster.node.admin_wiring import admin_of, port_of
@@ -109,15 +111,18 @@ class _Watcher:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self.serving: set[int] = set()
+        self.serving: dict[int, tuple[Process, AdminServer]] = {}
+        """Node -> its process and its HTTP API, once that listens."""
 
     def started(self, machine: Machine) -> None:
         assert machine.process is not None
         machine.process.run(self._loop.create_task, self._serve(machine, machine.nodes[-1]))
 
     async def _serve(self, machine: Machine, node: Node) -> None:
-        await (await admin_of(port_of(node))).start()
-        self.serving.add(machine.node_id)
+        server = await admin_of(port_of(node))
+        await server.start()
+        assert machine.process is not None
+        self.serving[machine.node_id] = machine.process, server
 
     def broken(self, what: str, error: BaseException) -> None:
         self._loop.errors.append((what, error))
@@ -194,7 +199,9 @@ class AnsweringCluster:
         return self.leader
 
     def end(self) -> None:
-        """Ends all processes."""
+        """Ends all processes, after their HTTP APIs have closed what aiohttp would miss."""
+        closing = [process.run(self.loop.create_task, api.close()) for process, api in self._watcher.serving.values()]
+        self.loop.wait(lambda: all(task.done() for task in closing), _STARTED_S, 0.1)
         end_run(self.loop, self.network, self._machines.values(), [self._client])
 
     def ask(self, node: int, port: str, data: bytes, is_whole: Callable[[bytes], bool]) -> Heard:
@@ -287,8 +294,7 @@ def answering_cluster(*, is_enforced: bool = False) -> Iterator[AnsweringCluster
         mock.patch.object(web_app, "_cached_build_middleware", web_app._build_middlewares),  # it keeps nodes for ever
     ):
         if is_enforced:
-            _FIRST_USER.write_text("\n".join(ROOT))
-            _FIRST_USER.chmod(0o600)
+            _write_first_user()
         made = AnsweringCluster(has_users=is_enforced)
         try:
             made.start()
@@ -297,6 +303,14 @@ def answering_cluster(*, is_enforced: bool = False) -> Iterator[AnsweringCluster
             yield made
         finally:
             made.end()
+
+
+def _write_first_user() -> None:
+    """Makes the file of ROOT, at once and whole: other processes may record too."""
+    written = _FIRST_USER.with_name(f"{_FIRST_USER.name}-{os.getpid()}")
+    written.write_text("\n".join(ROOT))
+    written.chmod(0o600)
+    written.replace(_FIRST_USER)
 
 
 def is_frame_whole(opaque: int) -> Callable[[bytes], bool]:

@@ -116,6 +116,7 @@ class Node:
             turns=nothing,
             denials=Denials(lambda: 0),
             guesses=Guesses(lambda: 0, lambda: 0, lambda *_: lambda: None),
+            confirms=SimpleNamespace(is_possible=False, ask=lambda _: None),
         )
 
     def slot(self, topic: str) -> TopicSlot | None:

@@ -103,6 +103,12 @@ class Guesses:
             if len(self._told) > TOLD_MAX:
                 self._told.popitem(last=False)
 
+    def right(self, name: str, address: str) -> None:
+        """Takes back a wrong secret of this pair that was the right one: this node had not applied a change yet."""
+        pair = self._pairs.get(_key(name, address))
+        if pair is not None and pair.times > 0:
+            pair.times -= 1
+
     def _forget_one(self) -> None:
         for key, pair in self._pairs.items():
             if not pair.waiting:

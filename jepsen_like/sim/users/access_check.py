@@ -7,7 +7,8 @@ reports
 - a request that was let through although no state of the node with its connection allows it,
 - a message that was stored although no state of its leader, between the request and the entry, allows it to its user,
 - a message that was given to a pull that no state from the message's own entry on allows,
-- a request that was denied although every state of every node in that time allows it.
+- a request that was denied although every state of every node in that time allows it; of a follower's denial, every
+  state from what was known to be committed when the client asked (ADR 0104).
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ class Request:
     """Ids of the judged messages that the answer carried."""
     committed: int = 0
     """The highest index that any node knew to be committed when the answer came: no node had decided by a later one."""
+    known: int = 0
+    """The highest index that any node knew to be committed when the client asked; 0 if the node that it asked led, or
+    leads by now, or did not know how to ask a leader."""
 
 
 class _Heard:
@@ -151,6 +155,11 @@ class AccessCheck:
         assert machine.node is not None
         self._heard[machine.node_id].told(self._now(), machine.node.state.applied.index)
 
+    def _makes_sure(self, node_id: NodeId) -> bool:
+        """Returns True if the node asks a leader before it denies a request."""
+        machine = self._machines.get(node_id)
+        return machine is not None and machine.node is not None and machine.node.confirmed.is_possible
+
     def _look(self) -> int:
         """Returns the highest index that any node has known to be committed so far."""
         running = [machine.node for machine in self._machines.values() if machine.node is not None]
@@ -181,7 +190,8 @@ class AccessCheck:
 
     def asks(self, request: Request) -> None:
         """Records a request that a client is about to send."""
-        self._look()
+        known = self._look()
+        request.known = known if self._makes_sure(request.node) else 0
         if request.message_id:
             self._sent[request.message_id] = request
 
@@ -191,6 +201,8 @@ class AccessCheck:
         request.answered_s, request.passed, request.denied = self._now(), passed, denied
         request.given = [each for each in given if each.startswith(ID_PREFIX)]
         request.committed = self._look()
+        if not self._makes_sure(request.node):
+            request.known = 0
         if passed or denied:
             self._open.append(request)
 
@@ -255,7 +267,7 @@ class AccessCheck:
 
     def _judge_denied(self, request: Request) -> None:
         all_heard = self._heard.values()
-        low = min(heard.low(request.asked_s, request.answered_s) for heard in all_heard)
+        low = max(request.known, min(heard.low(request.asked_s, request.answered_s) for heard in all_heard))
         high = max(heard.high(request.answered_s, self.model.index) for heard in all_heard)
         states = self.model.states(low, high)
         if all(is_allowed(users, request.who, request.wants) for users in states):

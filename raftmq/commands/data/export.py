@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.messages.printing import counted
 from raftmq.commands.messages.start_positions import START, Start, StartType
-from raftmq.commands.shared_options import connect, console, json_option, servers_option, show
+from raftmq.commands.shared_options import connect, console, counted, json_option, servers_option, show
 from raftmq.commands.value_types import NameType
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.messages.printing import FormatType, Printer, counted
+from raftmq.commands.messages.printing import FormatType, Printer
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
-from raftmq.commands.shared_options import INTERRUPTED, connect, json_option, servers_option
+from raftmq.commands.shared_options import INTERRUPTED, connect, counted, json_option, servers_option
 from raftmq.commands.value_types import NameType
 
 if TYPE_CHECKING:

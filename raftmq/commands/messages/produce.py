@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from raftmq.commands.messages.printing import counted
 from raftmq.commands.name_completion import TOPIC
 from raftmq.commands.shared_options import (
     WHICH_CLUSTER,
     connect,
     console,
+    counted,
     exit_code_of,
     json_option,
     print_json,

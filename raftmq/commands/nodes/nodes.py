@@ -7,7 +7,7 @@ import time
 import click
 
 from raftmq.commands.name_completion import complete_nodes
-from raftmq.commands.shared_options import data_dir, data_option, json_option, show, size_of
+from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show, size_of
 from raftmq.local import stop_check
 from raftmq.local.cluster import LocalCluster, bytes_in
 from raftmq.local.final_tier_upload import bring_rest
@@ -43,7 +43,7 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     if (yes or dry_run) and not purge:
         raise click.UsageError("--yes and --dry-run go with --purge: nothing else is deleted")
     if purge and (dry_run or not yes):
-        held = f"{cluster.data} ({size_of(bytes_in(cluster.data))}, {len(cluster.nodes)} nodes)"
+        held = f"{cluster.data} ({size_of(bytes_in(cluster.data))}, {counted(len(cluster.nodes), 'node')})"
         if dry_run:
             show(as_json, {"stopped": [], "deleted": None}, f"nothing was changed; {held} would be deleted")
             return
@@ -51,7 +51,7 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     if purge:
         stopped = cluster.down()
         cluster.purge()
-        told = f"stopped {len(stopped)} nodes and deleted {cluster.data}"
+        told = f"stopped {counted(len(stopped), 'node')} and deleted {cluster.data}"
         show(as_json, {"stopped": stopped, "deleted": str(cluster.data)}, told)
         return
     addresses = addresses_of(cluster.nodes)
@@ -59,7 +59,11 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     stopped = cluster.down()
     if rest is not None:
         raise rest.error(allowed_s)
-    told = f"stopped {len(stopped)} nodes; the data stays in {cluster.data}" if stopped else "no node was running"
+    told = (
+        f"stopped {counted(len(stopped), 'node')}; the data stays in {cluster.data}"
+        if stopped
+        else "no node was running"
+    )
     show(as_json, {"stopped": stopped, "data": str(cluster.data)}, told)
 
 

@@ -186,6 +186,7 @@ class FakeNode:
         self.now_ms = 1_700_000_000_000
         self.shared_ids = SharedIds(lambda: self.now_ms)
         self.secrets = FakeSecrets()
+        self.confirmed: Any = SimpleNamespace(is_possible=False, ask=lambda done: done(True))
         self.access = HttpAccess(
             self.state.access,
             UserAdmin(InLogTime(self), self.secrets, lambda: True),  # type: ignore[arg-type]
@@ -204,6 +205,7 @@ class FakeNode:
             secrets=self.secrets,  # type: ignore[arg-type]
             denials=Denials(lambda: self.now_ms, self.denials.append),
             guesses=Guesses(lambda: self.now_ms, lambda: self.now_ms, self.call_later),
+            confirms=self.confirmed,
         )
 
     def _commit_soon(self, entry: Entry) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,15 @@ from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
 from cluster.admin.signed_identity import NONCES_MAX, PASS_HEADER, TOOL, WINDOW_MS, operator_pass
 from cluster.peer.keyring import Keyring
-from statemachine.access.access_commands import ChangeUser, Origin, RemoveRules, RemoveToken, RemoveUser, SetAuthMode
+from statemachine.access.access_commands import (
+    ChangeUser,
+    Origin,
+    RemoveRules,
+    RemoveToken,
+    RemoveUser,
+    SetAuthMode,
+    SetRules,
+)
 from tests.support.fake_raw import CLUSTER
 
 PATH = "/v1/status"
@@ -62,6 +71,38 @@ async def test_a_node_that_cannot_know_says_so(client: Any, node: Any) -> None:
     assert await told(await client.get(PATH, headers=bearer(token))) == (503, "cannot_judge")
     assert (await client.get("/v1/health/live")).status == 200
     assert node.denials == []
+
+
+@pytest.mark.parametrize("lacks", ["the user", "the right", "nothing"])
+async def test_a_follower_makes_sure_before_it_denies(client: Any, node: Any, lacks: str) -> None:
+    """A change that was acknowledged counts here, too, although this node has not applied it yet."""
+    node.add_user("root", is_super=True)
+    rule = ("Cluster:*", ["Get"])
+    token = "token-of-shop-00000002"
+    if lacks != "the user":
+        assert node.add_user("shop", *([rule] if lacks == "nothing" else [])) == token
+    node.set_mode("enforce")
+    asked: list[str] = []
+
+    def catch_up(done: Any) -> None:
+        asked.append(lacks)
+        if lacks == "the user":
+            assert node.add_user("shop", rule) == token
+        elif lacks == "the right":
+            node.apply([SetRules(ASKED, 2, [(1, *rule, (), True)])])
+        done(True)
+
+    node.access._confirms = SimpleNamespace(is_possible=True, ask=catch_up)
+    assert (await client.get(PATH, headers=bearer(token))).status == 200
+    assert asked[:1] == ([] if lacks == "nothing" else [lacks])
+    assert node.denials == []
+    assert (await client.get(PATH)).status == 401  # who names nobody is not helped by any change
+    node.access._confirms = SimpleNamespace(is_possible=True, ask=lambda done: done(False))
+    assert await told(await client.post("/v1/topics", json={"name": "t"}, headers=bearer(token))) == (
+        503,
+        "cannot_judge",
+    )
+    assert node.denials == [True]
 
 
 async def test_a_denial_is_logged_once(client: Any, node: Any, caplog: pytest.LogCaptureFixture) -> None:

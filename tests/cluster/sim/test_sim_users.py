@@ -22,6 +22,7 @@ from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
 from raftmq_wire.codes import ABOUT_USERS, RequestCode
 from raftmq_wire.signature import Credentials
+from statemachine.commands import OWNERS_LEVEL
 from statemachine.consuming.groups import PutGroup
 from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
@@ -63,6 +64,47 @@ def test_only_the_signature_of_a_user_with_the_right_is_let_through(sim: SimClus
     assert "not signed" in path.replies[3][0][1]
     assert "no right to Pub on Topic:U" in path.replies[4][0][1]
     assert len(sim.leader().bodies("T")) == 2
+
+
+def test_a_follower_that_lags_denies_nothing_that_was_allowed_before_the_request(sim: SimCluster) -> None:
+    """A user, a rule and a secret count from their acknowledgement on, at each node. What is behind one keeps
+    its place."""
+    begin(sim, level=OWNERS_LEVEL)
+    leader, late = sim.leader(), sim.followers()[0]
+    paths = [late.connect() for _ in range(3)]
+    late.apply.hold()
+    assert ask_admin(sim, "create", "new", "new-secret", is_super=False, enabled=True) is None
+    assert ask_admin(sim, "set_rules", "new", [[1, "Topic:T", ["Pub", "Sub"], [], True], READ_T[1]]) is None
+    assert ask_admin(sim, "change", "shop", secret="other-secret") is None
+    new, shop = Credentials("new", "new-secret"), Credentials("shop", "other-secret")
+    assert "new" not in late.state.access.users
+    route = request(new, RequestCode.GET_ROUTEINFO_BY_TOPIC, 2, {"topic": "T"})
+    for each in (send(new, 1), route, send(new, 3, body=b"behind"), send(new, 4, "U")):
+        paths[0].ask(each)
+    paths[1].ask(send(shop, 1))
+    for each in (send(Credentials("new", "wrong-one"), 1), send(None, 2)):
+        paths[2].ask(each)
+    sim.loop.run_for(0.3)
+    assert not any(path.replies for path in paths)
+    late.apply.release()
+    assert [answer(sim, paths[0], opaque) for opaque in (1, 2, 3, 4)] == [0, 0, 0, 16]
+    assert "no right to Pub on Topic:U" in paths[0].replies[4][0][1]
+    assert [answer(sim, paths[1], 1), answer(sim, paths[2], 1), answer(sim, paths[2], 2)] == [0, 16, 16]
+    assert [body for body in leader.bodies("T") if body == b"behind"] == [b"behind"]
+    assert len(leader.bodies("T")) == 3
+
+
+def test_without_a_leader_a_follower_cannot_tell_who_may_do_what(sim: SimCluster) -> None:
+    begin(sim, level=OWNERS_LEVEL)
+    late = sim.followers()[0]
+    for node in sim.running:
+        if node is not late:
+            node.kill(power=False)
+    path = late.connect()
+    unknown = Credentials("new", "new-secret")
+    path.ask(request(unknown, RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "T"}))
+    path.ask(send(None, 2))
+    assert [answer(sim, path, 1), answer(sim, path, 2)] == [14, 16]
 
 
 @pytest.mark.parametrize("place", ["leader", "follower"])

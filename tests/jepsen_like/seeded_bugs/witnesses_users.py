@@ -139,3 +139,7 @@ def witness_AU33() -> None:
 
 def witness_AU34() -> None:
     holds("AU34")
+
+
+def witness_AU35() -> None:
+    holds("AU35")

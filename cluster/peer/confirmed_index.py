@@ -1,0 +1,199 @@
+"""Lets a follower answer linearizably: the leader tells it up to which index it must have applied the log.
+
+This is ReadIndex (thesis, 6.4), asked by a follower. READ_INDEX goes to the leader. The leader has a majority confirm
+that it still leads, and answers with its applied index (READ_INDEX_REPLY). As soon as the follower has applied as much,
+its state contains whatever was acknowledged before the question. All who ask while a question is under way share the
+next one, because its index may be older than what they want to see. So a follower has at most one question at a leader,
+however many ask.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from cluster.peer.wire import INDEX_MAX
+from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
+from cluster.runtime.service_lifecycle import Part
+from raftlog.types import NOBODY, NodeId
+from raftlog.work import charge
+from statemachine.commands import OWNERS_LEVEL
+
+if TYPE_CHECKING:
+    from cluster.runtime.turns.work import Turns
+    from raftlog.core.raw_node import RawNode
+
+WAIT_MS: Final = 1000
+"""Milliseconds after which one who asks is told False."""
+ANSWER_MS: Final = 300
+"""Milliseconds after which a question without an answer is put again: the frame may be lost with its connection."""
+NUMBER_MAX: Final = 1 << 63
+TOLD_PER_STEP: Final = 16
+
+Done = Callable[[bool], None]
+
+
+class Reads(Protocol):
+    """The part of the node's services that is used here."""
+
+    def writes_open(self) -> bool:
+        """Returns True if this node leads and has applied the no-op of its term."""
+
+    def leader_id(self) -> NodeId:
+        """Returns the leader that this node knows; 0 if there is none."""
+
+    def read_index(self, done: Done) -> None:
+        """Calls `done(True)` when the applied state of this node, the leader, answers linearizably."""
+
+    def monotonic_ms(self) -> int:
+        """Returns the milliseconds of the node's monotonic clock."""
+
+
+class _Waiting(NamedTuple):
+    deadline_ms: int
+    done: Done
+
+
+class _Asked(NamedTuple):
+    """A question that is under way."""
+
+    number: int
+    leader: NodeId
+    again_ms: int
+    waiting: list[_Waiting]
+
+
+class ConfirmedIndex:
+    """Both ends: asks as a follower, answers as the leader. Event loop only."""
+
+    def __init__(
+        self, links: PeerLinks, reads: Reads, turns: Turns, *, applied: Callable[[], int], level: Callable[[], int]
+    ) -> None:
+        """`applied` returns the applied index of this node, `level` that of the cluster."""
+        self._links, self._reads, self._turns = links, reads, turns
+        self._applied, self._level = applied, level
+        self._numbers = links.request_ids()
+        self._waiting: list[_Waiting] = []
+        """Those who wait for the next question."""
+        self._asked: _Asked | None = None
+        self._behind: deque[tuple[int, list[_Waiting]]] = deque()
+        """(index that this node has not applied yet, those who wait for it), ascending."""
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(
+            name="confirmed index",
+            tick=self.tick,
+            role=self.on_role,
+            applied=lambda _: self.on_applied(),
+            peer_closed=self.peer_closed,
+            frames={Kind.READ_INDEX: self.on_frame, Kind.READ_INDEX_REPLY: self.on_frame},
+        )
+
+    @property
+    def is_possible(self) -> bool:
+        """True if `ask` has a sense: this node does not lead, and all nodes of the cluster know the frames."""
+        return not self._reads.writes_open() and self._level() >= OWNERS_LEVEL
+
+    def ask(self, done: Done) -> None:
+        """Calls `done(True)` later, when the applied state contains whatever was acknowledged before this call, and
+        `done(False)` if no leader confirms that within WAIT_MS. What waits is bounded by the caller."""
+        self._waiting.append(_Waiting(self._reads.monotonic_ms() + WAIT_MS, done))
+        self._put()
+
+    def _put(self) -> None:
+        """Puts the question of all who wait, unless one is under way."""
+        if self._asked is not None or not self._waiting:
+            return
+        if self._reads.writes_open():
+            waiting, self._waiting = self._waiting, []
+            self._reads.read_index(lambda ok: self._tell(waiting, ok))
+            return
+        leader, number = self._reads.leader_id(), next(self._numbers)
+        if leader == NOBODY or not self._links.send_frame(leader, Kind.READ_INDEX, [number], b""):
+            return
+        again_ms = self._reads.monotonic_ms() + ANSWER_MS
+        self._asked, self._waiting = _Asked(number, leader, again_ms, self._waiting), []
+
+    def _put_again(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self._waiting = [*asked.waiting, *self._waiting]
+        self._put()
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """Answers a question, or takes an answer. Raises WireError."""
+        if kind == Kind.READ_INDEX:
+            match header:
+                case [int(number)] if 0 <= number < NUMBER_MAX:
+                    self._reads.read_index(lambda ok: self._answer(peer, number, self._applied() if ok else -1))
+                    return
+        else:
+            match header:
+                case [int(number), int(index)] if 0 <= number < NUMBER_MAX and -1 <= index <= INDEX_MAX:
+                    self._answered(peer, number, index)
+                    return
+        raise WireError(f"malformed question for an index, or answer to it: {header!r:.200}")
+
+    def _answer(self, peer: NodeId, number: int, index: int) -> None:
+        self._links.send_frame(peer, Kind.READ_INDEX_REPLY, [number, index], b"")
+
+    def _answered(self, peer: NodeId, number: int, index: int) -> None:
+        asked = self._asked
+        if asked is None or (asked.number, asked.leader) != (number, peer):
+            return
+        if index < 0:  # it does not lead: who does is learnt by another way, and `tick` asks again
+            self._waiting, self._asked = [*asked.waiting, *self._waiting], None
+            return
+        self._asked = None
+        self._behind.append((max(index, self._behind[-1][0] if self._behind else 0), asked.waiting))
+        self.on_applied()
+        self._put()
+
+    # --- what happens meanwhile --------------------------------------------------------------------------------------
+
+    def on_applied(self) -> None:
+        """Tells those for whom enough is applied by now."""
+        while self._behind and self._behind[0][0] <= self._applied():
+            self._tell(self._behind.popleft()[1], True)
+
+    def on_role(self, raw: RawNode) -> None:
+        """Puts the question to the new leader."""
+        self._put_again()
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """Asks again if the question went to this peer."""
+        if self._asked is not None and self._asked.leader == peer:
+            self._put_again()
+
+    def tick(self, now_ms: int) -> None:
+        """Ends what has waited too long, and puts a question again that got no answer."""
+        if not (self._waiting or self._asked or self._behind):
+            return
+        held = [self._waiting, *(waiting for _, waiting in self._behind)]
+        if self._asked is not None:
+            held.append(self._asked.waiting)
+        late: list[_Waiting] = []
+        for waiting in held:  # each in the order of deadlines
+            count = next((at for at, each in enumerate(waiting) if each.deadline_ms > now_ms), len(waiting))
+            late += waiting[:count]
+            del waiting[:count]
+        self._tell(late, False)
+        if self._asked is None or self._asked.again_ms <= now_ms:
+            self._put_again()
+
+    def _tell(self, waiting: list[_Waiting], ok: bool) -> None:
+        if waiting:
+            self._turns.begin_later("confirmed index", _told(waiting, ok))
+
+
+def _told(waiting: list[_Waiting], ok: bool) -> Generator[None, None, None]:
+    """Tells them in steps: each goes on with a request, whose signature may be checked."""
+    for at, each in enumerate(waiting):
+        if at % TOLD_PER_STEP == 0:
+            yield
+        charge(1)
+        each.done(ok)

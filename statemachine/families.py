@@ -1,0 +1,82 @@
+"""The one list of the families of rows.
+
+A new family is one line in `FAMILIES`. If others need its reads by names of their own, and not by `state[Family]`, its
+class of reads is a line in `StateReads`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statemachine.access.users import Access, AccessReads
+from statemachine.cluster_level import ClusterLevel, LevelReads
+from statemachine.consume_queue import ConsumeQueues
+from statemachine.consuming.consumer_offsets import ConsumerOffsets, OffsetReads
+from statemachine.consuming.groups import GroupReads, Groups
+from statemachine.consuming.offset_resets import OffsetResets, ResetReads
+from statemachine.consuming.queue_locks import LockReads, QueueLocks
+from statemachine.dedup import Dedup, DedupReads
+from statemachine.delivery.half_messages import HalfMessages, HalfReads
+from statemachine.delivery.staged_writes import StagedWrites, WriteReads
+from statemachine.delivery.timers import TimerReads, Timers
+from statemachine.family import Family
+from statemachine.members import MemberReads, Members
+from statemachine.message_index import IndexReads, MessageIndex
+from statemachine.message_rows import MessageRows
+from statemachine.queue_view import QueueReads
+from statemachine.removal_slices import RemovalSlices
+from statemachine.removals import RemovalReads, Removals
+from statemachine.settings import SettingReads, Settings
+from statemachine.tier import TierReads, TierSegments
+from statemachine.topics import TopicReads, Topics
+from statemachine.trim import TrimReads, TrimState
+from statemachine.trimming import Trimming
+
+FAMILIES: Final[tuple[type[Family], ...]] = (
+    Topics,
+    Removals,
+    RemovalSlices,
+    Trimming,
+    MessageRows,
+    Groups,
+    ConsumerOffsets,
+    QueueLocks,
+    OffsetResets,
+    ClusterLevel,
+    Dedup,
+    MessageIndex,
+    Timers,
+    HalfMessages,
+    StagedWrites,
+    TierSegments,
+    Settings,
+    Access,
+    Members,
+    TrimState,
+    ConsumeQueues,
+)
+"""All families, in the order in which they publish: a deleted topic disappears before its rows are hidden, and queues
+grow last."""
+
+
+class StateReads(
+    TopicReads,
+    QueueReads,
+    IndexReads,
+    DedupReads,
+    GroupReads,
+    OffsetReads,
+    LockReads,
+    ResetReads,
+    TimerReads,
+    HalfReads,
+    WriteReads,
+    TrimReads,
+    TierReads,
+    RemovalReads,
+    SettingReads,
+    AccessReads,
+    MemberReads,
+    LevelReads,
+):
+    """The reads of a state, on any thread."""

@@ -1,0 +1,159 @@
+"""What a family of rows registers by itself: a line in the list of families is all that a state needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from jepsen_like.fakes.memory_kv import MemoryKV
+from raftlog.types import Entry, EntryType
+from statemachine import broker_state
+from statemachine.broker_state import BrokerState
+from statemachine.cluster_level import ClusterLevel
+from statemachine.commands import Command, CommandReader, CommandResult, done
+from statemachine.families import FAMILIES
+from statemachine.family import Families, Family, applies, takes
+from statemachine.rows import keys
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import FAMILIES as COLUMNS
+from statemachine.rows.kv import KV, META
+from statemachine.rows.running_digest import count
+from statemachine.rows.write_batch import Stage
+from statemachine.topics import CreateTopic, Topics
+from tests.statemachine.test_kept_entries import LOGS
+
+PREFIX = b"mark\0"
+
+
+class SetMark(Command, tag="set_mark", frozen=True):
+    """Sets a mark."""
+
+    name: str
+    value: int
+
+
+class Marks(Family):
+    """Numbers with names, and a note of each hook that was called."""
+
+    ROWS = ((META, PREFIX),)
+
+    def __init__(self, kv: KV, level: ClusterLevel) -> None:
+        rows = kv.scan(META, PREFIX, PREFIX + b"\xff")
+        self.by_name = {key[len(PREFIX) :].decode(): int(value) for key, value in rows}
+        self.level = level
+        self._staged = dict(self.by_name)
+        self.changed = False
+        self.grown: set[tuple[int, int]] = set()
+        self.called: list[str] = []
+
+    @classmethod
+    def made(cls, families: Families) -> Marks:
+        return cls(families.kv, families[ClusterLevel])
+
+    @applies(SetMark)
+    def set(self, stage: Stage, command: SetMark) -> CommandResult:
+        self._staged[command.name] = command.value
+        self.changed = True
+        stage.put(META, PREFIX + command.name.encode(), str(command.value).encode())
+        return done(command.value)
+
+    @takes(EntryType.NOOP)
+    def begin_term(self, stage: Stage, entry: Entry) -> None:
+        self.called.append(f"entry {entry.index}")
+
+    def begin_segment(self, stage: Stage, time_ms: int) -> None:
+        self.called.append(f"segment {time_ms}")
+
+    def end_run(self, stage: Stage) -> None:
+        self.called.append(f"end {len(stage.rows[META])}")
+
+    def publish(self) -> None:
+        self.by_name, self.changed, self.grown = dict(self._staged), False, {(7, 8)}
+
+    def pinned_position(self, begin: int, end: int) -> int | None:
+        return self.by_name.get("pin")
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of families with one more."""
+    families: tuple[type[Family], ...] = (Marks, *FAMILIES)
+    reader = CommandReader([kind for family in families for kind in family.COMMANDS])
+    monkeypatch.setattr(broker_state, "FAMILIES", families)
+    monkeypatch.setattr(broker_state, "unpack", reader.unpack)
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_family_in_the_list_has_its_commands_rows_sums_and_reads(new_log: Any) -> None:
+    log, kv = new_log(), MemoryKV()
+    state, other = BrokerState(kv), MemoryKV()
+    entry = log.command(SetMark("pin", 5), CreateTopic({"name": "t"}, if_absent=True))
+    run = state.apply([entry])
+    assert run.results[0][0].value == 5
+    assert run.grown == {(7, 8)}
+    assert state[Marks].by_name == {"pin": 5}
+    assert state.lowest_pinned_position() == 5
+    assert state.sums.totals == count(kv)
+    BrokerState(other).apply([new_log().command(SetMark("pin", 6), CreateTopic({"name": "t"}, if_absent=True))])
+    assert {name for name, total in digest(kv).items() if total != digest(other)[name]} == {META}
+    assert BrokerState(kv)[Marks].by_name == {"pin": 5}, "read from its rows"
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_family_is_called_by_the_hooks_that_it_has(new_log: Any) -> None:
+    log, state = new_log(), BrokerState(MemoryKV())
+    state.apply([log.add(EntryType.NOOP), log.command(SetMark("a", 1))])
+    assert state[Marks].called == ["segment 1000000", "entry 0", "end 2"], "the first entry begins a segment"
+    assert state._end_run == [state[Marks].end_run, state.timers.end_run], "others have nothing to add"
+
+
+def test_a_family_is_made_once_after_those_that_it_needs() -> None:
+    families = Families(MemoryKV(), 11)
+    marks = families[Marks]
+    assert families[Marks] is marks
+    assert families[ClusterLevel] is marks.level
+    state = BrokerState(MemoryKV())
+    assert state[Topics].by_name is state.topics
+    assert state.settings is state.settings
+
+
+def owners(column: str, key: bytes, families: Sequence[type[Family] | type[BrokerState]]) -> list[str]:
+    """Who says that a row is theirs."""
+    return [kind.__name__ for kind in families for its, prefix in kind.ROWS if its == column and key.startswith(prefix)]
+
+
+def shared(families: Sequence[type[Family] | type[BrokerState]]) -> list[tuple[str, ...]]:
+    """Pairs of families of which one has keys of the other."""
+    rows = [(kind.__name__, column, prefix) for kind in families for column, prefix in kind.ROWS]
+    return [
+        (one, other)
+        for (one, column, prefix), (other, its, longer) in permutations(rows, 2)
+        if one != other and column == its and longer.startswith(prefix)
+    ]
+
+
+def test_no_two_families_have_the_same_rows() -> None:
+    assert shared((BrokerState, *FAMILIES)) == []
+    assert shared((Marks, *FAMILIES)) == []
+
+    class Greedy(Marks):
+        """Has rows of the settings."""
+
+        ROWS = ((META, b"setting"),)
+
+    assert set(shared((Greedy, *FAMILIES))) == {("Greedy", "Settings")}
+
+
+@pytest.mark.parametrize("number", range(0, len(LOGS), 5))
+def test_each_row_is_of_one_family(new_log: Any, number: int) -> None:
+    log, kv = new_log(), MemoryKV()
+    state = BrokerState(kv)
+    for kind, payload, log.now_ms, results, _ in LOGS[number]:
+        if results is not None:
+            state.apply([log.add(kind, payload)])
+    rows = [(column, key) for column in COLUMNS for key, _ in kv.scan(column, keys.FIRST, keys.LAST)]
+    assert len(rows) > 20
+    assert [(column, key) for column, key in rows if len(owners(column, key, (BrokerState, *FAMILIES))) != 1] == []
