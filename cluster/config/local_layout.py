@@ -235,10 +235,14 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+class BusyError(LocalError):
+    """Another command starts or stops nodes of the same data directory."""
+
+
 @contextlib.contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """Locks the data directory for a command that starts or stops processes. Raises LocalError if another command has
-    the lock."""
+    """Locks the data directory for a command that starts or stops processes. Raises BusyError if another command has
+    the lock, and LocalError."""
     try:
         opened = (data / "lock").open("a")
     except OSError as error:
@@ -252,7 +256,7 @@ def locked(data: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LocalError(
+            raise BusyError(
                 f"another raftmq command is using {data}",
                 "it is starting or stopping nodes",
                 "wait for it to end and repeat the command",

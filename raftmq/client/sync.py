@@ -104,6 +104,11 @@ class Client:
         answered."""
         return self._client.view.clusters
 
+    @property
+    def created_topics(self) -> frozenset[str]:
+        """Topics that did not exist when this client sent to them; a message that was stored has created its topic."""
+        return frozenset(self._client.view.missing)
+
     def contact(self, wait_s: float) -> Contact:
         """Looks for the leader for at most `wait_s` seconds."""
         return self._thread.run(self._client.view.contact(wait_s))

@@ -6,6 +6,7 @@ import time
 
 import click
 
+from cluster.config.local_layout import BusyError
 from raftmq.commands.name_completion import complete_nodes
 from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show, size_of
 from raftmq.local import stop_check
@@ -14,6 +15,7 @@ from raftmq.local.final_tier_upload import bring_rest
 from raftmq.local.http.admin_http import drain_node
 from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import is_running
+from raftmq_wire.errors import LocalError
 
 NODE = click.argument("node", type=int, shell_complete=complete_nodes)
 WAIT_S = 10.0
@@ -69,12 +71,17 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
 
 @click.command()
 @NODE
+@click.option("--force", is_flag=True, help="Also while another command, such as an upgrade, starts and stops nodes.")
 @data_option
 @json_option
-def kill(node: int, data: str | None, as_json: bool) -> None:
+def kill(node: int, force: bool, data: str | None, as_json: bool) -> None:
     """Kill one NODE (kill -9) to see what happens."""
     cluster = LocalCluster(data_dir(data))
-    pid = cluster.kill(node)
+    try:
+        pid = cluster.kill(node, beside_others=force)
+    except BusyError as busy:
+        fix = f"raftmq kill {node} --force    (a drill beside that command; or wait for it to end)"
+        raise LocalError(busy.what, busy.why, fix, busy.exit_code) from None
     told = f"node {node} (pid {pid}) is gone; type: {cluster.way_back(node)}"
     show(as_json, {"node": node, "killed_pid": pid}, told)
 
