@@ -39,6 +39,8 @@ SHOWN_CHARS = 300
 _MISSING = object()
 _VALUE = re.compile(r"^([a-zA-Z_:][^ ]*) .*$", re.MULTILINE)
 """A line of GET /metrics; its values are of this process, and of its time."""
+_FREE_BYTES = re.compile(r'"free_bytes":\d+')
+"""The free space of a simulated disk, on which files name the folder of this tree."""
 _HEADERS_LEFT_OUT = frozenset({"date", "server"})
 """Headers of the real time and of the installed aiohttp."""
 
@@ -73,7 +75,7 @@ def _http_said(question: Question, heard: Heard) -> Any:
         return as_text(heard.data)
     lines = head.decode("latin-1").split("\r\n")
     headers = [line for line in lines[1:] if line.split(":")[0].lower() not in _HEADERS_LEFT_OUT]
-    text = as_text(body)
+    text = _FREE_BYTES.sub('"free_bytes":0', as_text(body))
     if question.data.startswith(b"GET /metrics"):
         headers = [line for line in headers if not line.lower().startswith("content-length")]
         text = "\n".join(sorted(set(_VALUE.sub(r"\1", text).split("\n"))))
