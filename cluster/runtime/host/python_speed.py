@@ -94,7 +94,7 @@ _ANEW = (
     if (Path(__file__).parents[3] / "Makefile").exists()
     else "/path/to/it -m pip install 'raftmq[server]'"
 )
-"""How this server is installed with another Python: from its source tree, or from its distribution."""
+"""The commands that install this server with another Python, from its source tree, or from its distribution."""
 
 
 def finding(times: float) -> str:
