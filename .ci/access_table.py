@@ -6,16 +6,13 @@ shows which field names the topic or the group. tests/architecture/test_access_p
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from cluster.admin.routes import ROUTES
-from cluster.remoting.request_rights import needs_of
+from cluster.requests.judge import needs_of
+from cluster.requests.table import VERBS
 from raftmq_wire.codes import RequestCode
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.support.served_codes import served_codes
 
 PAGE = Path(__file__).parents[1] / "docs" / "access-table.md"
 CLUSTER = "{cluster}"
@@ -70,14 +67,13 @@ class _Fields(dict[str, str]):
 
 def code_rows() -> Iterator[tuple[int, str, str, str]]:
     """Yields (code, name, needs in words, needs by what is stored in words)."""
-    codes = served_codes()
-    for code in sorted(codes):
-        needs = needs_of(codes, code, _Fields(), _BODIES.get(RequestCode(code), b""), CLUSTER)
+    for code, verb in sorted(VERBS.items()):
+        needs = needs_of(code, _Fields(), _BODIES.get(RequestCode(code), b""), CLUSTER)
         yield (
-            int(code),
-            RequestCode(code).name,
+            code,
+            verb.name,
             "a Super" if needs is None else "; ".join(map(str, needs)) or "any user",
-            codes[code].stored,
+            verb.stored,
         )
 
 

@@ -36,7 +36,7 @@ from cluster.repair.log_repair import RepairMetrics
 from cluster.repair.progress import InstallMetrics
 from cluster.replication.metrics import AppendMetrics, HaMetrics, ModeMetrics
 from cluster.replication.outcome import Outcome
-from cluster.replication.slow_requests import code_name
+from cluster.requests.table import VERBS, name_of
 from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.figures.counters import Spread, Tallies, Tally, buckets
 from cluster.runtime.host.versions import versions
@@ -47,12 +47,17 @@ from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
 from raftlog.work import charge
 from raftmq_wire import kernel
-from raftmq_wire.codes import ResponseCode
+from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.broker_state import BrokerState
 
 BOUNDS_MS = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0, inf)
 """Upper bounds of the buckets of request latency in milliseconds; RocketMQ's."""
 REMOTING = "remoting"
+_SENT = {
+    Outcome.OK: ResponseCode.SUCCESS,
+    Outcome.FAIL: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Outcome.UNKNOWN: ResponseCode.SYSTEM_ERROR,
+}
 _RESPONSES = {code.value: code.name.lower() for code in ResponseCode}
 
 
@@ -72,6 +77,13 @@ class RequestMetrics:
         )
         registry.register(self)
 
+    @property
+    def sends(self) -> str:
+        return VERBS[RequestCode.SEND_MESSAGE].name
+
+    def sent(self, outcome: Outcome, seconds: float, sends: int) -> None:
+        self.answered(RequestCode.SEND_MESSAGE, _SENT[outcome], seconds, sends)
+
     def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
         key, took_ms = (code, response), 1000 * seconds
         counts = self._counts.get(key)
@@ -81,8 +93,8 @@ class RequestMetrics:
         counts[bisect_left(BOUNDS_MS, took_ms)] += requests
         self._sums_ms[key] += took_ms * requests
 
-    def slow(self, code: int, stage: str, requests: int) -> None:
-        self._slow.labels(code_name(code).lower(), stage).inc(requests)
+    def slow(self, name: str, stage: str, requests: int) -> None:
+        self._slow.labels(name.lower(), stage).inc(requests)
 
     def collect(self) -> Iterator[Metric]:
         """Yields the histogram of latencies to the registry."""
@@ -92,7 +104,7 @@ class RequestMetrics:
             labels=("protocol_type", "request_code", "response_code"),
         )
         for (code, response), counts in self._counts.items():
-            labels = (REMOTING, code_name(code).lower(), _response_name(response))
+            labels = (REMOTING, name_of(code).lower(), _response_name(response))
             family.add_metric(labels, buckets(BOUNDS_MS, counts), self._sums_ms[code, response])
         yield family
 

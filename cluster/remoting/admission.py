@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
-from cluster.remoting.request_rights import pull_needs
+from cluster.requests.named_rights import pull_needs
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.kept_errors import bare

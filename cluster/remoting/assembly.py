@@ -14,7 +14,7 @@ from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.costly_requests import READS, WRITES, CostlyRequests
+from cluster.remoting.costly_requests import CostlyRequests
 from cluster.remoting.forward.forwarder import Forwarder, PullForwards
 from cluster.remoting.forward.handover import Handover
 from cluster.remoting.handlers.assignment import Assignments
@@ -35,8 +35,10 @@ from cluster.remoting.handlers.transactions import TransactionRequests, ask_prod
 from cluster.remoting.handlers.unsupported_codes import RefusedCodes
 from cluster.remoting.handlers.users_admin import UserRequests
 from cluster.remoting.request import RequestFigures
-from cluster.remoting.request_rights import needs_of
 from cluster.remoting.router import Listeners, Router
+from cluster.requests.judge import needs_of
+from cluster.requests.table import by_row
+from cluster.requests.verb import Cost
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part, codes_of
 
@@ -126,13 +128,12 @@ class Remoting:
         self._retries = retries
         forwards = PullForwards(self.forwarder, services.writes_open, log_begins)
         pulls = PullRequests(broker.pulls, forwards.elsewhere, forwards.to_leader, metrics)
-        self.serving = (Part(name="send requests", codes=sends.codes()), *self._serving(pulls))
-        """The parts that serve request codes."""
-        codes = codes_of(self.serving)
+        self.serving = self._serving(pulls)
+        """The parts that serve all request codes but those of sends."""
         self.admission = Admission(
             state.access,
             broker.secrets,
-            lambda code, ext, body: needs_of(codes, code, ext, body, config.cluster.name),
+            lambda code, ext, body: needs_of(code, ext, body, config.cluster.name),
             polls=broker.pulls.long_polls,
             stale=unheard,
             refuse=replies.refuse,
@@ -156,13 +157,13 @@ class Remoting:
             replies=replies,
             fates=fates,
             forwarder=self.forwarder,
-            codes=codes,
+            handlers=by_row(codes_of(self.serving)),
             members=broker.members,
             admission=self.admission,
             parked=broker.pulls.long_polls.has,
             costly=(
-                CostlyRequests(context.loop.call_soon, READS),
-                CostlyRequests(context.loop.call_soon, WRITES, at_once_max=1),
+                CostlyRequests(context.loop.call_soon, Cost.READS_MUCH),
+                CostlyRequests(context.loop.call_soon, Cost.WRITES_MUCH),
             ),
         )
         arrived.add(self.router.on_request)

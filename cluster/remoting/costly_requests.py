@@ -9,39 +9,19 @@ turns. What a client that is gone has asked for ends.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse
-from raftmq_wire.codes import RequestCode
+from cluster.requests.table import codes_where
+from cluster.requests.verb import Cost
 
 if TYPE_CHECKING:
     from cluster.remoting.request import Connection, Handler, Request
 
-WRITES: Final = frozenset({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET})
-"""Requests that write a row for each queue of a topic. One is under way at once: the rows of several would come into
-one entry, and no entry may take long to apply."""
-READS: Final = frozenset(
-    {
-        RequestCode.QUERY_MESSAGE,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        RequestCode.GET_TOPICS_BY_CLUSTER,
-        RequestCode.GET_KVLIST_BY_NAMESPACE,
-        RequestCode.GET_TOPIC_STATS_INFO,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        RequestCode.GET_PRODUCER_CONNECTION_LIST,
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-        RequestCode.AUTH_LIST_USER,
-        RequestCode.AUTH_LIST_ACL,
-        RequestCode.AUTH_GET_ACL,
-    }
-)
-COSTLY: Final = WRITES | READS
 AT_ONCE_MAX: Final = 8
-"""The most READS of all askers that are under way at once."""
+"""The most of all askers that are under way at once; of those that write much, one."""
 OF_ONE_MAX: Final = 2
 """The most of one asker."""
 WAITING_MAX, ALL_WAITING_MAX = 64, 1_024
@@ -53,16 +33,13 @@ _BUSY: Final = f"{WAITING_MAX} requests of this kind wait for their turn already
 
 
 class CostlyRequests:
-    """The costly requests of one node, with some of the codes, that wait or are under way. Event loop only."""
+    """The costly requests of one node, of one cost, that wait or are under way. Event loop only."""
 
-    def __init__(
-        self, soon: Callable[[Callable[[], None]], object], codes: Collection[int], at_once_max: int = AT_ONCE_MAX
-    ) -> None:
-        """`soon` calls a function in the next turn of the loop. At most `at_once_max` of these requests are under way
-        at once."""
+    def __init__(self, soon: Callable[[Callable[[], None]], object], cost: Cost) -> None:
+        """`soon` calls a function in the next turn of the loop. `cost` is that of the requests."""
         self._soon = soon
-        self._codes = codes
-        self._at_once_max = at_once_max
+        self._codes = codes_where(lambda verb: verb.cost is cost)
+        self._at_once_max = 1 if cost is Cost.WRITES_MUCH else AT_ONCE_MAX
         self._waiting: OrderedDict[Hashable, deque[tuple[Request, Handler]]] = OrderedDict()
         """Asker -> its requests in order; the asker who is next comes first."""
         self._running: dict[Request, tuple[Hashable, int]] = {}

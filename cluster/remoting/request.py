@@ -6,19 +6,12 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party
 from cluster.broker.services import Client
-from cluster.runtime.request_limits import (
-    GROUP_BODY_BYTES_MAX,
-    HEARTBEAT_BYTES_MAX,
-    INT64_MAX,
-    NUMBER_DIGITS_MAX,
-    OTHER_BODY_BYTES_MAX,
-    TEXT_MAX,
-)
+from cluster.runtime.request_limits import INT64_MAX, NUMBER_DIGITS_MAX, TEXT_MAX
 from raftmq_wire.codec import AlikeHeads
 from raftmq_wire.codes import RequestCode
 
@@ -98,6 +91,8 @@ class Request(Protocol):
 
 
 Handler = Callable[[Request], None]
+Handlers = dict[int, Handler]
+"""Request code -> its handler (`cluster.runtime.service_lifecycle.Part.codes`)."""
 
 
 def party_of(request: Request) -> Party:
@@ -117,30 +112,6 @@ class SharedAnswer:
         self.body = body
         self.heads = AlikeHeads(code, len(body), ext=ext, remark=remark)
         """Heads of its frames, encoded in JSON."""
-
-
-_WITH_MESSAGES: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-    }
-)
-_LIMITS: Final[dict[int, int]] = {
-    RequestCode.HEART_BEAT: HEARTBEAT_BYTES_MAX,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: GROUP_BODY_BYTES_MAX,
-}
-
-
-def too_long(code: int, size: int) -> str | None:
-    """Returns the reason why the body of a request with that code may not have so many bytes; None if it may. A body
-    with messages is checked by its handler, which knows the limits of a message."""
-    if code in _WITH_MESSAGES:
-        return None
-    most = _LIMITS.get(code, OTHER_BODY_BYTES_MAX)
-    return f"the body of request {code} has {size} bytes, {most} are allowed" if size > most else None
 
 
 NoteChange = Callable[[str, str], None]

@@ -14,24 +14,25 @@ from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory, sizes, with_room
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.connection.reply_path import IN_LINE, SENDS, ReplyPath
+from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
 from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
 from cluster.remoting.costly_requests import CostlyRequests
 from cluster.remoting.forward.forwarded_path import ForwardedPath
-from cluster.remoting.forward.forwarder import WRITES, Forwarder
+from cluster.remoting.forward.forwarder import Forwarder
 from cluster.remoting.forward.requesting_clients import name_committers, name_standing
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.request import Request
-from cluster.remoting.request_rights import Codes, is_administrative
+from cluster.remoting.request import Handlers, Request
 from cluster.replication.message_batch import Send
 from cluster.replication.send_identity import Identity
+from cluster.requests.table import IN_LINE, ROWS, SENDS, SUPERS_ALONE, VERBS
+from cluster.requests.verb import Serves, Stated, Verb
 from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
 from cluster.runtime.tls.port_security import Security
 from raftmq_wire.codec import CodecError
-from raftmq_wire.codes import ABOUT_USERS, RequestCode, ResponseCode
+from raftmq_wire.codes import ResponseCode
 from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
@@ -48,44 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LEADER_ONLY = WRITES | {
-    RequestCode.QUERY_CONSUMER_OFFSET,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-    RequestCode.GET_MAX_OFFSET,
-    RequestCode.GET_MIN_OFFSET,
-    RequestCode.GET_EARLIEST_MSG_STORETIME,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-    RequestCode.GET_CONSUME_STATS,
-    RequestCode.GET_TOPIC_STATS_INFO,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-    RequestCode.LOCK_BATCH_MQ,
-    RequestCode.UNLOCK_BATCH_MQ,
-    RequestCode.QUERY_ASSIGNMENT,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    *ABOUT_USERS,
-}
-"""Requests that only the leader answers: writes, and reads that must be linearizable."""
-
-ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_TOPIC_CONFIG})
-"""Requests that any node answers, except that only the leader may answer "no such topic"."""
-
-
 REMARK_MAX = 1000
 """The most characters of a remark that repeats what a client sent."""
-
-PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-"""Requests that any node with the messages answers."""
-
-LOCKS = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
-"""Requests that are forwarded with the standing of the client that they name."""
-
-FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
-"""Requests that are answered from this node's own rows. Pulls are too, but they check the rows whenever they are
-woken."""
-
-
-COME_BACK = FROM_ROWS | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION}
-"""Requests that their handlers may have to forward as they came."""
 
 
 class Router(Dispatch):
@@ -108,7 +73,7 @@ class Router(Dispatch):
         replies: SendReplyWriter,
         fates: SendOutcomes,
         forwarder: Forwarder,
-        codes: Codes,
+        handlers: Handlers,
         members: Members,
         admission: Admission,
         parked: Callable[[RemotingConnection], bool],
@@ -128,13 +93,12 @@ class Router(Dispatch):
         self._proposals = proposals
         self._known_topic = known_topic
         self._large_answers = sizes(state, lambda: self._limits)
-        handlers = {code: served.handler for code, served in codes.items() if served.handler is not None}
         self._costly = costly
         self._handlers = with_room(handlers, self._large_answers)
         for each in costly:
             self._handlers = each.dealt_out(self._handlers)
         self._over_tls_alone = frozenset(
-            [code for code in codes if is_administrative(codes, code)] if config.auth.admin_needs_tls else ()
+            [verb.code for verb in ROWS if verb.is_for_administrators] if config.auth.admin_needs_tls else ()
         )
         """Codes that are refused on a connection without TLS."""
         self._fenced = fenced
@@ -253,7 +217,7 @@ class Router(Dispatch):
         if self._access.judges:
             if not self._admission.admits(frame):
                 return
-        elif frame.header.code in ABOUT_USERS and not self._admission.names(frame):
+        elif frame.header.code in SUPERS_ALONE and not self._admission.names(frame):
             return
         line = frame.path.line
         if line is not None and self._proposals.open:
@@ -309,32 +273,45 @@ class Router(Dispatch):
         if code in SENDS:
             self._forwarder.forward(frame)
             return
-        if code in LEADER_ONLY and not self._proposals.open:
-            if code == RequestCode.UPDATE_CONSUMER_OFFSET:
-                frame = name_committers(frame, self._members)
-            elif code in LOCKS:
-                frame = name_standing(frame, self._members)
-            self._forward(frame)
-            return
-        if code in PULLS:
+        verb = VERBS.get(code)
+        if verb is None:
+            self._handle(RemotingRequest.of(frame, self._proposals.figures.slow))
+        elif verb.serves is Serves.PULLS:
             request = RemotingRequest.of(frame, self._proposals.figures.slow, reads_ext=False)
             if self._log_begins() or self._state.has_resets:
                 request.may_come_back(frame)
             self._handle(request)
-            return
-        request = RemotingRequest.of(frame, self._proposals.figures.slow)
-        if code in FROM_ROWS and self._fenced():
-            request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
-            return
-        if code in FROM_ROWS and self._log_begins() and not self._proposals.open:
-            self._forward(frame)
-            return
-        if code in COME_BACK:
+        elif verb.serves.is_leader and not self._proposals.open:
+            self._forward(self._stating(frame, verb))
+        else:
+            self._answer(frame, verb)
+
+    def _answer(self, frame: Frame, verb: Verb) -> None:
+        """Answers here, unless this node's rows or its log cannot tell."""
+        request, serves = RemotingRequest.of(frame, self._proposals.figures.slow), verb.serves
+        if serves is Serves.OWN_ROWS:
+            if self._fenced():
+                request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
+                return
+            if self._log_begins() and not self._proposals.open:
+                self._forward(frame)
+                return
+        if verb.may_hand_over:
             request.may_come_back(frame)
-        if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
+        if (
+            serves is Serves.IF_KNOWN
+            and not self._proposals.open
+            and not self._known_topic(request.ext.get("topic", ""))
+        ):
             self._forwarder.forward(frame)
             return
         self._handle(request)
+
+    def _stating(self, frame: Frame, verb: Verb) -> Frame:
+        """Returns the frame with what this node states about its sender."""
+        if verb.stated is Stated.CLIENTS:
+            return name_committers(frame, self._members)
+        return name_standing(frame, self._members) if verb.stated is Stated.STANDING else frame
 
     def _forward(self, frame: Frame) -> None:
         """Forwards a request, with memory reserved for its answer if that may be large."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.outcome import Outcome
 from cluster.replication.pending_requests import PendingEntry
-from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.broker_state import BrokerState
 
 if TYPE_CHECKING:
@@ -30,37 +29,25 @@ LINE_EVERY_MS = 1000
 ENTRY_STAGES = ("queue", "sync", "majority", "apply")
 """The stages of a write on the leader. queue: from receipt until it is proposed. sync: until it is on the leader's own
 disk. majority: until it is committed. apply: until it is applied and answered."""
-READ, CONFIRM, LEADER, CLIENT = "read", "confirm", "leader", "client"
-"""The stages of requests that make no entry. read: until the rows or messages were read. confirm: the same, of a read
-for which a majority has to confirm the leader first. leader: on a node that passed the request on, until a leader had
-answered or was found. client: until another client, which the node had to ask, answered."""
+LEADER = "leader"
+"""The stage of a request on a node that passed it on: until a leader had answered or was found. The other stages of
+requests that make no entry are those of their verbs (`cluster.requests.verb.Stage`)."""
 TOLD = ("topic", "consumerGroup", "producerGroup", "group")
 """The header fields that name the object of a request in the log line."""
-CONFIRMED = frozenset(
-    {
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-        RequestCode.GET_MAX_OFFSET,
-        RequestCode.GET_MIN_OFFSET,
-        RequestCode.GET_EARLIEST_MSG_STORETIME,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.GET_TOPIC_STATS_INFO,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-    }
-)
-
-
-ASKS_A_CLIENT = frozenset(
-    {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.SEND_REPLY_MESSAGE}
-)
-_NAMES = {code.value: code.name for code in RequestCode}
 
 
 class Answered(Protocol):
     """A request that was answered, as `cluster.remoting.connection.remoting_request` keeps it."""
 
     code: int
+
+    @property
+    def name(self) -> str:
+        """The name of its verb."""
+
+    @property
+    def stage(self) -> str:
+        """The stage in which a request of that verb spends its time, unless it makes an entry."""
 
     @property
     def ext(self) -> dict[str, str]:
@@ -74,11 +61,18 @@ class Answered(Protocol):
 class RequestFigures(Protocol):
     """The metrics of requests, as `cluster.node.metrics` keeps them."""
 
-    def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
-        """Counts requests of one code that were answered after that many seconds."""
+    @property
+    def sends(self) -> str:
+        """The name under which all sends are logged and counted, because an entry contains those of every verb."""
 
-    def slow(self, code: int, stage: str, requests: int) -> None:
-        """Counts slow requests, which spent most of their time in this stage."""
+    def answered(self, code: int, response: int, seconds: float) -> None:
+        """Counts a request of that code that was answered after that many seconds."""
+
+    def sent(self, outcome: Outcome, seconds: float, sends: int) -> None:
+        """Counts the sends of one entry."""
+
+    def slow(self, name: str, stage: str, requests: int) -> None:
+        """Counts slow requests of one verb, which spent most of their time in this stage."""
 
 
 class SlowRequests:
@@ -91,6 +85,7 @@ class SlowRequests:
         self.clock_s = clock_s
         self._stages = stages
         self._figures = figures
+        self._sends = "sends" if figures is None else figures.sends
         self.late_ms = math.inf
         """The milliseconds after its deadline at which an entry is slow (below 0: before its deadline); check before a
         call."""
@@ -123,7 +118,7 @@ class SlowRequests:
             return
         first = waiter.sends[0]
         self._slow(
-            RequestCode.SEND_MESSAGE,
+            self._sends,
             stages,
             len(waiter.sends),
             now_ms,
@@ -159,27 +154,27 @@ class SlowRequests:
         (infinity)."""
         now_s = self.clock_s()
         seconds = now_s - arrived_s
-        if seconds < 0 or response == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return  # the latter is delayed on purpose where it repeats, and has any code that a client can think of
+        if seconds < 0:
+            return
         if self._figures is not None:
             self._figures.answered(request.code, response, seconds)
         if 1000 * seconds >= self.bound_ms:
-            stages = self._entry or {_stage_of(request.code): 1000 * seconds}
+            stages = self._entry or {request.stage: 1000 * seconds}
             more = {"client": _address(request.client), **_objects(request.ext), "response_code": response}
-            self._slow(request.code, stages, 1, 1000 * now_s, more)
+            self._slow(request.name, stages, 1, 1000 * now_s, more)
 
     def passed_on(
-        self, code: int, client: tuple[str, int], ext: Mapping[str, str], took_ms: float, now_ms: int
+        self, name: str, client: tuple[str, int], ext: Mapping[str, str], took_ms: float, now_ms: int
     ) -> None:
         """Logs a request that this node held for a leader and has let go, `took_ms` after it came."""
-        self._slow(code, {LEADER: took_ms}, 1, now_ms, {"client": _address(client), **_objects(ext)})
+        self._slow(name, {LEADER: took_ms}, 1, now_ms, {"client": _address(client), **_objects(ext)})
 
     # --- the line ----------------------------------------------------------------------------------------------------
 
-    def _slow(self, code: int, stages: dict[str, float], requests: int, now_ms: float, more: dict[str, object]) -> None:
+    def _slow(self, name: str, stages: dict[str, float], requests: int, now_ms: float, more: dict[str, object]) -> None:
         stage = max(stages, key=stages.__getitem__)
         if self._figures is not None:
-            self._figures.slow(code, stage, requests)
+            self._figures.slow(name, stage, requests)
         if now_ms < self._next_ms:
             self._left_out += 1
             return
@@ -187,7 +182,7 @@ class SlowRequests:
         left_out, self._left_out = self._left_out, 0
         total_ms = sum(stages.values())
         fields = {
-            "request_code": code_name(code),
+            "request_code": name,
             **more,
             "total_ms": round(total_ms),
             "slow_stage": stage,
@@ -204,18 +199,6 @@ class SlowRequests:
         )
 
 
-def _stage_of(code: int) -> str:
-    """Returns the stage in which a request that makes no entry spends its time."""
-    if code in CONFIRMED:
-        return CONFIRM
-    return CLIENT if code in ASKS_A_CLIENT else READ
-
-
-def code_name(code: int) -> str:
-    """Returns RocketMQ's name of a request code; the number of one that it does not define."""
-    return _NAMES.get(code) or str(code)
-
-
 def _address(peer: tuple[str, int] | None) -> str:
     return "" if peer is None else f"{peer[0]}:{peer[1]}"
 
@@ -227,15 +210,6 @@ def _objects(ext: Mapping[str, str]) -> dict[str, object]:
         if name in ext:
             found.setdefault("topic" if name == "topic" else "group", ext[name][:255])
     return found
-
-
-SEND = int(RequestCode.SEND_MESSAGE)
-"""The request code under which all sends are counted, because an entry contains those of every code."""
-_ANSWERS = {
-    Outcome.OK: int(ResponseCode.SUCCESS),
-    Outcome.FAIL: int(ResponseCode.SERVICE_NOT_AVAILABLE),
-    Outcome.UNKNOWN: int(ResponseCode.SYSTEM_ERROR),
-}
 
 
 class ProposalFigures(Protocol):
@@ -288,7 +262,7 @@ class ProposalMetrics:
         now_s = self._clock.monotonic_s()
         metrics.settled(outcome, waiting, now_s - waiter.proposed_s)
         if waiter.sends:
-            metrics.requests.answered(SEND, _ANSWERS[outcome], now_s - waiter.proposed_s, len(waiter.sends))
+            metrics.requests.sent(outcome, now_s - waiter.proposed_s, len(waiter.sends))
         if 1000 * now_s - waiter.deadline_ms >= self.slow.late_ms:
             self.slow.settled(waiter, outcome, 1000 * now_s)
         if outcome is Outcome.OK and waiter.built is not None:

@@ -29,14 +29,6 @@ OnFrame = Callable[[NodeId, int, list[Any], bytes], None]
 Hook = TypeVar("Hook")
 
 
-class Served(Protocol):
-    """A request code or a route of the HTTP API, with its handler."""
-
-    @property
-    def needs(self) -> object:
-        """The rights that a caller needs. Its type belongs to the room that serves it; never None."""
-
-
 class AppliedRun(Protocol):
     """Entries that were applied together (`cluster.replication.apply_lane.Applied`)."""
 
@@ -65,8 +57,9 @@ class Part:
     peer_closed: Callable[[NodeId], object] | None = None
     frames: Mapping[int, OnFrame] = field(default_factory=dict)
     """Kind of a peer's frame -> its handler."""
-    codes: Mapping[int, Served] = field(default_factory=dict)
-    """Request code -> `cluster.remoting.request_rights.Code`: its handler, and the rights that it needs."""
+    codes: Mapping[int, Callable[[Any], None]] = field(default_factory=dict)
+    """Request code -> its handler, which takes a `cluster.remoting.request.Request`. All else that is known of the code
+    is in its row (`cluster.requests.table`)."""
     may_reload: Callable[[Config], object] | None = None
     """Raises ConfigError if this part cannot use that configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None
@@ -148,13 +141,9 @@ def _first(names: tuple[str, ...], parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (*(by_name[name] for name in names), *(part for part in parts if part.name not in names))
 
 
-def codes_of(parts: Iterable[Part]) -> dict[int, Any]:
-    """Returns request code -> its handler and needs. Raises ValueError for a code that names no needs, or that two
-    parts serve, so that the node does not start."""
-    parts = tuple(parts)
-    for part in parts:
-        if without := [code for code, served in part.codes.items() if served.needs is None]:
-            raise ValueError(f"{part.name} serves codes {sorted(without)} and does not say which rights they need")
+def codes_of(parts: Iterable[Part]) -> dict[int, Callable[[Any], None]]:
+    """Returns request code -> its handler. Raises ValueError for a code that two parts serve, so that the node does not
+    start."""
     return _merged("codes", ((part.name, part.codes) for part in parts))
 
 

@@ -17,9 +17,9 @@ from cluster.flow.hold import Account
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import SendHandler, make_intake
-from cluster.remoting.request_rights import needs_of
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
 from cluster.replication.send_identity import ConnectionSession, RetryMemory
+from cluster.requests.judge import needs_of
 from cluster.runtime.framing import FrameBuffer
 from raftmq_wire.codec import CodecError, decode_header
 from raftmq_wire.kernel import TWINS
@@ -103,13 +103,12 @@ class Node:
 
     def judged_by(self, access: Access, secrets: Secrets) -> Admission:
         """The judge of this node's requests, by these users and secrets; needs are those of sends."""
-        codes = self.handler.codes()
         nothing: Any = SimpleNamespace(judge_by=lambda _: None)
         self.path.peer_address, self.path.on_close = ("10.0.0.1", 1234), []
         return Admission(
             access,
             secrets,
-            lambda code, ext, body: needs_of(codes, code, ext, body, "c"),
+            lambda code, ext, body: needs_of(code, ext, body, "c"),
             polls=nothing,
             stale=lambda: "",
             refuse=lambda frame, refused: self.refused.append(refused.remark),

@@ -13,14 +13,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.broker.reads.message_lookup import BYTES_MAX
 from cluster.remoting.request import Handler, Request
+from cluster.requests.table import ROWS
 from cluster.runtime.resource_budget import Room, Soon
-from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
     from cluster.flow.hold import Account
+    from cluster.requests.verb import Size
     from statemachine.broker_state import BrokerState
 
 
@@ -89,15 +90,6 @@ class ConnectionMemory:
 
 logger = logging.getLogger(__name__)
 
-TOPIC_BYTES, GROUP_BYTES = 80, 640
-"""Estimated bytes of one topic's name in a list, and of one group's settings."""
-RULE_BYTES = 250
-"""Estimated bytes of a rule, and of a user, in a list."""
-QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
-"""Estimated bytes of one queue's offsets, and the most queues in one answer."""
-ROUTE_BYTES = 16 << 10
-CONSUMERS_BYTES = 64 << 10
-
 Sizes = Mapping[int, Callable[[], int]]
 """Request code -> a function that estimates the present size of its answer in bytes."""
 
@@ -105,31 +97,10 @@ Sizes = Mapping[int, Callable[[], int]]
 def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
     """Returns the estimate for each request with a large answer. `limits` returns those in force."""
 
-    def topics() -> int:
-        return TOPIC_BYTES * len(state.topics)
+    def bound(size: Size) -> Callable[[], int]:
+        return lambda: size(state, limits())
 
-    def rules() -> int:
-        return RULE_BYTES * sum([1 + len(user.rules) for user in state.access.users.values()])
-
-    return {
-        RequestCode.GET_KVLIST_BY_NAMESPACE: topics,
-        RequestCode.GET_CONSUME_STATS: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
-        RequestCode.GET_TOPIC_STATS_INFO: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: lambda: TOPIC_BYTES * len(state.groups),
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
-        RequestCode.GET_PRODUCER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
-        RequestCode.QUERY_MESSAGE: lambda: BYTES_MAX + limits().message_bytes_max,
-        RequestCode.VIEW_MESSAGE_BY_ID: lambda: limits().message_bytes_max + limits().properties_bytes_max,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
-        RequestCode.GET_TOPICS_BY_CLUSTER: topics,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: GROUP_BYTES * len(state.groups),
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: CONSUMERS_BYTES,
-        RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda: ROUTE_BYTES,
-        RequestCode.GET_TOPIC_CONFIG: lambda: ROUTE_BYTES,
-        RequestCode.GET_BROKER_CLUSTER_INFO: lambda: ROUTE_BYTES,
-        RequestCode.AUTH_LIST_ACL: rules,
-        RequestCode.AUTH_LIST_USER: lambda: RULE_BYTES * len(state.access.users),
-    }
+    return {verb.code: bound(verb.answer_bytes) for verb in ROWS if verb.answer_bytes is not None}
 
 
 def with_room(handlers: Mapping[int, Handler], sizes: Sizes) -> dict[int, Handler]:

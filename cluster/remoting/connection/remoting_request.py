@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.request import SharedAnswer
+from cluster.requests.table import VERBS, name_of
+from cluster.requests.verb import Stage
 from cluster.runtime.resource_budget import Share
 from cluster.runtime.turns.garbage_collection import Untracked
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_head, ext_of
@@ -96,6 +98,15 @@ class RemotingRequest(Untracked):
     def client(self) -> tuple[str, int]:
         return self.connection.peer_address
 
+    @property
+    def name(self) -> str:
+        return name_of(self.code)
+
+    @property
+    def stage(self) -> str:
+        verb = VERBS.get(self.code)
+        return Stage.READ if verb is None else verb.stage
+
     def when_answered(self, ended: Callable[[RemotingRequest], None]) -> None:
         self._ended = ended
 
@@ -163,7 +174,8 @@ class RemotingRequest(Untracked):
         self._answered = True
         if self._ended is not None:
             self._ended(self)
-        if self._slow is not None:
+        # Not counted is a code that nobody handles: clients think of any, and the answer waits where it repeats.
+        if self._slow is not None and code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._slow.answered(self, code, self._arrived_s)
         if self.flag & FLAG_ONEWAY:
             self.connection.unanswered()

@@ -11,9 +11,10 @@ from typing import ClassVar
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.flow.hold import Account
 from cluster.replication.send_identity import ConnectionSession
+from cluster.requests.table import ONE_TRY
 from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
-from raftmq_wire.codes import CHANGES_OF_USERS, RequestCode
+from raftmq_wire.codes import RequestCode
 
 
 class ReplyPath:
@@ -175,25 +176,6 @@ class ClientCalls:
 # came, on one connection between the nodes, which keeps that order. A write without an identity is forwarded a second
 # time only if the leader said that it did nothing, and if no later such write was forwarded, or carried out by this
 # node, since.
-
-SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-ONE_TRY = frozenset(
-    {
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        *CHANGES_OF_USERS,
-    }
-)
-"""Writes that the log cannot recognise as repeated. A second execution could undo a later one."""
-IN_LINE = ONE_TRY | SENDS | {RequestCode.QUERY_CONSUMER_OFFSET}
-"""Requests that keep the order of their connection: a query is answered after the commits before it."""
 
 
 class OrderLine:

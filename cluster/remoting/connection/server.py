@@ -27,7 +27,8 @@ from cluster.remoting.connection.connection_memory import (
 )
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath, pack_host
-from cluster.remoting.request import Request, too_long
+from cluster.remoting.request import Request
+from cluster.requests.table import too_long
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
 from cluster.runtime.resource_budget import Share, Waiter
 from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text

@@ -21,19 +21,19 @@ from cluster.broker.sends.send_outcomes import leave_session, settle
 from cluster.flow.hold import Hold
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine
+from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.connection.server import raw_frame
-from cluster.remoting.costly_requests import COSTLY
 from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.remoting.request import Request
 from cluster.replication.send_identity import Identity
+from cluster.requests.table import COSTLY, IN_LINE, KEPT, ONE_TRY, SENDS, SILENT, WRITES, name_of
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.resource_budget import Room, Share, Soon
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
-from raftmq_wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.commands import OWNERS_LEVEL
 
 if TYPE_CHECKING:
@@ -48,19 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STAGED = {RequestCode.OPEN_ATTEMPT, RequestCode.STAGE_MESSAGES, RequestCode.COMMIT_WRITE, RequestCode.ABORT_WRITE}
-WRITES = (
-    SENDS
-    | ONE_TRY
-    | STAGED
-    | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE}
-)
-"""Requests that change something. A second copy of a message that a consumer sends back does less harm than none. A
-transaction ends only once, and a recalled message stays recalled. The log recognises repeated requests of staged
-writes."""
-CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
-"""Requests that are kept until the leader has confirmed them, even if their client waits for no answer."""
-SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 LEADERS_MAX = 2
 """The most leaders that may receive a request, one after the other, and disconnect without an answer; then it is given
 up."""
@@ -126,7 +113,7 @@ class Held:
     def waits_for_leader(self) -> bool:
         """True if the request is kept up to its deadline while there is no leader. That is harmless, because no client
         waits for an answer."""
-        return self.oneway and self.frame.header.code in CONFIRMED
+        return self.oneway and self.frame.header.code in KEPT
 
     @property
     def spent(self) -> bool:
@@ -374,7 +361,7 @@ class Forwarder:
             held.tries += 1
             if line is not None:
                 line.sent(forward_id, frame.header.code)
-            if held.oneway and frame.header.code not in CONFIRMED:
+            if held.oneway and frame.header.code not in KEPT:
                 self._drop(forward_id)
 
     def _drop(self, forward_id: int) -> Held | None:
@@ -399,7 +386,7 @@ class Forwarder:
         if took_ms >= slow.bound_ms:
             header = held.frame.header
             ext = ext_of(header) if header.code not in SENDS else {}
-            slow.passed_on(header.code, held.frame.path.peer_address, ext, took_ms, now_ms)
+            slow.passed_on(name_of(header.code), held.frame.path.peer_address, ext, took_ms, now_ms)
 
     def _wait_again(self, forward_id: int, held: Held) -> None:
         """Records that no leader has the request; it is tried again on the next timer or change of leader."""

@@ -19,8 +19,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.handlers.heartbeat import SubscriptionData
-from cluster.remoting.request import Request
-from cluster.remoting.request_rights import Code, Codes, of_assignment, user_alone
+from cluster.remoting.request import Handlers, Request
 from cluster.runtime import metered_json
 from cluster.runtime.turns.work import Steps
 from raftlog.work import ITEM_UNITS, charge, charge_bytes
@@ -62,11 +61,11 @@ class Assignments:
         self._members = members
         self._filters = filters
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; 400 is answered by the leader only."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; 400 is answered by the leader only."""
         return {
-            RequestCode.QUERY_ASSIGNMENT: Code(refusing(self._query), of_assignment),
-            RequestCode.CHECK_CLIENT_CONFIG: Code(refusing(self._check_client), user_alone),
+            RequestCode.QUERY_ASSIGNMENT: refusing(self._query),
+            RequestCode.CHECK_CLIENT_CONFIG: refusing(self._check_client),
         }
 
     def _query(self, request: Request) -> None:

@@ -19,8 +19,7 @@ from cluster.config.cluster_keys import cluster_values
 from cluster.config.config import Config
 from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, table_body
 from cluster.remoting.handlers.group_stats import connection_row, in_order
-from cluster.remoting.request import Request, text
-from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row
+from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
 from cluster.runtime.host.versions import versions
 from raftmq_wire.codec import VERSION_SENT
@@ -97,16 +96,14 @@ class BrokerFigures:
         self._members = members
         self._figures = figures
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; 202 is answered by the leader only, the others by each
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; 202 is answered by the leader only, the others by each
         node about itself."""
         return {
-            RequestCode.GET_BROKER_CONFIG: Code(self._config, on_cluster(GET)),
-            RequestCode.GET_BROKER_RUNTIME_INFO: Code(self._runtime_info, on_cluster(GET)),
-            RequestCode.GET_TOPIC_STATS_INFO: Code(refusing(self._topic_stats), row(topics="topic", on=GET)),
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: Code(
-                refusing(self._producers), row(groups="producerGroup", on=GET)
-            ),
+            RequestCode.GET_BROKER_CONFIG: self._config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            RequestCode.GET_TOPIC_STATS_INFO: refusing(self._topic_stats),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: refusing(self._producers),
         }
 
     def _config(self, request: Request) -> None:

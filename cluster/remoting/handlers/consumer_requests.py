@@ -17,8 +17,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import SUB, topic_need
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing, reply_written
-from cluster.remoting.request import asked_by, integer, party_of, text
-from cluster.remoting.request_rights import GET, UPDATE, Code, Codes, of_clone, row
+from cluster.remoting.request import Handlers, asked_by, integer, party_of, text
 from cluster.replication.outcome import Outcome
 from cluster.runtime import metered_json
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -48,21 +47,13 @@ class ConsumerRequests:
         self._relay = relay
         self._note = note
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
         return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Code(
-                refusing(self._reset), row(topics="topic", groups="group", on=UPDATE)
-            ),
-            RequestCode.CLONE_GROUP_OFFSET: Code(refusing(self._clone), of_clone),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: Code(
-                refusing(self._relay_to_consumer), row(groups="consumerGroup", on=GET)
-            ),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: Code(
-                refusing(self._consume_directly),
-                row(groups="consumerGroup", on=UPDATE),
-                "Sub or Get on the topic of the message's row; Sub on it for the user of the client that gets it",
-            ),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: refusing(self._reset),
+            RequestCode.CLONE_GROUP_OFFSET: refusing(self._clone),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: refusing(self._relay_to_consumer),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: refusing(self._consume_directly),
         }
 
     def _reset(self, request: Request) -> None:

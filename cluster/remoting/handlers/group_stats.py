@@ -16,8 +16,7 @@ from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
-from cluster.remoting.request import Request, text
-from cluster.remoting.request_rights import GET, Code, Codes, row
+from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
 from raftmq_wire.codec import LANGUAGES
 from raftmq_wire.codes import RequestCode
@@ -40,14 +39,12 @@ class GroupStats:
         self._members = members
         self._groups = groups
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; 208 and 300 are answered by the leader only."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; 208 and 300 are answered by the leader only."""
         return {
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: Code(
-                refusing(self._connections), row(groups="consumerGroup", on=GET)
-            ),
-            RequestCode.GET_CONSUME_STATS: Code(refusing(self._stats), row(groups="consumerGroup", on=GET)),
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Code(refusing(self._groups_of), row(topics="topic", on=GET)),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: refusing(self._connections),
+            RequestCode.GET_CONSUME_STATS: refusing(self._stats),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: refusing(self._groups_of),
         }
 
     def _connections(self, request: Request) -> None:

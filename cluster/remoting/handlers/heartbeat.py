@@ -19,13 +19,12 @@ from cluster.broker.groups.group_registration import GroupRegistration
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import READ
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.forward.requesting_clients import gives_up
-from cluster.remoting.request import Request, text, too_long
-from cluster.remoting.request_rights import Code, Codes, of_heartbeat, of_unregistering, row
+from cluster.remoting.request import Handlers, Request, text
 from cluster.replication.outcome import ProposeResult
+from cluster.requests.table import too_long
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
     HEARTBEAT_GROUPS_MAX,
@@ -118,15 +117,13 @@ class Heartbeats:
         self._locks = locks
         self._lists = ConsumerLists()
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; 34 and 35 are never forwarded, 38 is answered by the
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; 34 and 35 are never forwarded, 38 is answered by the
         leader only."""
         return {
-            RequestCode.HEART_BEAT: Code(refusing(self._heartbeat), of_heartbeat),
-            RequestCode.UNREGISTER_CLIENT: Code(refusing(self._unregister), of_unregistering),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Code(
-                refusing(self._consumer_list), row(groups="consumerGroup", on=READ)
-            ),
+            RequestCode.HEART_BEAT: refusing(self._heartbeat),
+            RequestCode.UNREGISTER_CLIENT: refusing(self._unregister),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: refusing(self._consumer_list),
         }
 
     def _heartbeat(self, request: Request) -> None:

@@ -18,13 +18,11 @@ from cluster.broker.message_queries import MessageQueries
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import KeyQuery
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import PUB, READ, SUB
 from cluster.broker.sends.redelivery import TIMES_MAX, SendBacks, SentBack
 from cluster.broker.services import Services
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.request import Request, integer, integer_in, party_of, text
-from cluster.remoting.request_rights import GET, Code, Codes, on_cluster, row, user_alone
+from cluster.remoting.request import Handlers, Request, integer, integer_in, party_of, text
 from cluster.runtime.request_limits import HANDLE_LENGTH_MAX, KEY_LENGTH_MAX
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.codec import FLAG_ONEWAY, is_true
@@ -67,13 +65,11 @@ class QueryRequests:
         self._metrics = metrics
         self._handover = handover
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights. Every node answers what it finds."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler. Every node answers what it finds."""
         return {
-            RequestCode.QUERY_MESSAGE: Code(refusing(self._by_key), row(topics="topic", on=READ)),
-            RequestCode.VIEW_MESSAGE_BY_ID: Code(
-                refusing(self._by_position), user_alone, "Sub or Get on the topic of the message's row"
-            ),
+            RequestCode.QUERY_MESSAGE: refusing(self._by_key),
+            RequestCode.VIEW_MESSAGE_BY_ID: refusing(self._by_position),
         }
 
     def _by_key(self, request: Request) -> None:
@@ -142,13 +138,9 @@ class SendBackRequests:
     def __init__(self, send_backs: SendBacks) -> None:
         self._send_backs = send_backs
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
-        return {
-            RequestCode.CONSUMER_SEND_MSG_BACK: Code(
-                refusing(self._send_back), row(groups="group", on=SUB), "Sub on the topic of the message's row"
-            )
-        }
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: refusing(self._send_back)}
 
     def _send_back(self, request: Request) -> None:
         wanted = parse(request)
@@ -187,13 +179,9 @@ class RecallRequests:
     def __init__(self, recalls: Recalls) -> None:
         self._recalls = recalls
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
-        return {
-            RequestCode.RECALL_MESSAGE: Code(
-                refusing(self._recall), row(topics="topic", on=PUB), "Pub on the topic of the message's row"
-            )
-        }
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
+        return {RequestCode.RECALL_MESSAGE: refusing(self._recall)}
 
     def _recall(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -229,9 +217,9 @@ class EntryRequests:
         self._services = services
         self._read = read
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; it is not forwarded."""
-        return {RequestCode.ENTRIES_AT: Code(refusing(self._answer), on_cluster(GET))}
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; it is not forwarded."""
+        return {RequestCode.ENTRIES_AT: refusing(self._answer)}
 
     def _answer(self, request: Request) -> None:
         positions = _positions(request.body)

@@ -9,12 +9,10 @@ from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_offsets import Name, Offsets
 from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import READ
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refuse, refusing, reply_written
 from cluster.remoting.forward.requesting_clients import committers
-from cluster.remoting.request import Handler, Request, integer, text
-from cluster.remoting.request_rights import ROUTE, WRITE, Code, Codes, row
+from cluster.remoting.request import Handler, Handlers, Request, integer, text
 from cluster.replication.outcome import ProposeResult
 from cluster.replication.send_identity import SessionKind, names_in
 from raftmq_wire.codec import FLAG_ONEWAY
@@ -32,23 +30,15 @@ class OffsetRequests:
         self._members = members
         self._offsets = offsets
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; all are answered by the leader only."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; all are answered by the leader only."""
         return {
-            RequestCode.QUERY_CONSUMER_OFFSET: Code(
-                refusing(self._query), row(topics="topic", groups="consumerGroup", on=READ)
-            ),
-            RequestCode.UPDATE_CONSUMER_OFFSET: Code(
-                refusing(self._update), row(topics="topic", groups="consumerGroup", on=WRITE)
-            ),
-            RequestCode.GET_MAX_OFFSET: Code(self._bound("offset", self._max_offset), row(topics="topic", on=ROUTE)),
-            RequestCode.GET_MIN_OFFSET: Code(self._bound("offset", self._min_offset), row(topics="topic", on=ROUTE)),
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Code(
-                self._told("offset", self._offset_by_time), row(topics="topic", on=ROUTE)
-            ),
-            RequestCode.GET_EARLIEST_MSG_STORETIME: Code(
-                self._told("timestamp", self._earliest_store_time), row(topics="topic", on=ROUTE)
-            ),
+            RequestCode.QUERY_CONSUMER_OFFSET: refusing(self._query),
+            RequestCode.UPDATE_CONSUMER_OFFSET: refusing(self._update),
+            RequestCode.GET_MAX_OFFSET: self._bound("offset", self._max_offset),
+            RequestCode.GET_MIN_OFFSET: self._bound("offset", self._min_offset),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._told("offset", self._offset_by_time),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._told("timestamp", self._earliest_store_time),
         }
 
     def _query(self, request: Request) -> None:

@@ -13,10 +13,8 @@ from cluster.broker.filters.subscription import Expression
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.refusal import Refused
-from cluster.broker.rights import SUB
 from cluster.remoting.answers import refuse
-from cluster.remoting.request import Connection, Request, SharedAnswer, integer, integers, text
-from cluster.remoting.request_rights import Code, Codes, row
+from cluster.remoting.request import Connection, Handlers, Request, SharedAnswer, integer, integers, text
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
 from cluster.runtime.turns.garbage_collection import Untracked
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -78,11 +76,11 @@ class PullRequests:
         """The filters that pulls have used."""
         return self._pulls.filters
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; the router forwards none of these."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; the router forwards none of these."""
         return {
-            RequestCode.PULL_MESSAGE: Code(self._pull, row(topics="topic", groups="consumerGroup", on=SUB)),
-            RequestCode.LITE_PULL_MESSAGE: Code(self._pull, row(topics="topic", groups="consumerGroup", on=SUB)),
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.LITE_PULL_MESSAGE: self._pull,
         }
 
     def _pull(self, request: Request) -> None:

@@ -18,7 +18,6 @@ from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.remoting.forward.requesting_clients import gives_up, standing_of
-from cluster.remoting.request_rights import Code, Codes, of_locks
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -27,7 +26,7 @@ from statemachine.consuming.queue_locks import QUEUES_MAX
 from statemachine.consuming.queue_rows import Queue
 
 if TYPE_CHECKING:
-    from cluster.remoting.request import Request
+    from cluster.remoting.request import Handlers, Request
 
 
 class MessageQueue(msgspec.Struct, rename="camel"):
@@ -57,11 +56,11 @@ class QueueLockRequests:
         self._locks = locks
         self._members = members
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
         return {
-            RequestCode.LOCK_BATCH_MQ: Code(refusing(self._lock), of_locks),
-            RequestCode.UNLOCK_BATCH_MQ: Code(refusing(self._unlock), of_locks),
+            RequestCode.LOCK_BATCH_MQ: refusing(self._lock),
+            RequestCode.UNLOCK_BATCH_MQ: refusing(self._unlock),
         }
 
     def _lock(self, request: Request) -> None:

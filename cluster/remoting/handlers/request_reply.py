@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 from cluster.broker.groups.reply_delivery import Reply
 from cluster.broker.groups.reply_notes import ttl_of
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import PUB
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.handlers.send import SendHeader, send_header_of
-from cluster.remoting.request import party_of
-from cluster.remoting.request_rights import Code, Codes, row
+from cluster.remoting.request import Handlers, party_of
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.properties import parse_properties
@@ -64,12 +62,12 @@ class Replies:
         self._delivery = delivery
         self._own_address = own_address
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
         handler = refusing(self._push)
         return {
-            RequestCode.SEND_REPLY_MESSAGE: Code(handler, row(topics="topic", on=PUB)),
-            RequestCode.SEND_REPLY_MESSAGE_V2: Code(handler, row(topics="b", on=PUB)),
+            RequestCode.SEND_REPLY_MESSAGE: handler,
+            RequestCode.SEND_REPLY_MESSAGE_V2: handler,
         }
 
     def _push(self, request: Request) -> None:

@@ -27,8 +27,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refusing
 from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
-from cluster.remoting.request import Connection, Request, text
-from cluster.remoting.request_rights import DELETE, GET, LIST, Code, Codes, of_route, on_cluster, row, user_alone
+from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
 from raftlog.types import NOBODY
 from raftlog.work import charge
@@ -66,18 +65,18 @@ class Routes:
         """Open connections that have asked for the brokers of the cluster (106), as tools do."""
         self._last_leader = NOBODY
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; none of these is forwarded."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; none of these is forwarded."""
         return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: Code(refusing(self._route), of_route),
-            RequestCode.GET_BROKER_CLUSTER_INFO: Code(self._cluster_info, user_alone),
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Code(self._all_topics, on_cluster(LIST)),
-            RequestCode.GET_TOPICS_BY_CLUSTER: Code(refusing(self._topics_by_cluster), on_cluster(LIST)),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Code(self._system_topics, on_cluster(LIST)),
-            RequestCode.GET_KV_CONFIG: Code(refusing(self._kv_config), user_alone),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: Code(refusing(self._kv_list), on_cluster(GET)),
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: Code(self._succeed, row(topics="topic", on=DELETE)),
-            RequestCode.GET_TOPIC_CONFIG: Code(refusing(self._topic_config), row(topics="topic", on=GET)),
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: refusing(self._route),
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: refusing(self._topics_by_cluster),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_KV_CONFIG: refusing(self._kv_config),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: refusing(self._kv_list),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._succeed,
+            RequestCode.GET_TOPIC_CONFIG: refusing(self._topic_config),
         }
 
     def broker_data(self, listener: str) -> dict[str, Any]:

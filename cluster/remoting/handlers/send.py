@@ -14,11 +14,9 @@ import msgspec
 
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE
 from cluster.broker.refusal import NotTaken, Refused
-from cluster.broker.rights import PUB
 from cluster.broker.sends.send_service import Sends
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.request_rights import Code, Codes, row
 from cluster.replication.send_identity import Identity
 from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
 from raftmq_wire.codec import FLAG_ONEWAY, JSON, CodecError, Header, Signed32, decode_header
@@ -150,14 +148,6 @@ class SendHandler:
         """Takes other limits. `Sends` gets them from the node."""
         self.intake = self._make_intake(limits)
         """Takes plain sends before their headers are decoded."""
-
-    def codes(self) -> Codes:
-        """Returns request code -> its needed rights. The router passes sends to `on_send` as they came."""
-        return {
-            RequestCode.SEND_MESSAGE: Code(None, row(topics="topic", on=PUB)),
-            RequestCode.SEND_MESSAGE_V2: Code(None, row(topics="b", on=PUB)),
-            RequestCode.SEND_BATCH_MESSAGE: Code(None, row(topics="b", on=PUB)),
-        }
 
     def on_send(self, frame: Frame, *, confirmed: bool = False) -> None:
         """Handles one request. Raises CodecError if its header is malformed.

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import msgspec
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.rights import PUB
 from cluster.broker.transactions.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.request import integer, integer_in, party_of, text
-from cluster.remoting.request_rights import Code, Codes, row
+from cluster.remoting.request import Handlers, integer, integer_in, party_of, text
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -35,23 +33,19 @@ COMMITTED_FIELD = "committed"
 the attempt was not opened."""
 
 
-of_write = row(groups="name", on=PUB)
-"""The needs of a request about a write: nobody commits or discards what another user stages under a name of its own."""
-
-
 class StagedWriteHandlers:
     """Handlers of 700001 to 700004, on the leader."""
 
     def __init__(self, writes: StagedWriteRequests) -> None:
         self._writes = writes
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
         return {
-            RequestCode.OPEN_ATTEMPT: Code(refusing(self._open), of_write),
-            RequestCode.STAGE_MESSAGES: Code(refusing(self._stage), row(topics="topic", on=PUB)),
-            RequestCode.COMMIT_WRITE: Code(refusing(self._commit), of_write),
-            RequestCode.ABORT_WRITE: Code(refusing(self._abort), of_write),
+            RequestCode.OPEN_ATTEMPT: refusing(self._open),
+            RequestCode.STAGE_MESSAGES: refusing(self._stage),
+            RequestCode.COMMIT_WRITE: refusing(self._commit),
+            RequestCode.ABORT_WRITE: refusing(self._abort),
         }
 
     def _open(self, request: Request) -> None:

@@ -20,9 +20,9 @@ from cluster.broker.topics import Topics
 from cluster.broker.topics import without_effect as attributes_without_effect
 from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
-from cluster.remoting.request import Request, asked_by, integer_in, text, too_long
-from cluster.remoting.request_rights import DELETE, LIST, PUT, UPDATE, Code, Codes, of_new_group, on_cluster, row
+from cluster.remoting.request import Handlers, Request, asked_by, integer_in, text
 from cluster.replication.outcome import ProposeResult
+from cluster.requests.table import too_long
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
     QUEUES_MAX,
@@ -97,16 +97,14 @@ class TopicsAdmin:
         self._topics = Topics(services)
         self._groups = groups
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; all are answered by the leader only."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; all are answered by the leader only."""
         return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: Code(refusing(self._put_topic), row(topics="topic", on=PUT)),
-            RequestCode.DELETE_TOPIC_IN_BROKER: Code(refusing(self._delete_topic), row(topics="topic", on=DELETE)),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Code(refusing(self._put_group), of_new_group),
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: Code(
-                refusing(self._delete_group), row(groups="groupName", on=DELETE)
-            ),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Code(self._all_groups, on_cluster(LIST)),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: refusing(self._put_topic),
+            RequestCode.DELETE_TOPIC_IN_BROKER: refusing(self._delete_topic),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: refusing(self._put_group),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: refusing(self._delete_group),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
 
     def _put_topic(self, request: Request) -> None:
@@ -243,11 +241,11 @@ class OrderConf:
         self._services = services
         self._topics = Topics(services)
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
         return {
-            RequestCode.PUT_KV_CONFIG: Code(refusing(self._put), on_cluster(UPDATE)),
-            RequestCode.DELETE_KV_CONFIG: Code(refusing(self._delete), on_cluster(UPDATE)),
+            RequestCode.PUT_KV_CONFIG: refusing(self._put),
+            RequestCode.DELETE_KV_CONFIG: refusing(self._delete),
         }
 
     def _put(self, request: Request) -> None:

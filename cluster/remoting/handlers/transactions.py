@@ -17,8 +17,7 @@ from cluster.broker.rights import PUB, topic_need
 from cluster.broker.services import ClientRequest
 from cluster.broker.transactions.transaction_end import End, Ending, Transactions, Wish
 from cluster.remoting.answers import answer_of
-from cluster.remoting.request import integer, party_of, text
-from cluster.remoting.request_rights import Code, Codes, user_alone
+from cluster.remoting.request import Handlers, integer, party_of, text
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.runtime.request_limits import KEY_LENGTH_MAX
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
@@ -48,10 +47,9 @@ class TransactionRequests:
         self._transactions = transactions
         self._handover = handover
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights."""
-        stored = "the user who sent the half message, or Pub on the topic of its row"
-        return {RequestCode.END_TRANSACTION: Code(self._end, user_alone, stored)}
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler."""
+        return {RequestCode.END_TRANSACTION: self._end}
 
     def _end(self, request: Request) -> None:
         try:

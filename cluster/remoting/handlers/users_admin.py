@@ -15,8 +15,7 @@ import msgspec
 from cluster.broker.access.user_admin import Asker, Told, UserAdmin
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refuse, refusing, table_body
-from cluster.remoting.request import Request, text
-from cluster.remoting.request_rights import Code, Codes, super_alone
+from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import TEXT_MAX
 from raftlog.work import charge
@@ -83,20 +82,20 @@ class UserRequests:
         self._users = users
         self._access = services.state.access
 
-    def codes(self) -> Codes:
-        """Returns request code -> its handler and needed rights; all are answered by the leader only."""
+    def codes(self) -> Handlers:
+        """Returns request code -> its handler; all are answered by the leader only."""
         return {
-            RequestCode.AUTH_CREATE_USER: Code(refusing(self._create_user), super_alone),
-            RequestCode.AUTH_UPDATE_USER: Code(refusing(self._update_user), super_alone),
-            RequestCode.AUTH_DELETE_USER: Code(refusing(self._delete_user), super_alone),
-            RequestCode.AUTH_GET_USER: Code(refusing(self._get_user), super_alone),
-            RequestCode.AUTH_LIST_USER: Code(refusing(self._list_users), super_alone),
-            RequestCode.AUTH_CREATE_ACL: Code(refusing(self._set_rules), super_alone),
-            RequestCode.AUTH_UPDATE_ACL: Code(refusing(self._set_rules), super_alone),
-            RequestCode.AUTH_DELETE_ACL: Code(refusing(self._remove_rules), super_alone),
-            RequestCode.AUTH_GET_ACL: Code(refusing(self._get_acl), super_alone),
-            RequestCode.AUTH_LIST_ACL: Code(refusing(self._list_acls), super_alone),
-            RequestCode.SET_AUTH_MODE: Code(refusing(self._set_mode), super_alone),
+            RequestCode.AUTH_CREATE_USER: refusing(self._create_user),
+            RequestCode.AUTH_UPDATE_USER: refusing(self._update_user),
+            RequestCode.AUTH_DELETE_USER: refusing(self._delete_user),
+            RequestCode.AUTH_GET_USER: refusing(self._get_user),
+            RequestCode.AUTH_LIST_USER: refusing(self._list_users),
+            RequestCode.AUTH_CREATE_ACL: refusing(self._set_rules),
+            RequestCode.AUTH_UPDATE_ACL: refusing(self._set_rules),
+            RequestCode.AUTH_DELETE_ACL: refusing(self._remove_rules),
+            RequestCode.AUTH_GET_ACL: refusing(self._get_acl),
+            RequestCode.AUTH_LIST_ACL: refusing(self._list_acls),
+            RequestCode.SET_AUTH_MODE: refusing(self._set_mode),
         }
 
     def _asker(self, request: Request) -> Asker:

@@ -13,11 +13,10 @@ import pytest
 from cluster.admin import server
 from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.routes import ROUTES
-from cluster.remoting.request_rights import needs_of
+from cluster.requests.judge import needs_of
 from raftmq_wire.codes import RequestCode
 from statemachine.access.access_decision import Allowed, judge
 from statemachine.access.users import User
-from tests.support.served_codes import served_codes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "access-table.md").read_text()
 CLUSTER = "DefaultCluster"
@@ -129,7 +128,7 @@ CODE_BODIES = {
 
 @pytest.mark.parametrize("code", list(RequestCode), ids=lambda code: code.name)
 def test_a_code_lets_in_whom_its_row_names(code: RequestCode, make_node: Any) -> None:
-    needs = needs_of(served_codes(), code, Fields(), CODE_BODIES.get(code, b""), BRACES)
+    needs = needs_of(code, Fields(), CODE_BODIES.get(code, b""), BRACES)
     says = CODES.get(code, SUPER)
     if says == SUPER:
         assert needs is None

@@ -160,7 +160,7 @@ def test_every_metric_is_documented(metrics: NodeMetrics) -> None:
 def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
     metrics.requests.answered(11, 0, 0.001)
-    metrics.requests.slow(11, "read", 1)
+    metrics.requests.slow("PULL_MESSAGE", "read", 1)
     metrics.turns.note(LongTurn(30.0, 30.0, 0, "f"))
     metrics.retention.trimmed.labels("age").inc()
     metrics.tier.moved(TierState.VERIFIED)

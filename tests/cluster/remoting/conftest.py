@@ -41,8 +41,7 @@ from cluster.remoting.handlers.request_reply import Replies
 from cluster.remoting.handlers.route import Routes
 from cluster.remoting.handlers.staged_writes import StagedWriteHandlers
 from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
-from cluster.remoting.request import SharedAnswer
-from cluster.remoting.request_rights import Code, Codes
+from cluster.remoting.request import Handlers, SharedAnswer
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.work import Turns
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -240,7 +239,7 @@ class FakeNode:
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
         no_writes: Any = None  # tests/cluster/sim asks whole nodes
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
-        codes: dict[int, Code] = {
+        self.table: Handlers = {
             **Routes(self, lambda nodes: stand_ins(nodes, self.unreached), self.early_routes).codes(),
             **TopicsAdmin(self, groups, self.note_change).codes(),
             **Heartbeats(self, self.members, locks).codes(),
@@ -258,9 +257,8 @@ class FakeNode:
             **StagedWriteHandlers(no_writes).codes(),
             **EntryRequests(self, self.read_entries).codes(),
         }
-        self.table = {code: served.handler for code, served in codes.items() if served.handler is not None}
 
-    def pull_codes(self) -> Codes:
+    def pull_codes(self) -> Handlers:
         """The codes of pulls, of a node that has just started, and whose log is complete."""
         self.pulls = Pulls(self, self.members, OffsetResets(self))
         return PullRequests(self.pulls, lambda request, position: False, lambda request: False).codes()

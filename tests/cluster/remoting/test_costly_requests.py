@@ -12,11 +12,10 @@ from cluster.remoting.costly_requests import (
     AT_ONCE_MAX,
     LOST_MS,
     OF_ONE_MAX,
-    READS,
     WAITING_MAX,
-    WRITES,
     CostlyRequests,
 )
+from cluster.requests.verb import Cost
 from raftmq_wire.codes import RequestCode
 
 LIST = RequestCode.AUTH_LIST_ACL
@@ -51,7 +50,7 @@ class Path:
 class World:
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []
-        self.costly = CostlyRequests(self.later.append, READS)
+        self.costly = CostlyRequests(self.later.append, Cost.READS_MUCH)
         self.began: list[Asked] = []
         self.handle = self.costly.dealt_out({LIST: self.began.append})[LIST]  # type: ignore[dict-item]
 
@@ -162,7 +161,7 @@ def test_others_are_not_touched(world: World) -> None:
 
 
 def test_one_write_is_under_way_at_once(world: World) -> None:
-    world.costly = CostlyRequests(world.later.append, WRITES, at_once_max=1)
+    world.costly = CostlyRequests(world.later.append, Cost.WRITES_MUCH)
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     world.handle = world.costly.dealt_out({code: world.began.append})[code]  # type: ignore[dict-item]
     first, second = world.ask(1, user=1) + world.ask(1, user=2)

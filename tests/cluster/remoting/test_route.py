@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.connection.reply_path import SENDS
 from cluster.remoting.handlers.route import HOLD_MS
-from cluster.remoting.router import COME_BACK, LEADER_ONLY
+from cluster.requests.table import ROWS
 from raftlog.types import NOBODY, NodeId
-from raftmq_wire.codes import ABOUT_USERS, RequestCode
 
 BROKER = (
     b'{"brokerAddrs":{"0":"10.0.0.2:10911","1":"10.0.0.1:10911","3":"10.0.0.3:10911"},"brokerName":"raftmq",'
@@ -272,12 +270,11 @@ def test_missing_fields_are_named(node: Any) -> None:
     assert (answer.code, "topic" in (answer.remark or "")) == (29, True)
 
 
-def test_the_page_lists_every_code_and_who_answers_it(node: Any) -> None:
+def test_the_page_lists_every_code_and_who_answers_it() -> None:
     page = (Path(__file__).parents[3] / "docs" / "wire-protocol.md").read_text()
     rows = re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \| (leader|any) \|", page, re.MULTILINE)
     told = {(int(code), name, where == "leader") for code, name, where in rows}
-    codes = {*node.table, *SENDS, *COME_BACK, *ABOUT_USERS}  # this node is made without users
-    assert told == {(int(code), RequestCode(code).name, code in LEADER_ONLY) for code in codes}
+    assert told == {(verb.code, verb.name, verb.serves.is_leader) for verb in ROWS}
 
 
 def test_a_topic_with_order_names_the_queues_that_producers_use(node: Any) -> None:

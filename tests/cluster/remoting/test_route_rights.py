@@ -8,30 +8,21 @@ from typing import Any
 import pytest
 
 from cluster.broker.refusal import Refused
-from cluster.remoting.request_rights import is_administrative, needs_of, super_alone
-from raftmq_wire.codes import ABOUT_USERS, RequestCode
+from cluster.requests.judge import needs_of
+from cluster.requests.table import SENT_BY_NODES, SUPERS_ALONE, VERBS
+from raftmq_wire.codes import RequestCode
 from statemachine.access.rules import Action, Need
-from tests.support.served_codes import served_codes
-
-SUPER_ONLY = ABOUT_USERS
-TO_CLIENTS = {
-    RequestCode.CHECK_TRANSACTION_STATE,
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-}
-"""Sent by a node, never to one."""
 
 
 def told(code: int, body: Any = b"", **ext: str) -> list[str] | None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    needs = needs_of(served_codes(), code, ext, data, "C")
+    needs = needs_of(code, ext, data, "C")
     return None if needs is None else [str(need) for need in needs]
 
 
 def test_every_code_has_a_row_or_is_for_a_super_alone() -> None:
-    codes = served_codes()
-    assert {*RequestCode} - {*codes} == TO_CLIENTS
-    assert {code for code, served in codes.items() if served.needs is super_alone} == SUPER_ONLY
+    assert {*RequestCode} - VERBS.keys() == SENT_BY_NODES.keys(), "sent by a node, never to one"
+    assert {RequestCode(code).name[:5] for code in SUPERS_ALONE} == {"AUTH_", "SET_A"}
     assert told(25) is None, "a code that nobody handles"
     assert told(318) is None
 
@@ -84,14 +75,13 @@ def test_locks_and_assignments_are_about_what_their_bodies_name() -> None:
 )
 def test_a_body_that_cannot_be_read_is_refused(code: int, body: bytes) -> None:
     with pytest.raises(Refused):
-        needs_of(served_codes(), code, {}, body, "C")
+        needs_of(code, {}, body, "C")
 
 
 def test_needs_are_compared_by_what_they_say() -> None:
-    codes = served_codes()
     (one,), (other,) = (
-        needs_of(codes, 10, {"topic": "T"}, b"", "C") or (),
-        needs_of(codes, 310, {"b": "T"}, b"", "C") or (),
+        needs_of(10, {"topic": "T"}, b"", "C") or (),
+        needs_of(310, {"b": "T"}, b"", "C") or (),
     )
     assert isinstance(one, Need)
     assert one == other
@@ -131,12 +121,11 @@ BODY = {**FIELDS, "groupName": "x", "mqSet": [{"topic": "x"}], "consumerDataSet"
 CHANGES = {Action.CREATE, Action.UPDATE, Action.DELETE}
 
 
-@pytest.mark.parametrize("code", sorted(served_codes()))
+@pytest.mark.parametrize("code", sorted(VERBS))
 def test_administrators_codes_are_those_that_need_a_super_or_the_right_to_a_change(code: int) -> None:
-    codes = served_codes()
-    needs = needs_of(codes, code, FIELDS, json.dumps(BODY).encode(), "C")
+    needs = needs_of(code, FIELDS, json.dumps(BODY).encode(), "C")
     changes = needs is None or any(set(need.actions) <= CHANGES for need in needs)
-    assert is_administrative(codes, code) is changes
+    assert VERBS[code].is_for_administrators is changes
 
 
 def test_a_body_that_is_too_long_is_not_decoded_to_be_judged() -> None:

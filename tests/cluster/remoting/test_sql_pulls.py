@@ -191,7 +191,7 @@ def test_a_pull_goes_elsewhere_before_it_reads_what_this_node_lacks(node: Any, p
 
     pulls = Pulls(node, node.members, OffsetResets(node))
     codes = PullRequests(pulls, elsewhere, lambda request: False).codes()
-    node.table |= {code: served.handler for code, served in codes.items()}
+    node.table |= codes
     node.reads.clear()
     assert pull(0).replies == []
     assert (len(asked), node.reads) == (1, [])

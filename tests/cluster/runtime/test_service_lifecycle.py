@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from cluster.runtime.service_lifecycle import Part, Parts
 from tests.support.contexts import CONFIG
 
 NAMES = ("log", "lanes", "driver", "ports")
-SERVED, NAMES_NONE = SimpleNamespace(needs="a right"), SimpleNamespace(needs=None)
 
 
 def wrong(error: BaseException) -> None:
@@ -137,14 +135,9 @@ def test_a_list_of_hooks_has_only_the_parts_with_that_hook() -> None:
         ([Part(name="a")], {"applied": ("b",)}, "are not there"),
         ([Part(name="a")], {"close": ("b",)}, "are not there"),
         ([Part(name="a", frames={4: print}), Part(name="b", frames={4: print})], {}, r"b takes frames \[4\]"),
-        ([Part(name="a", codes={10: SERVED}), Part(name="b", codes={10: SERVED})], {}, r"b takes codes \[10\]"),
-        (
-            [Part(name="a", codes={10: SERVED, 11: NAMES_NONE})],
-            {},
-            r"a serves codes \[11\] and does not say which rights",
-        ),
+        ([Part(name="a", codes={10: print}), Part(name="b", codes={10: print})], {}, r"b takes codes \[10\]"),
     ],
-    ids=["name", "applied", "close", "frame", "code", "needs"],
+    ids=["name", "applied", "close", "frame", "code"],
 )
 def test_parts_that_contradict_each_other_are_refused(parts: list[Part], orders: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):

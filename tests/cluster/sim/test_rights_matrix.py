@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster.broker.groups.reply_notes import TTL_MIN_MS
-from cluster.remoting.request_rights import needs_of
+from cluster.requests.judge import needs_of
+from cluster.requests.table import VERBS
 from raftmq_wire.codes import RequestCode as Code
 from statemachine.access.rules import Kind
-from tests.support.served_codes import served_codes
 from tests.support.sim_cluster import SimCluster
 from tests.support.two_users import KEY, MAL, PID, VIC, Said, TwoUsers, key_file, make, slice_body
 
@@ -246,7 +246,7 @@ def named_cases() -> Iterator[Case]:
     for code, by in sorted(TABLE.items()):
         if by is not NAMED:
             continue
-        needs = needs_of(served_codes(), code, Names(), BODIES.get(Code(code), b""), "c")
+        needs = needs_of(code, Names(), BODIES.get(Code(code), b""), "c")
         assert needs, f"{code} names nothing"
         kinds = {need.name: need.kind for need in needs}
         forms: list[tuple[dict[str, str], bytes]] = []
@@ -313,7 +313,7 @@ def next_of_vic(both: TwoUsers) -> None:
 
 
 def test_every_served_code_is_in_the_table() -> None:
-    assert set(TABLE) == set(served_codes())
+    assert set(TABLE) == set(VERBS)
 
 
 def test_every_code_that_is_judged_by_what_is_stored_has_a_case(both: TwoUsers) -> None:

@@ -26,13 +26,13 @@ from cluster.admin.handlers.topics import describe_topic, list_topics
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.streamed_json import Pieces
 from cluster.node.admin_wiring import port_of
+from cluster.requests.table import VERBS
 from raftmq_wire.codec import decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_messages
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_level import Finalize
 from statemachine.commands import LEVEL
-from tests.support.served_codes import served_codes
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
 from tests.support.two_users import ROOT, RULES, ask_admin, consumer, key_file
 
@@ -241,7 +241,7 @@ def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimCluster]:
 def test_every_served_code_is_compared_or_has_a_reason(sim: SimCluster) -> None:
     compared = {read.code for read in reads(sim.leader().state)}
     assert compared.isdisjoint(NOT_COMPARED)
-    assert compared | NOT_COMPARED.keys() == served_codes().keys()
+    assert compared | NOT_COMPARED.keys() == VERBS.keys()
 
 
 def test_every_node_gives_the_answer_of_the_leader(sim: SimCluster) -> None:

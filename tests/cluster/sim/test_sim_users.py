@@ -16,11 +16,11 @@ from cluster.broker.access.guesses import EVERY_MS, FREE, QUIET_MS, WAITING_MAX
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
 from cluster.remoting.admission import HELD_MAX
-from cluster.remoting.request_rights import ADMINISTRATIVE
+from cluster.requests.table import ROWS
 from cluster.runtime.peer_frames import Kind
 from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
-from raftmq_wire.codes import ABOUT_USERS, RequestCode
+from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from statemachine.commands import OWNERS_LEVEL
 from statemachine.consuming.groups import PutGroup
@@ -227,7 +227,7 @@ def test_administrators_requests_need_tls_where_the_operator_says_so(tmp_path: P
         seen = request(ROOT, RequestCode.GET_TOPIC_CONFIG, 1, {"topic": "T"})
         plain.ask(seen)
         assert answer(sim, plain, 1) == 0
-        codes_ = [code for code in RequestCode if code in ADMINISTRATIVE or code in ABOUT_USERS]
+        codes_ = sorted(verb.code for verb in ROWS if verb.is_for_administrators)
         for opaque, code in enumerate(codes_, 10):  # what was read is sent again, as something else
             plain.ask(request(ROOT, code, opaque, {"topic": "T"}))
             assert answer(sim, plain, opaque) == 16

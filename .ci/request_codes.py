@@ -1,0 +1,44 @@
+"""`.ci/request_codes.py`: writes what others take from the rows of the requests (`cluster.requests.table`).
+
+These are the names of the codes in raftmq_wire/request_codes.py, which clients share.
+tests/architecture/test_request_codes.py compares.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster.requests.table import ROWS, SENT_BY_NODES
+
+ROOT = Path(__file__).parents[1]
+CODES = ROOT / "raftmq_wire" / "request_codes.py"
+CODES_HEAD = '''\
+"""The codes of requests. Written by .ci/request_codes.py from the rows of `cluster.requests.table`."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class RequestCode(IntEnum):
+    """The codes of requests. Codes from 700,000 on are RaftMQ's own: RocketMQ has none there (docs/adr/0068)."""
+
+'''
+
+
+def codes() -> str:
+    """Returns the module with the names of all codes."""
+    named = {verb.code: verb.name for verb in ROWS} | dict(SENT_BY_NODES)
+    return CODES_HEAD + "".join(
+        f"    {named[code]} = {f'{code:_}' if code > 99_999 else code}\n" for code in sorted(named)
+    )
+
+
+def written() -> dict[Path, str]:
+    """Each file that comes from the rows -> its text."""
+    return {CODES: codes()}
+
+
+if __name__ == "__main__":
+    for path, text in written().items():
+        path.write_text(text)

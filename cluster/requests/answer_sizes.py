@@ -1,0 +1,61 @@
+"""Estimates of the bytes of large answers, for which memory is reserved before anything is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.broker.reads.message_lookup import BYTES_MAX
+
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+    from cluster.requests.verb import Size
+    from statemachine.broker_state import BrokerState
+
+TOPIC_BYTES, GROUP_BYTES = 80, 640
+"""Estimated bytes of one topic's name in a list, and of one group's settings."""
+RULE_BYTES = 250
+"""Estimated bytes of a rule, and of a user, in a list."""
+QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
+"""Estimated bytes of one queue's offsets, and the most queues in one answer."""
+ROUTE_BYTES = 16 << 10
+CONSUMERS_BYTES = 64 << 10
+
+
+def constant(size: int) -> Size:
+    """Makes the estimate of an answer that does not grow with what is stored."""
+    return lambda state, limits: size
+
+
+ROUTE, CONSUMERS = constant(ROUTE_BYTES), constant(CONSUMERS_BYTES)
+
+
+def topic_names(state: BrokerState, limits: LimitsSection) -> int:
+    return TOPIC_BYTES * len(state.topics)
+
+
+def group_names(state: BrokerState, limits: LimitsSection) -> int:
+    return TOPIC_BYTES * len(state.groups)
+
+
+def group_settings(state: BrokerState, limits: LimitsSection) -> int:
+    return GROUP_BYTES * len(state.groups)
+
+
+def queue_figures(state: BrokerState, limits: LimitsSection) -> int:
+    return QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count)
+
+
+def found_messages(state: BrokerState, limits: LimitsSection) -> int:
+    return BYTES_MAX + limits.message_bytes_max
+
+
+def one_message(state: BrokerState, limits: LimitsSection) -> int:
+    return limits.message_bytes_max + limits.properties_bytes_max
+
+
+def users(state: BrokerState, limits: LimitsSection) -> int:
+    return RULE_BYTES * len(state.access.users)
+
+
+def rules(state: BrokerState, limits: LimitsSection) -> int:
+    return RULE_BYTES * sum([1 + len(user.rules) for user in state.access.users.values()])
