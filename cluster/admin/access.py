@@ -27,8 +27,8 @@ from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOO
 from cluster.broker.access.guesses import WAITING_MAX
 from cluster.broker.access.user_admin import Asker, RecentChanges
 from cluster.broker.rights import READ, topic_need
+from cluster.requests.judge import Judge
 from raftmq_wire.denial import how_to_allow
-from statemachine.access.access_decision import Denied, judge
 from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class HttpAccess:
         """Returns the given number of random bytes."""
         self.log_time_ms = log_time_ms
         """Returns the log time, by which tokens expire."""
-        self._cluster = cluster
+        self._judge = Judge(access, denials, cluster)
         self._uuid = uuid
         self._stale = stale
         self._confirms = confirms
@@ -270,19 +270,17 @@ class HttpAccess:
     def _denied(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> ApiError | None:
         """Judges a request and notes a denial, unless `what` is "". Returns the refusal; None also if denials are only
         observed."""
-        mode = self.state.mode
-        if mode is Mode.OFF and not needs.always:
+        if self.state.mode is Mode.OFF and not needs.always:
             return None
         refused = self._refused(caller, needs, params, body)
-        enforced = needs.always or mode is Mode.ENFORCE
         if refused is not None and what and refused.code != "cannot_judge":
-            self._note(caller, refused, what, enforced)
-        return refused if enforced else None
+            return refused if self._refuses(caller, refused, what, always=needs.always) else None
+        return refused if needs.always or self._judge.enforces else None
 
     def goes_on(self, caller: Caller, needs: Needs, params: Any) -> bool:
         """Judges again the author of an answer that is still being sent; returns False if the answer must end. The
         token, the user and its rules may have changed since."""
-        if needs.is_open or (self.state.mode is not Mode.ENFORCE and not needs.always):
+        if needs.is_open or not (self._judge.enforces or needs.always):
             return True
         if caller.operator and not self.passes.knows(caller.operator):
             caller = caller._replace(operator=b"", why="the secret that proved the operator was replaced")
@@ -308,14 +306,10 @@ class HttpAccess:
         user = caller.user
         if user is None:
             return ApiError("unauthenticated", caller.why, "send Authorization: Bearer TOKEN; raftmq login makes one")
-        if needs.of is None:
-            if user.is_super and user.enabled:
-                return None
-            return ApiError("denied", f"only a Super may do this, and user {user.name} is none", "ask one who is")
-        verdict = judge(user, caller.address, list(needs.of(params, body, self._cluster)))
-        if isinstance(verdict, Denied):
-            fix = how_to_allow(verdict.reason) or "a Super gives rights: raftmq acl set"
-            return ApiError("denied", verdict.reason, fix)
+        named = None if needs.of is None else list(needs.of(params, body, self._judge.cluster))
+        if why := self._judge.why_not(user, caller.address, named):
+            fix = "ask one who is" if named is None else how_to_allow(why) or "a Super gives rights: raftmq acl set"
+            return ApiError("denied", why, fix)
         return None
 
     def why_not_now(self) -> str:
@@ -326,13 +320,13 @@ class HttpAccess:
         """Records a failed login. Returns late if many of the pair were wrong."""
         self.guesses.wrong(name, address)
         why = f"wrong user or secret, for user {name[:64]!a}"
-        self._note(Caller(None, address), ApiError("unauthenticated", why, ""), "POST /v1/session", enforced=True)
+        self._refuses(Caller(None, address), ApiError("unauthenticated", why, ""), "POST /v1/session", always=True)
         if self.guesses.must_wait(name, address):
             await asyncio.sleep(SLOW_S)
 
-    def _note(self, caller: Caller, refused: ApiError, what: str, enforced: bool) -> None:
+    def _refuses(self, caller: Caller, refused: ApiError, what: str, *, always: bool) -> bool:
         user = 0 if caller.user is None else caller.user.id
-        self.denials.note(user, caller.address, refused.message, what, enforced=enforced)
+        return self._judge.refuses(user, caller.address, refused.message, what, always=always)
 
     @staticmethod
     def asker(caller: Caller) -> Asker:

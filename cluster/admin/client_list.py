@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Generator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.admin.node_interface import ClientGroup, ClientView
+from cluster.broker.services import Client
 from cluster.runtime.events import rfc3339
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
-    from cluster.remoting.connection.server import RemotingConnection
-    from cluster.remoting.router import Router
+    from cluster.flow.hold import Account
 
 SHOWN_MAX = 1_000
 STEP = 128
@@ -22,34 +22,61 @@ SAMPLE_MS = 1_000
 """Milliseconds over which a rate is computed at least, unless the connection is younger."""
 
 
+class ClientConnection(Client, Protocol):
+    """A client's open connection, whatever protocol it speaks."""
+
+    listener: str
+    """The name of the listener through which the client connected."""
+    opened_s: float
+    """The event loop's clock at its opening."""
+    received: int
+    """Bytes that came from the client."""
+    handed: int
+    """Bytes that were handed to the transport."""
+    in_flight: Account
+    """Its requests that are not answered."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not read."""
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+
+
 class _Sample(NamedTuple):
     at_s: float
     received: int
     handed: int
 
 
-_Samples = Mapping["RemotingConnection", tuple[_Sample, _Sample]]
+_Samples = Mapping[ClientConnection, tuple[_Sample, _Sample]]
 
 
 class ClientList:
     """The connections of clients to one node. Event loop only."""
 
     def __init__(
-        self, router: Router, members: Members, now_s: Callable[[], float], wall_ms: Callable[[], int]
+        self,
+        connections: Collection[ClientConnection],
+        members: Members,
+        now_s: Callable[[], float],
+        wall_ms: Callable[[], int],
     ) -> None:
-        """`now_s` is the event loop's clock, by which the opening of connections is timed."""
-        self._router = router
+        """`connections` are the open ones at each moment, oldest first. `now_s` is the event loop's clock, by which the
+        opening of connections is timed."""
+        self._connections = connections
         self._members = members
         self._now_s = now_s
         self._wall_ms = wall_ms
-        self._samples: dict[RemotingConnection, tuple[_Sample, _Sample]] = {}
+        self._samples: dict[ClientConnection, tuple[_Sample, _Sample]] = {}
         """Connection -> (the sample from which rates are computed, the newest sample)."""
 
     def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
         """Returns (number of connections, the busiest of them), in steps."""
-        connections, now_s = list(self._router.connections), self._now_s()
-        busiest: list[tuple[float, int, RemotingConnection]] = []
-        samples: dict[RemotingConnection, tuple[_Sample, _Sample]] = {}
+        connections, now_s = list(self._connections), self._now_s()
+        busiest: list[tuple[float, int, ClientConnection]] = []
+        samples: dict[ClientConnection, tuple[_Sample, _Sample]] = {}
         for start in range(0, len(connections), STEP):
             yield
             charge(5 * ITEM_UNITS * STEP)
@@ -67,24 +94,24 @@ class ClientList:
 
     def disconnect(self, address: str) -> bool:
         """Closes the connection of the client at that "ip:port"; returns False if there is none."""
-        found = next((each for each in self._router.connections if _address(each) == address), None)
+        found = next((each for each in self._connections if _address(each) == address), None)
         if found is not None:
             found.abort()
         return found is not None
 
-    def _sampled(self, connection: RemotingConnection, now_s: float) -> tuple[_Sample, _Sample]:
+    def _sampled(self, connection: ClientConnection, now_s: float) -> tuple[_Sample, _Sample]:
         opened = _Sample(connection.opened_s, 0, 0)
         base, newest = self._samples.get(connection, (opened, opened))
         if 1000 * (now_s - newest.at_s) < SAMPLE_MS:
             return base, newest
         return newest, _Sample(now_s, connection.received, connection.handed)
 
-    def _rates(self, samples: _Samples, connection: RemotingConnection, now_s: float) -> tuple[float, float]:
+    def _rates(self, samples: _Samples, connection: ClientConnection, now_s: float) -> tuple[float, float]:
         base, _ = samples[connection]
         seconds = max(now_s - base.at_s, 0.001)
         return (connection.received - base.received) / seconds, (connection.handed - base.handed) / seconds
 
-    def _view(self, samples: _Samples, connection: RemotingConnection, now_s: float) -> ClientView:
+    def _view(self, samples: _Samples, connection: ClientConnection, now_s: float) -> ClientView:
         received, sent = self._rates(samples, connection, now_s)
         memberships = self._members.of(connection)
         member = memberships[0][2] if memberships else None
@@ -106,6 +133,6 @@ class ClientList:
         )
 
 
-def _address(connection: RemotingConnection) -> str:
+def _address(connection: ClientConnection) -> str:
     host, port = connection.peer_address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -62,7 +62,9 @@ def port_of(node: Assembly) -> AdminPort:
         services=node.services,
         metrics=node.metrics,
         events=node.events,
-        clients=ClientList(node.router, node.clients, asyncio.get_running_loop().time, node.environment.clock.wall_ms),
+        clients=ClientList(
+            node.router.connections, node.clients, asyncio.get_running_loop().time, node.environment.clock.wall_ms
+        ),
         topic_sizes=TopicSizes(node.state, node.environment.clock.monotonic_ms),
         wall_ms=node.environment.clock.wall_ms,
         status=lambda: node_view.status(node),

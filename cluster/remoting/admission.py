@@ -16,12 +16,13 @@ whatever was acknowledged before (`cluster.broker.services.Confirms`), and is ju
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
+from cluster.requests.judge import Judge
 from cluster.requests.named_rights import pull_needs
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
@@ -30,14 +31,11 @@ from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
 from raftmq_wire.codes import RequestCode, name_of_request
 from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, begun, content, is_right
-from statemachine.access.access_decision import Denied, Verdicts, judge
-from statemachine.access.rules import Need
-from statemachine.access.users import Mode
+from statemachine.access.access_decision import Verdicts
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from cluster.broker.access.denials import Denials
     from cluster.broker.access.guesses import Guesses
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.pulls.long_poll import LongPolls
@@ -45,10 +43,6 @@ if TYPE_CHECKING:
     from cluster.broker.services import Confirms
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.users import Access, User
-
-NeedsOf = Callable[[int, Mapping[str, str], bytes], "Sequence[Need] | None"]
-"""(code, ext fields, body) -> the rights that the request needs; None: only a Super may make it. Raises Refused for a
-body that cannot be read."""
 
 SIGNED_BYTES_PER_UNIT: Final = 512
 VERIFY_UNITS: Final = 5
@@ -158,13 +152,12 @@ class Admission:
         self,
         access: Access,
         secrets: Secrets,
-        needs: NeedsOf,
+        judge: Judge,
         *,
         polls: LongPolls,
         stale: Callable[[], str],
         refuse: Callable[[Frame, Refused], None],
         turns: Turns,
-        denials: Denials,
         guesses: Guesses,
         confirms: Confirms,
     ) -> None:
@@ -172,12 +165,11 @@ class Admission:
         node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
         self._access = access
         self._secrets = secrets
-        self._needs = needs
+        self._judge = judge
         self._stale = stale
         self._refuse = refuse
         self._turns = turns
         self._polls = polls
-        self._denials = denials
         self._guesses = guesses
         self._confirms = confirms
         self._clients: dict[ReplyPath, _Client] = {}
@@ -196,7 +188,7 @@ class Admission:
         refused and answered, or waits."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
         client = self._client(frame.path)
-        enforced = self._access.mode is Mode.ENFORCE
+        enforced = self._judge.enforces
         if enforced and self._waits(frame, client):
             return False
         refused = self._judged(frame, client)
@@ -284,7 +276,7 @@ class Admission:
         self.released(first)
         if client.guessed and not client.held:
             client.guessed = False
-            if len(client.users) == proven and self._access.mode is Mode.ENFORCE:
+            if len(client.users) == proven and self._judge.enforces:
                 for frame in held[1:]:
                     self._refuse(frame, Refused(Reason.NO_PERMISSION, "the signature of a request before it was wrong"))
                 path.leave_now()
@@ -336,8 +328,8 @@ class Admission:
         secret = None if user is None else self._secrets.of(user)
         if user is None or secret is None:
             return None
-        needs = self._needs(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")  # a batch needs the same
-        if needs is None or isinstance(client.verdicts.judge(user, needs), Denied):
+        needs = self._judge.needs_of(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")  # a batch needs the same
+        if self._judge.why_not(user, client.address, needs, client.verdicts):
             return None
         return user.id, *begun(secret), user.secret
 
@@ -377,28 +369,23 @@ class Admission:
 
     def _verdict(self, frame: Frame, user: User, ext: Mapping[str, str], client: _Client | None) -> Refused | None:
         try:
-            needs = self._needs(frame.header.code, ext, frame.body)
+            needs = self._judge.needs_of(frame.header.code, ext, frame.body)
         except Refused as refused:
             return bare(refused)
-        if needs is None and not user.is_super:
-            return Refused(Reason.NO_PERMISSION, f"only a Super may do this, and user {user.name} is none")
-        if client is None:
-            verdict = judge(user, frame.path.peer_address[0], needs or ())
-        else:
-            verdict = client.verdicts.judge(user, needs or ())
-        return Refused(Reason.NO_PERMISSION, verdict.reason) if isinstance(verdict, Denied) else None
+        why = self._judge.why_not(user, frame.path.peer_address[0], needs, None if client is None else client.verdicts)
+        return Refused(Reason.NO_PERMISSION, why) if why else None
 
     def _goes_on(self, frame: Frame, refused: Refused | None) -> bool:
         if refused is None:
             return True
-        enforced = self._access.mode is Mode.ENFORCE
         if refused.reason is Reason.NO_PERMISSION:
-            what = name_of_request(frame.header.code)
-            self._denials.note(frame.user, frame.path.peer_address[0], refused.remark, what, enforced=enforced)
-        if not enforced:
-            return True
-        self._refuse(frame, refused)
-        return False
+            address, what = frame.path.peer_address[0], name_of_request(frame.header.code)
+            stands = self._judge.refuses(frame.user, address, refused.remark, what)
+        else:
+            stands = self._judge.enforces
+        if stands:
+            self._refuse(frame, refused)
+        return not stands
 
     def _client(self, path: ReplyPath) -> _Client:
         client = self._clients.get(path)
@@ -440,7 +427,7 @@ class Admission:
 
     def _denied_now(self, pull: Pull) -> Refused | None:
         """Returns the refusal for a pull that waits; None if it may go on waiting."""
-        if self._access.mode is not Mode.ENFORCE:
+        if not self._judge.enforces:
             return None
         puller = pull.puller
         user = self._access.by_id.get(puller.user)
@@ -451,8 +438,8 @@ class Admission:
         proven = None if client is None else client.users.get(user.id)
         if client is not None and (proven is None or not self._secrets.same(user, proven)):
             return Refused(Reason.NO_PERMISSION, f"user {user.name} has another secret by now")
-        verdict = judge(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
-        return Refused(Reason.NO_PERMISSION, verdict.reason) if isinstance(verdict, Denied) else None
+        why = self._judge.why_not(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
+        return Refused(Reason.NO_PERMISSION, why) if why else None
 
     def _close_gone(self) -> Steps:
         for at, (path, client) in enumerate(list(self._clients.items())):

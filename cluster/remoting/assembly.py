@@ -36,7 +36,7 @@ from cluster.remoting.handlers.unsupported_codes import RefusedCodes
 from cluster.remoting.handlers.users_admin import UserRequests
 from cluster.remoting.request import RequestFigures
 from cluster.remoting.router import Listeners, Router
-from cluster.requests.judge import needs_of
+from cluster.requests.judge import Judge
 from cluster.requests.table import by_row
 from cluster.requests.verb import Cost
 from cluster.runtime.listeners import Signal
@@ -133,12 +133,11 @@ class Remoting:
         self.admission = Admission(
             state.access,
             broker.secrets,
-            lambda code, ext, body: needs_of(code, ext, body, config.cluster.name),
+            Judge(state.access, broker.denials, config.cluster.name),
             polls=broker.pulls.long_polls,
             stale=unheard,
             refuse=replies.refuse,
             turns=services.turns,
-            denials=broker.denials,
             guesses=broker.guesses,
             confirms=confirms,
         )

@@ -1,4 +1,4 @@
-"""Judges requests by what they name.
+"""Judges requests by what they name, whatever front they came through.
 
 A request that finds something by its position, id, handle or attempt is judged again by its handler, by what is stored
 there (`cluster.broker.rights`); `Verb.stored` says what that needs. A code without a row needs a Super (an
@@ -8,14 +8,20 @@ administrator).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.requests.table import VERBS, too_long
 from cluster.requests.verb import Ext
 from cluster.runtime.request_limits import TOPIC_LENGTH_MAX
 from raftmq_wire.json_text import MALFORMED
+from statemachine.access.access_decision import Denied, Verdicts, judge
 from statemachine.access.rules import KIND_NAMES, Need
+from statemachine.access.users import Mode
+
+if TYPE_CHECKING:
+    from cluster.broker.access.denials import Denials
+    from statemachine.access.users import Access, User
 
 NAMES_MAX: Final = 2_048
 """The most topics and groups of one request that are judged. Judging is one piece of work of the event loop."""
@@ -44,3 +50,43 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
     except MALFORMED as error:
         raise Refused(Reason.INVALID, f"the body of request {code} cannot be read: {error}") from None
     return found
+
+
+class Judge:
+    """Judges callers by the users, rules and mode in force. Event loop only.
+
+    off       nothing is judged, except requests about users, rules and the mode
+    observe   every request passes; what enforcing would deny is counted and logged
+    enforce   a denied request is refused
+    """
+
+    def __init__(self, access: Access, denials: Denials, cluster: str) -> None:
+        """`cluster` is the cluster's name."""
+        self._access = access
+        self._denials = denials
+        self.cluster = cluster
+
+    @property
+    def enforces(self) -> bool:
+        """True if who has no right is refused."""
+        return self._access.mode is Mode.ENFORCE
+
+    def needs_of(self, code: int, ext: Ext, body: bytes) -> Sequence[Need] | None:
+        """Returns the needed rights of a request by its code; see the function of that name."""
+        return needs_of(code, ext, body, self.cluster)
+
+    @staticmethod
+    def why_not(user: User, address: str, needs: Sequence[Need] | None, known: Verdicts | None = None) -> str:
+        """Returns the reason why a user at an address may not do what needs all of `needs` (None: a Super alone may);
+        "" if it may. `known` are earlier verdicts on the same connection."""
+        if needs is None and not user.is_super:
+            return f"only a Super may do this, and user {user.name} is none"
+        verdict = judge(user, address, needs or ()) if known is None else known.judge(user, needs or ())
+        return verdict.reason if isinstance(verdict, Denied) else ""
+
+    def refuses(self, user: int, address: str, why: str, what: str, *, always: bool = False) -> bool:
+        """Notes a denial; returns False if denials are only observed. `what` is the name of the request in the log, and
+        `always` True for a request that is judged in every mode."""
+        enforced = always or self.enforces
+        self._denials.note(user, address, why, what, enforced=enforced)
+        return enforced

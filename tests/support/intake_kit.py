@@ -19,7 +19,7 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import SendHandler, make_intake
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
 from cluster.replication.send_identity import ConnectionSession, RetryMemory
-from cluster.requests.judge import needs_of
+from cluster.requests.judge import Judge
 from cluster.runtime.framing import FrameBuffer
 from raftmq_wire.codec import CodecError, decode_header
 from raftmq_wire.kernel import TWINS
@@ -108,12 +108,11 @@ class Node:
         return Admission(
             access,
             secrets,
-            lambda code, ext, body: needs_of(code, ext, body, "c"),
+            Judge(access, Denials(lambda: 0), "c"),
             polls=nothing,
             stale=lambda: "",
             refuse=lambda frame, refused: self.refused.append(refused.remark),
             turns=nothing,
-            denials=Denials(lambda: 0),
             guesses=Guesses(lambda: 0, lambda: 0, lambda *_: lambda: None),
             confirms=SimpleNamespace(is_possible=False, ask=lambda _: None),
         )
