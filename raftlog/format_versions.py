@@ -27,7 +27,7 @@ def why_unknown(what: Path | str, found: object, known: int) -> tuple[str, str, 
     return (
         f"{what} has format {found}: a build before RaftMQ 0.1.0 wrote it",
         f"formats begin at {BASELINE}, and no release reads earlier ones; nothing was changed",
-        "read it with the build that wrote it, or begin with an empty directory: raftmq up --data DIR",
+        "read it with the build that wrote it, or begin with an empty directory (node.data_dir, or up --data DIR)",
     )
 
 

@@ -13,6 +13,9 @@ from raftmq.server_home import rooms
 __path__ += rooms()  # in a process of the server, whose distribution has the other half of this package
 
 if TYPE_CHECKING:
+    __version__: str
+    """The version of the distribution that is installed."""
+
     from raftmq.arrow.tables import read_arrow, read_pandas
     from raftmq.client import (
         Admin,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
         FlushResult,
         FoundMessages,
         GroupOffset,
+        IncompleteUser,
         Message,
         NotFound,
         Position,
@@ -67,6 +71,7 @@ __all__ = [
     "FlushResult",
     "FoundMessages",
     "GroupOffset",
+    "IncompleteUser",
     "Message",
     "NotFound",
     "Position",
@@ -96,6 +101,10 @@ if not TYPE_CHECKING:  # a type checker shall know each name, and which there ar
 
     def __getattr__(name: str) -> object:
         """Loads the client when one of its names is first asked for; `raftmq --help` does without the client."""
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("raftmq")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in ("read_arrow", "read_pandas"):

@@ -31,6 +31,12 @@ def home() -> Path | None:
     return Path(next(iter(found)), "lib").resolve() if found else None
 
 
+def is_installed() -> bool:
+    """Returns True if the server comes from its distribution; False in a source tree, which has a Makefile."""
+    folder = home()
+    return folder is not None and folder.name == "lib"
+
+
 def rooms() -> list[str]:
     """Returns the further folders with sub-packages of `raftmq`, in a process that has the server's folder on its
     path."""

@@ -27,6 +27,7 @@ from msgspec.structs import astuple
 
 from raftlog.format_versions import BASELINE
 from raftlog.work import charge_text
+from raftmq_wire.names import NAME
 
 ACCESS_LEVEL = BASELINE + 1
 """The level of the commands about users, rules and tokens."""
@@ -100,10 +101,6 @@ def name_of(kind: type[Command]) -> str:
 def level_of(commands: Iterable[Command]) -> int:
     """Returns the level that the state must have before these commands may be proposed."""
     return max([command.LEVEL for command in commands], default=BASELINE)
-
-
-NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""Pattern of the characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""
 
 
 class CommandResult(NamedTuple):

@@ -13,11 +13,12 @@ from cluster.config.source import did_you_mean
 from cluster.runtime.request_limits import INT64_MAX, NAME_PATTERN
 from raftlog.work import charge_text
 from raftmq_wire.json_text import MALFORMED
+from raftmq_wire.names import SIGNS
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 BODY_BYTES_MAX: Final = 64 * 1024
-NAME_SIGNS: Final = "a name, which may hold only letters, digits and the signs % | _ -"
+NAME_SIGNS: Final = f"a name, which may hold only {SIGNS}"
 CONSISTENCIES: Final = ("local", "linearizable")
 SECRET_NAME: Final = re.compile("token|secret|passw|auth|bearer|api_?key", re.IGNORECASE)
 """Names of query parameters whose value may be a secret."""

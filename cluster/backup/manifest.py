@@ -110,6 +110,21 @@ def encode(manifest: Manifest) -> bytes:
     return msgspec.json.encode(_Envelope(SCHEMA, crc32c(body), msgspec.Raw(body))) + b"\n"
 
 
+def _elsewhere(backup: Path) -> str:
+    """Returns the command that finds a backup near a path that is none."""
+    folder = backup if backup.is_dir() else backup.parent
+    if folder == Path("/") or not any(each.joinpath(MANIFEST).exists() for each in _folders_in(folder)):
+        return "raftmq backup list DIR    (a backup is a folder DIR/NAME, or URL/NAME of a store)"
+    return f"raftmq backup list {folder}"
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return [each for each in folder.iterdir() if each.is_dir()]
+    except OSError:
+        return []
+
+
 def load(backup: Path) -> Manifest:
     """Reads a backup's manifest. Raises LocalError if there is none, or if it is damaged, of another format, or of a
     newer level."""
@@ -120,7 +135,7 @@ def load(backup: Path) -> Manifest:
         raise LocalError(
             f"{backup} is no backup",
             f"there is no {MANIFEST} in it" if backup.is_dir() else "there is no such directory",
-            f"raftmq backup list {backup.parent}",
+            _elsewhere(backup),
             ExitCode.REFUSED,
         ) from None
     except OSError as error:

@@ -117,7 +117,7 @@ def store_error(url: str, error: Exception) -> LocalError:
     return LocalError(
         f"what is needed of {url} is damaged",
         str(error),
-        "use another backup: raftmq backup list URL",
+        f"use another backup: raftmq backup list {url}",
         ExitCode.REFUSED,
     )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import GROUP_LENGTH_MAX
+from raftmq_wire.names import NAME, SIGNS
 from raftmq_wire.topic_identity import IDENTITY_FIELD, parse_identity, why_another
-from statemachine.commands import NAME
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -63,7 +63,7 @@ PERM_INHERIT = 1
 def check_topic_name(name: str, length_max: int) -> None:
     """Raises Refused (INVALID) unless the name is one RocketMQ allows."""
     if not NAME.fullmatch(name):
-        raise Refused(Reason.INVALID, f'topic "{name[:80]}" may hold only letters, digits and the signs % | _ -')
+        raise Refused(Reason.INVALID, f'topic "{name[:80]}" may hold only {SIGNS}')
     if len(name) > length_max:
         raise Refused(Reason.INVALID, f"topic name has {len(name)} characters, limits.topic_length_max is {length_max}")
 

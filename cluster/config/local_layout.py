@@ -184,8 +184,11 @@ def is_lost(node_data: str, node: int) -> bool:
         return False
 
 
-Place = Literal["up", "machine", "container", "kubernetes"]
-"""The place where a node runs: in a cluster that `raftmq up` made, else on a machine, in a container, in a pod."""
+Place = Literal["up", "machine", "container", "compose", "kubernetes"]
+"""The place where a node runs: in a cluster that `raftmq up` made, else on a machine, in a container, in one that
+docker-compose.yml describes, in a pod."""
+PLACE_VARIABLE = "RAFTMQ_PLACE"
+"""The environment variable by which docker-compose.yml says that the node is one of its services."""
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 """The files that Docker and podman make in each container."""
 
@@ -196,6 +199,8 @@ def place_of(node_data: str) -> Place:
         return "up"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
+    if os.environ.get(PLACE_VARIABLE) == "compose":
+        return "compose"
     return "container" if any(Path(mark).exists() for mark in _CONTAINER_MARKS) else "machine"
 
 
@@ -230,10 +235,14 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+class BusyError(LocalError):
+    """Another command starts or stops nodes of the same data directory."""
+
+
 @contextlib.contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """Locks the data directory for a command that starts or stops processes. Raises LocalError if another command has
-    the lock."""
+    """Locks the data directory for a command that starts or stops processes. Raises BusyError if another command has
+    the lock, and LocalError."""
     try:
         opened = (data / "lock").open("a")
     except OSError as error:
@@ -247,7 +256,7 @@ def locked(data: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LocalError(
+            raise BusyError(
                 f"another raftmq command is using {data}",
                 "it is starting or stopping nodes",
                 "wait for it to end and repeat the command",

@@ -1,4 +1,4 @@
-"""Where clients find the queues of a topic, and which node to ask: the one place that knows how many groups there are.
+"""Says where clients find the queues of a topic, and which node to ask. No other place knows how many groups there are.
 
 A group of brokers is a Raft group as clients see it: one log, one broker name, and the nodes that hold the log
 (docs/adr/0102-one-route-map.md). There is one group today. Routes, aliases, forwarding and reports ask the group that

@@ -13,6 +13,7 @@ import msgspec
 
 from raftlog.work import charge_bytes
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
+from raftmq_wire.names import NAME
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -39,7 +40,7 @@ HANDLE_LENGTH_MAX: Final = 2 * KEY_LENGTH_MAX
 TOPIC_LENGTH_MAX: Final = 256
 GROUP_LENGTH_MAX: Final = 120
 
-NAME_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
+NAME_PATTERN: Final = f"^{NAME.pattern}$"
 NewTopic = Annotated[str, msgspec.Meta(min_length=1, max_length=TOPIC_LENGTH_MAX, pattern=NAME_PATTERN)]
 """A name for a new topic; `limits.topic_length_max` may be lower."""
 NewGroup = Annotated[str, msgspec.Meta(min_length=1, max_length=GROUP_LENGTH_MAX, pattern=NAME_PATTERN)]

@@ -8,6 +8,7 @@ from raftmq.client.admin import AsyncAdmin, GroupOffset, QueueInfo, TopicInfo
 from raftmq.client.client import AsyncClient, aconnect
 from raftmq.client.consuming.consumer import AsyncConsumer
 from raftmq.client.consuming.pull import PullResult, PullStatus
+from raftmq.client.environment import IncompleteUser
 from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.client.message import FoundMessages, Message, SendResult
 from raftmq.client.producing.pipeline import FlushResult
@@ -36,6 +37,7 @@ __all__ = [
     "FlushResult",
     "FoundMessages",
     "GroupOffset",
+    "IncompleteUser",
     "Message",
     "NotFound",
     "Position",

@@ -26,7 +26,7 @@ from raftmq.client.consuming.subscription import subscription
 from raftmq.client.discovery import find_servers, found_folder
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
-from raftmq.client.message import MessageOptions, SendOptions, SendResult
+from raftmq.client.message import MessageOptions, SendOptions, SendResult, check_queue_id
 from raftmq.client.port_probe import hint_for
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
 from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransactionProducer
@@ -207,6 +207,7 @@ class AsyncClient:
         returned as stored, with the reason in `Message.undecoded`; with `as_stored` every body is returned as stored,
         and `Message.decoded` decompresses one. Raises NotFound for a Position in another topic, and other RaftMQErrors.
         """
+        check_queue_id(queue_id)
         at, counted_in = offset if isinstance(offset, Position) else Position(offset)
         wanted = subscription(tags, filter)
         request = PullRequest(topic, queue_id, at, max_messages=max_messages, subscription=wanted, wait_s=wait_s)

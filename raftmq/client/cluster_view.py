@@ -179,6 +179,8 @@ class ClusterView:
         self._sessions = 0
         self.jitter = random.Random(self._seed)
         self._routes: dict[str, Route] = {}
+        self.missing: set[str] = set()
+        """Topics that did not exist when a send asked for them. A send that was stored since then has created them."""
         self._search: asyncio.Task[str] | None = None
         self._searching = 0
         self._refusing: dict[str, float] = {}
@@ -568,6 +570,7 @@ class ClusterView:
             route = await self._fetch_route(AUTO_CREATE_TOPIC, topic, timeout_s, refused_s, False)
             queues = min(AUTO_CREATE_QUEUES, route.write_queues)
             route = route._replace(read_queues=queues, write_queues=queues)
+            self.missing.add(topic)
         self._routes[topic] = route
         return route
 

@@ -6,6 +6,7 @@ call can help, `code` is the protocol's response code (0 when no server answered
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
@@ -96,7 +97,7 @@ _HINTS: dict[int, str] = {
         "if no users are asked for, check the topic's `perm`."
     ),
     ResponseCode.TOPIC_NOT_EXIST: "Create it with `raftmq topic create NAME`.",
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: 'Correct the filter; see the page "Consume messages" of the docs.',
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter; `raftmq consume --help` has an example.",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Groups exist once a consumer joined; check `raftmq group list`.",
     ResponseCode.INVALID_PARAMETER: "Correct the value that the remark names.",
     ResponseCode.ILLEGAL_OPERATION: "Recall a message before it is due, with the handle of its own send.",
@@ -159,8 +160,22 @@ def is_unreadable(code: int, remark: str | None) -> bool:
     return code == ResponseCode.SYSTEM_BUSY and (remark or "").startswith("the tier does not give")
 
 
+_KEY = re.compile(r"\b(?:limits|send|dedup|timer|transaction)\.[a-z_]+")
+_TOPIC = re.compile(r"\btopic[ \[\"']+([%|a-zA-Z0-9_-]+)")
+"""A key of the configuration, and a topic, in a server's words."""
+
+
 def hint_of(code: int, remark: str | None) -> str:
-    """Returns advice about a reply that is not a success; "" if nothing is known."""
+    """Returns advice about a reply that is not a success; "" if nothing is known. It names what the remark names."""
+    hint = _hint_of(code, remark)
+    if found := _KEY.search(remark or ""):
+        hint = hint.replace("explain KEY", f"explain {found[0]}")
+    if code == ResponseCode.TOPIC_NOT_EXIST and (named := _TOPIC.search(remark or "")):
+        hint = hint.replace("create NAME", f"create {named[1]}")
+    return hint
+
+
+def _hint_of(code: int, remark: str | None) -> str:
     if is_disk_full(code, remark):
         return _DISK_FULL
     if is_switched_off(code, remark):

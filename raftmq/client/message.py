@@ -290,3 +290,9 @@ def position_of(offset_message_id: str) -> int:
         return int(offset_message_id[-16:], 16) if len(offset_message_id) in (32, 56) else -1
     except ValueError:
         return -1
+
+
+def check_queue_id(queue_id: int) -> None:
+    """Raises TypeError unless the id of a queue is an int; True, which Python counts as 1, is none."""
+    if type(queue_id) is not int and (isinstance(queue_id, bool) or not isinstance(queue_id, int)):
+        raise TypeError(f"queue_id= is an int, not {type(queue_id).__name__}")

@@ -104,6 +104,11 @@ class Client:
         answered."""
         return self._client.view.clusters
 
+    @property
+    def created_topics(self) -> frozenset[str]:
+        """Topics that did not exist when this client sent to them; a message that was stored has created its topic."""
+        return frozenset(self._client.view.missing)
+
     def contact(self, wait_s: float) -> Contact:
         """Looks for the leader for at most `wait_s` seconds."""
         return self._thread.run(self._client.view.contact(wait_s))
@@ -419,20 +424,20 @@ class Consumer:
         again.
         """
         consumer = self._consumer
-        pace = consumer.pace(commit_every_s)
+        pace = consumer._pace(commit_every_s)
         while True:
             message = consumer.inbox.take()
             if message is not None:
                 try:
                     handle(message)
                 except Exception:  # noqa: BLE001 - the program's own function
-                    consumer.log_failure(message)
+                    consumer._log_failure(message)
                     self.retry(message)
                 pace.handled()
             elif not self._thread.run(consumer.wait(pace.patience_s())) and (consumer.is_over or pace.waited_enough()):
                 return
             if pace.commit_is_due():
-                self._thread.run(consumer.try_to_commit())
+                self._thread.run(consumer._try_to_commit())
 
     def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
         """Has the message come again to the group, after at least `after` seconds (or a timedelta), or at a delay

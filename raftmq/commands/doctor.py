@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from cluster.config.loading import load
 from cluster.config.local_layout import read_cluster
 from raftmq.commands.shared_options import data_dir, json_option, show
 from raftmq.local_path import LocalPath
+from raftmq.server_home import INSTALL, is_installed
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -107,10 +109,10 @@ def _python() -> Check:
     better = faster(candidates)
     said = finding(times)
     if better is not None:
-        said = (
-            f"{better.python} runs plain code {better.times:.1f} times as fast: make distclean, "
-            f"make setup PYTHON={better.python.file}"
-        )
+        again = f"make distclean, make setup PYTHON={better.python.file}"
+        if is_installed():
+            again = f"{better.python.file} -m venv DIR, then DIR/bin/{INSTALL} and work with DIR/bin/raftmq"
+        said = f"{better.python} runs plain code {better.times:.1f} times as fast: {again}"
     found = f"{own()}: plain code takes {times:.1f} times as long as with an optimised build"
     return Check("python", f"{found}; others on PATH: {len(candidates)}", said)
 
@@ -136,5 +138,6 @@ def _checksums() -> Check:
     from cluster.runtime.host.versions import versions
 
     version = versions()["zlib-ng"]
-    missing = "make setup installs it; without it a body is checksummed by the slower zlib"
+    get = f"{sys.executable} -m pip install zlib-ng" if is_installed() else "make setup"
+    missing = f"{get} installs it; without it a body is checksummed by the slower zlib"
     return Check("checksums", f"zlib-ng {version}", missing if version == "not installed" else "")

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -41,7 +42,7 @@ complete_topics = _completed("/v1/topics", "topics", "name", _is_own)
 complete_groups = _completed("/v1/groups", "groups", "name", _is_own)
 complete_nodes = _completed("/v1/members", "members", "id", _is_own)
 
-TOPIC = click.argument("topic", shell_complete=complete_topics)
+TOPIC = click.argument("topic", type=NameType("topic"), shell_complete=complete_topics)
 
 
 @contextlib.contextmanager

@@ -53,6 +53,7 @@ _TLS_OPTIONS = {
     "--tls-cert": "Certificate to show, where nodes ask for one (default: RAFTMQ_TLS_CERT).",
     "--tls-key": "Its key (default: RAFTMQ_TLS_KEY).",
 }
+_TLS_VARIABLES = ("RAFTMQ_TLS_CA", "RAFTMQ_TLS_CERT", "RAFTMQ_TLS_KEY")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -263,6 +264,11 @@ def author() -> str:
     return f"{name}@{socket.gethostname()}"[:200]
 
 
+def counted(count: int, noun: str = "message") -> str:
+    """Returns "1 message", "2 messages" and so on."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def size_of(count: int) -> str:
     """Returns a number of bytes as text for people, in powers of 1024."""
     size = float(count)
@@ -421,7 +427,8 @@ def _cure(why: str) -> str:
     if "speaks HTTP" in why:
         return "--servers HOST:9876    (the clients' port; the HTTP API's is for --admin)"
     if "a name that is not known" in why:
-        return "getent hosts HOST    (the name is in --servers or RAFTMQ_SERVERS)"
+        host = why.partition(" is a name that is not known")[0].rpartition(" ")[2].rpartition(":")[0]
+        return f"getent hosts {host}    (the name is in --servers or RAFTMQ_SERVERS)"
     if TLS_ALONE in why or "is not trusted" in why:
         return "--tls-ca FILE    (or RAFTMQ_TLS_CA: the CA that the servers' certificates come from)"
     if PLAIN_ALONE in why or "this client's TLS: it hung up" in why:
@@ -496,6 +503,7 @@ def _open_context(context: ClusterContext) -> Client:
 
 def _bad_option(error: ValueError) -> LocalError:
     """Returns the error for what the client was given: a user, files of TLS, or addresses."""
+    from raftmq.client import Tls
     from raftmq.client.environment import IncompleteUser
 
     told = str(error)
@@ -503,7 +511,13 @@ def _bad_option(error: ValueError) -> LocalError:
         told = f"{error.given} is set, and {error.missing} is not"
         why, fix = "a user has a name and a secret", "export RAFTMQ_ACCESS_KEY=USER RAFTMQ_SECRET_KEY=SECRET"
     elif told.startswith("tls: "):
-        why, fix = "the files come from --tls-ca, --tls-cert and --tls-key, or RAFTMQ_TLS_CA and the like", "ls -l FILE"
+        why = "the files come from --tls-ca, --tls-cert and --tls-key, or RAFTMQ_TLS_CA and the like"
+        named = [
+            file
+            for file in (given_tls() or Tls(*(os.environ.get(name, "") for name in _TLS_VARIABLES)))
+            if file and file in told
+        ]
+        fix = f"ls -l {' '.join(named) or 'FILE'}"
     else:
         why = "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json"
         fix = 'raftmq … --servers "127.0.0.1:9876;127.0.0.1:9877"'

@@ -33,6 +33,47 @@ class AddressType(click.ParamType[str]):
         return str(value)
 
 
+class NameType(click.ParamType[str]):
+    """The name of a topic or a group."""
+
+    name = "name"
+
+    def __init__(self, kind: str) -> None:
+        """`kind`: topic or group."""
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Returns the name. Raises LocalError for a text that can be no name."""
+        from raftmq_wire.names import SIGNS, check_name, nearest_name
+
+        name = str(value)
+        try:
+            check_name(self.kind, name)
+        except ValueError as error:
+            usual = "orders" if self.kind == "topic" else "billing"
+            fix = f"{nearest_name(name) or usual}, for example"
+            what, _, _ = str(error).partition(": it")
+            raise LocalError(what, f"a name may hold only {SIGNS}", fix, ExitCode.USAGE) from None
+        return name
+
+
+class UserNameType(click.ParamType[str]):
+    """The name of a new user."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Returns the name. Raises LocalError for a text that can be no name."""
+        from statemachine.access.users import NAME
+
+        name = str(value)
+        if not NAME.fullmatch(name):
+            why = "a name has 1 to 64 letters, digits and the signs . _ @ -, and begins with a letter or digit"
+            fix = f"{re.sub('[^A-Za-z0-9._@-]+', '-', name).strip('-._@')[:64] or 'shop'}, for example"
+            raise LocalError(f"{name[:80]!r} is no name of a user", why, fix, ExitCode.USAGE)
+        return name
+
+
 class ListenerType(AddressType):
     """The address of a listener of a node, NAME=HOST:PORT."""
 

@@ -269,9 +269,16 @@ class LocalCluster:
         with contextlib.suppress(OSError):  # backups may lie in it
             self.data.rmdir()
 
-    def kill(self, node_id: int) -> int:
-        """Kills one node with kill -9; returns its last pid. Raises LocalError if it does not run."""
+    def kill(self, node_id: int, *, beside_others: bool = False) -> int:
+        """Kills one node with kill -9; returns its last pid. With `beside_others` it does not matter that another
+        command works on the nodes, whose file is then left to that command. Raises LocalError if the node does not run,
+        and BusyError."""
         read_cluster(self.data).node(node_id)
+        if beside_others:
+            node = read_cluster(self.data).node(node_id)
+            if node.pid is None or not kill_node(node):
+                raise self._not_running(node_id)
+            return node.pid
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
             if node.pid is None or not kill_node(node):

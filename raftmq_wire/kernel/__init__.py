@@ -60,11 +60,18 @@ def native() -> ModuleType:
     except Exception as error:  # a module of another tree may fail in any way
         raise ImportError(_not_imported(error)) from error
     if _native.VERSION != VERSION:
-        raise ImportError(f"the native kernel has version {_native.VERSION}, not {VERSION}: run make setup")
+        raise ImportError(f"the native kernel has version {_native.VERSION}, not {VERSION}: {_again()}")
     source = Path(__file__).with_name("_native.pyx")  # not in a wheel, whose parts come from one build
     if source.exists() and hashlib.sha256(source.read_bytes()).hexdigest() != _native.SOURCE:
         raise ImportError("the native kernel was built from another _native.pyx: run make setup")
     return _native
+
+
+def _again() -> str:
+    """Returns what builds or installs the kernel anew, in a source tree or in an environment of pip."""
+    if Path(__file__).with_name("_native.pyx").exists():
+        return "run make setup"
+    return "pip install --force-reinstall --no-deps raftmq"
 
 
 def _not_imported(error: Exception) -> str:

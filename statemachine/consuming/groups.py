@@ -10,10 +10,10 @@ import msgpack
 from msgspec import Meta
 
 from raftlog.format_versions import BASELINE
+from raftmq_wire.names import NAME
 from statemachine.cluster_level import ClusterLevel
 from statemachine.commands import (
     I64,
-    NAME,
     SETTINGS_LEVEL,
     Command,
     CommandResult,

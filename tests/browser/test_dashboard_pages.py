@@ -373,6 +373,39 @@ async def test_offsets_are_moved_after_what_changes_was_counted(cluster: LiveClu
     assert page.errors == []
 
 
+TILES = "[...document.querySelectorAll('#main .tile')].map((tile) => Math.round(tile.getBoundingClientRect().top))"
+
+
+async def test_no_tile_is_left_alone_in_a_row(cluster: LiveCluster, page: Page) -> None:
+    for width in (1400, 1920, 1024, 400):
+        await page.size(width)
+        await page.open(f"http://127.0.0.1:{cluster.nodes[0].admin_port}/#/")
+        await page.until(f"{SHOWN} && {TILES}.length > 6")
+        tops = await page.run(TILES)
+        rows = [tops.count(top) for top in sorted(set(tops))]
+        assert len(tops) == 8
+        assert min(rows) == max(rows), (width, rows)
+
+
+async def test_the_newest_message_is_on_top(cluster: LiveCluster, page: Page) -> None:
+    await page.open(f"http://127.0.0.1:{cluster.nodes[0].admin_port}/#/messages/{ORDERS}?queue=0&by=newest")
+    offsets = "[...document.querySelectorAll('.message')].map((each) => Number(each.dataset.offset))"
+    await page.until(f"{offsets}.length > 2")
+    shown = await page.run(offsets)
+    assert shown == sorted(shown, reverse=True)
+
+
+async def test_a_dialog_ends_with_its_page(cluster: LiveCluster, page: Page) -> None:
+    is_open = "document.getElementById('dialog').open"
+    await page.open(f"http://127.0.0.1:{cluster.nodes[0].admin_port}/#/members")
+    drain = "[...document.querySelectorAll('button')].find((each) => each.textContent === 'Drain')"
+    await page.until(drain + " !== undefined")
+    await page.run(drain + ".click()")
+    await page.until(is_open)
+    await page.run("location.hash = '#/topics'")
+    await page.until(f"!{is_open} && document.querySelector('h1').textContent === 'Topics'")
+
+
 async def test_what_is_wrong_is_what_health_says_and_a_dead_node_is_announced(cluster: LiveCluster, page: Page) -> None:
     """The last one: it kills nodes, and the browser logs each request that fails."""
     leader = cluster.leader()

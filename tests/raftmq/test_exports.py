@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,7 @@ def test_importing_it_loads_no_server() -> None:
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
     )
     assert {"rocksdict", "aiohttp", "raftlog.core.raft", "click"} & set(loaded.stdout.split()) == set()
+
+
+def test_it_says_its_version() -> None:
+    assert raftmq.__version__ == version("raftmq")

@@ -71,6 +71,7 @@ class Place:
         self.cluster = cluster
         self.secure = secure.nodes[0]
         self.ca = str(secure.data / "tls" / "ca.crt")
+        self.admin = f"127.0.0.1:{cluster.nodes[0].admin_port}"
         self.made: list[Mistake] = []
         self._section = ""
         self._shown: list[tuple[str, str]] = [(str(folder), "/srv/shop"), (str(cluster.data), "/srv/shop/.raftmq")]
@@ -307,6 +308,7 @@ def topics(place: Place) -> None:
     place.cli("A topic that does not exist", "consume", "order")
     place.cli("A topic that exists already", "topic", "create", "orders")
     place.cli("A name with a blank", "topic", "create", "my orders")
+    place.cli("A send to a name with a blank", "produce", "my orders", stdin="tea\n")
     place.cli("Too many queues", "topic", "create", "letters", "--queues", "5000")
     place.cli("A time that is not one", "topic", "create", "letters", "--retention", "7 days")
     place.cli("A deletion in a script", "topic", "delete", "orders")
@@ -339,7 +341,9 @@ def groups(place: Place) -> None:
     assert done.exit_code == 0, done.output
     place.cli("A group that does not exist", "group", "describe", "biling")
     place.cli("A name that is none", "consume", "orders", "--group", "my group")
+    place.cli("A group to create, with a blank", "group", "create", "my group")
     place.cli("An offset out of range", "group", "reset", "billing", "--topic", "orders", "--to", "999", "--yes")
+    place.cli("Events since no time", "events", "--since", "noon")
     place.cli("A reset to no time", "group", "reset", "billing", "--topic", "orders", "--to", "yesterday", "--yes")
     place.cli("Dead letters of a group that never consumed", "dlq", "list", "shipping")
     place.cli("Order without a group", "consume", "orders", "--ordered")
@@ -388,6 +392,7 @@ def directories(place: Place) -> None:
     place.cli("A backup outside of backup.roots", "backup", "create", "--to", "/var/backups")
     place.cli("A restore into a directory with data", "restore", "--from", "backups/nightly", "--into", ".raftmq")
     place.cli("A backup that is not there", "backup", "verify", "backups/nightly")
+    place.cli("A restore from a folder that is not there", "restore", "--from", "/nope", "--into", "new")
 
 
 def _made(place: Place, name: str) -> list[NodeRecord]:
@@ -431,6 +436,7 @@ def programs(place: Place) -> None:
         'with raftmq.connect(servers) as mq:\n    mq.consumer("billing", "orders").poll(1)',
         servers=servers,
     )
+    place.python("A group that can be none", 'raftmq.connect(servers).consumer("my group", "orders")', servers=servers)
     place.python(
         "A topic that a program reads and nobody made",
         'with raftmq.connect(servers) as mq:\n    list(mq.consumer("billing", "no-such-topic", follow=False))',

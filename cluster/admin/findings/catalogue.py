@@ -179,6 +179,12 @@ _INSTEAD: Final[dict[Place, tuple[str, str, str, str]]] = {
         _REPLACE,
     ),
     "container": (
+        "docker restart CONTAINER    (that of node {n}; or start it as it was started: raftmq serve --config FILE)",
+        "docker logs CONTAINER    (that of node {n}; or where its output is kept)",
+        "docker restart CONTAINER    (that of node {n}, with failpoints.enabled = false in its file)",
+        _REPLACE,
+    ),
+    "compose": (
         "docker compose restart n{n}    (on the machine of the containers; or start node {n} as it was started)",
         "docker compose logs n{n}    (on the machine of the containers; or where the output of node {n} is kept)",
         "docker compose restart n{n}    (with failpoints.enabled = false in the file of node {n})",

@@ -33,6 +33,7 @@ function open() {
   under?.abort();
   under = new AbortController();
   clearTimeout(timer);
+  document.getElementById("dialog").close(); // what it asks belongs to the page that is left
   const isFirst = shown === null;
   shown = context(page, place);
   page.enter?.(shown);

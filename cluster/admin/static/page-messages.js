@@ -125,10 +125,11 @@ function results(found, own) {
     choice("Show bodies as", [[false, "text"], [true, "hex"]], state.hex, (value) => { state.hex = value; own.draw(); }),
     page && pager(page),
   ];
+  const shown = page && state.form.by === "newest" ? [...found.messages].reverse() : found.messages; // the newest on top
   const note = page ? page.max_offset > page.min_offset ? `of offsets ${f.count(page.min_offset)} to ${f.count(page.max_offset - 1)}` : "the queue is empty" : found.more ? "the newest; there are more" : null;
   return panel(f.plural(found.messages.length, "message"), { end, note },
     page?.unreadable.length > 0 && h("div", { class: "inside" }, problem({ message: `offsets ${page.unreadable.join(", ")} cannot be read intact on this node`, hint: "it fetches them from its peers; ask another node meanwhile" })),
-    found.messages.length === 0 ? empty("There is none.") : h("div", { class: "messages" }, found.messages.map((message) => one(message, own))));
+    found.messages.length === 0 ? empty("There is none.") : h("div", { class: "messages" }, shown.map((message) => one(message, own))));
 }
 
 function pager({ topic, queue_id: queue, min_offset: low, max_offset: high, messages, next_offset: next, counted_in: countedIn }) {

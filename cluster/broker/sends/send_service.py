@@ -40,8 +40,9 @@ from cluster.replication.send_identity import (
 )
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
+from raftmq_wire.names import NAME
 from raftmq_wire.properties import without
-from statemachine.commands import NAME, OWNERS_LEVEL, Command
+from statemachine.commands import OWNERS_LEVEL, Command
 from statemachine.payload import RowKind
 from statemachine.topics import CreateTopic
 

@@ -15,6 +15,7 @@ import platform
 import struct
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import process_time_ns
 
 RUNS = 60
@@ -88,6 +89,14 @@ def slowness(runs: int = RUNS) -> float:
     return loop_ns / yardstick_ns / OPTIMISED if yardstick_ns else 0.0
 
 
+_ANEW = (
+    "make distclean, make setup PYTHON=/path/to/it"
+    if (Path(__file__).parents[3] / "Makefile").exists()
+    else "/path/to/it -m pip install 'raftmq[server]'"
+)
+"""The commands that install this server with another Python, from its source tree, or from its distribution."""
+
+
 def finding(times: float) -> str:
     """Returns the warning for an operator about an interpreter of the slowness `times`; empty if it is not slow."""
     if times < SLOW:
@@ -95,7 +104,7 @@ def finding(times: float) -> str:
     return (
         f"python {platform.python_version()} at {sys.executable} takes {times:.1f} times as long for plain code as an "
         "optimised build: it is a debug build, was built without optimisation, or runs under a tool; "
-        "install another Python, then make distclean, make setup PYTHON=/path/to/it"
+        f"install another Python, then {_ANEW}"
     )
 
 

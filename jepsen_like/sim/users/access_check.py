@@ -8,7 +8,7 @@ reports
 - a message that was stored although no state of its leader, between the request and the entry, allows it to its user,
 - a message that was given to a pull that no state from the message's own entry on allows,
 - a request that was denied although every state of every node in that time allows it; of a follower's denial, every
-  state from what was known to be committed when the client asked (ADR 0104).
+  state from what the leader had applied when the client asked (ADR 0104).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Request:
     committed: int = 0
     """The highest index that any node knew to be committed when the answer came: no node had decided by a later one."""
     known: int = 0
-    """The highest index that any node knew to be committed when the client asked; 0 if the node that it asked led, or
-    leads by now, or did not know how to ask a leader."""
+    """The index that the leader had applied when the client asked: what was acknowledged is not above it. 0 if there was
+    none, or if the node that the client asked led, or leads by now, or did not know how to ask a leader."""
 
 
 class _Heard:
@@ -160,6 +160,11 @@ class AccessCheck:
         machine = self._machines.get(node_id)
         return machine is not None and machine.node is not None and machine.node.confirmed.is_possible
 
+    def _led(self) -> int:
+        """Returns the index that every node that leads has applied; 0 if none leads."""
+        running = [machine.node for machine in self._machines.values() if machine.node is not None]
+        return min((node.state.applied.index for node in running if node.services.writes_open()), default=0)
+
     def _look(self) -> int:
         """Returns the highest index that any node has known to be committed so far."""
         running = [machine.node for machine in self._machines.values() if machine.node is not None]
@@ -190,8 +195,8 @@ class AccessCheck:
 
     def asks(self, request: Request) -> None:
         """Records a request that a client is about to send."""
-        known = self._look()
-        request.known = known if self._makes_sure(request.node) else 0
+        self._look()
+        request.known = self._led() if self._makes_sure(request.node) else 0
         if request.message_id:
             self._sent[request.message_id] = request
 

@@ -137,7 +137,7 @@ def load(fs: FileSystem, directory: Path) -> Identity:
         f"{directory} holds no node.\n"
         "A node that starts empty under a known id would vote again without remembering its votes.\n"
         "Replace the node while the others run (raftmq node replace ID), put its directory back, "
-        "or make a new cluster: raftmq up --data DIR"
+        "or make a new cluster: raftmq init, or raftmq up on one machine"
     )
 
 
@@ -153,5 +153,6 @@ def check(identity: Identity, expected: Expected, directory: Path) -> None:
             raise IdentityError(
                 f"{directory} belongs to {what} {found}, not to {what} {wanted}.\n"
                 f"Its votes and its log would be taken for those of another {what}.\n"
-                f"Give the directory of {what} {wanted} with --data, or correct the configuration to {what} {found}."
+                f"Set node.data_dir to the directory of {what} {wanted}, or correct the configuration to {what} "
+                f"{found}."
             )

@@ -17,9 +17,10 @@ from raftmq.client.consuming.run_loop import COMMIT_EVERY_S, Pace, log_failure
 from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_TOPIC, level_of, seconds_of, send_back
 from raftmq.client.consuming.subscription import subscription
 from raftmq.client.errors import Failed, RaftMQError, Unreachable
-from raftmq.client.message import Message
+from raftmq.client.message import Message, check_queue_id
 from raftmq.client.producing.delivery_delay import Delay
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.names import check_name
 from raftmq_wire.topic_identity import Position
 
 _log = logging.getLogger("raftmq")
@@ -66,6 +67,9 @@ class AsyncConsumer:
         self.topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not group or not self.topics or not all(self.topics):
             raise ValueError("a consumer needs a group and a topic, or a list of topics")
+        check_name("group", group)
+        for topic in self.topics:
+            check_name("topic", topic)
         if ordered and manual_ack:
             raise ValueError(
                 "an ordered consumer deals with one message at a time, and asking for the next one acknowledges it: "
@@ -167,7 +171,7 @@ class AsyncConsumer:
 
     def _check_open(self) -> None:
         if not self._share.tasks and not self._closed:
-            raise RuntimeError("the consumer is not open: read it inside its `with` block, or call open() first")
+            raise RuntimeError("the consumer is not open: use it inside its `with` block, or call open() first")
 
     def __aiter__(self) -> AsyncConsumer:
         return self
@@ -204,6 +208,8 @@ class AsyncConsumer:
         RaftMQError if the offsets cannot be asked for.
         """
         self._check_open()
+        if queue_id is not None:
+            check_queue_id(queue_id)
         if isinstance(to, Message):
             key = self._key_of(to)
             await self._check_there(key, to)
@@ -341,26 +347,26 @@ class AsyncConsumer:
         RaftMQError if the retry is not possible, or if nothing can be read; messages that were not handled then come
         again.
         """
-        pace = self.pace(commit_every_s)
+        pace = self._pace(commit_every_s)
         while True:
             message = self.inbox.take()
             if message is not None:
                 try:
                     await handle(message)
                 except Exception:  # noqa: BLE001 - the program's own function
-                    self.log_failure(message)
+                    self._log_failure(message)
                     await self.retry(message)
                 pace.handled()
             elif not await self.wait(pace.patience_s()) and (self.is_over or pace.waited_enough()):
                 return
             if pace.commit_is_due():
-                await self.try_to_commit()
+                await self._try_to_commit()
 
-    def log_failure(self, message: Message) -> None:
+    def _log_failure(self, message: Message) -> None:
         """Logs the exception that is being handled, and says what happens to its message."""
         log_failure(self.group, message, self._max_retries, self._ordered)
 
-    def pace(self, commit_every_s: float) -> Pace:
+    def _pace(self, commit_every_s: float) -> Pace:
         """Returns the `Pace` of one `run`: when it commits and when it ends."""
         return Pace(self._loop.time, commit_every_s, self.max_wait_s)
 
@@ -397,10 +403,11 @@ class AsyncConsumer:
         """Commits all messages that were handed out so far, durably; with `manual_ack`, those that are acknowledged. If
         `message` is given, commits only its queue, up to and including this message.
 
-        Raises Unknown if nobody confirmed the commit in time. With a message, raises Failed if its queue has gone to
-        another member, where the message comes again.
+        Raises RuntimeError if the consumer was never opened, and Unknown if nobody confirmed the commit in time. With a
+        message, raises Failed if its queue has gone to another member, where the message comes again.
         """
         self._view.bind_loop()
+        self._check_open()
         if message is None:
             await self._commit_all([(feed, self._committable(feed)) for feed in self._share.feeds.values()])
             return
@@ -423,7 +430,7 @@ class AsyncConsumer:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def try_to_commit(self) -> None:
+    async def _try_to_commit(self) -> None:
         """Commits. A failure is logged only: the next commit covers what this one did not."""
         try:
             await self.commit()
@@ -433,7 +440,7 @@ class AsyncConsumer:
     async def _keep_committing(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_EVERY_S)
-            await self.try_to_commit()
+            await self._try_to_commit()
 
     async def close(self, *, commit: bool = True, current_done: bool = True) -> None:
         """Commits, leaves the group and closes the consumer. With `current_done=False`, the message handed out last

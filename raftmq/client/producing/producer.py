@@ -21,6 +21,7 @@ from raftmq.client.producing.send_frame import (
     in_users_words,
 )
 from raftmq.client.send_room import Room
+from raftmq_wire.names import check_name
 
 _T = TypeVar("_T", SendResult, list[SendResult])
 DEFAULT_GROUP = "raftmq-python"
@@ -49,6 +50,7 @@ class AsyncProducer:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         view.bind_loop()
+        check_name("group", group)
         self.room = Room(max_messages, max_bytes)
         self.pipeline = SendPipeline(view, self.room, group=group, timeout_s=timeout_s, attempt_s=attempt_timeout_s)
         self.ids = MessageIds(view.environment.entropy(10))

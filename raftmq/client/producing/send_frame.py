@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from raftmq.client.message import MAX_BODY_BYTES, Message, check_encodable, encode_copied, encode_properties
+from raftmq.client.message import (
+    MAX_BODY_BYTES,
+    Message,
+    check_encodable,
+    check_queue_id,
+    encode_copied,
+    encode_properties,
+)
 from raftmq.client.producing.delivery_delay import Delay, DeliverAt, with_delay
 from raftmq.client.producing.send_window import AnyFuture, too_large
 from raftmq_wire import message_format
@@ -148,8 +155,7 @@ def _check(topic: str, queue_id: int | None, ordering_key: str | None) -> None:
         raise ValueError("the topic is empty")
     check_encodable("the topic", topic)
     if queue_id is not None:
-        if not isinstance(queue_id, int):
-            raise TypeError(f"queue_id= is an int, not {type(queue_id).__name__}")
+        check_queue_id(queue_id)
         if queue_id < 0:
             raise ValueError(f"queue_id {queue_id} is negative; leave it out to let the producer choose")
     if ordering_key is not None:

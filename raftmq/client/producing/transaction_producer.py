@@ -18,6 +18,7 @@ from raftmq.client.message import Message, SendOptions
 from raftmq.client.producing.producer import TIMEOUT_S, AsyncProducer
 from raftmq.client.producing.transaction_check import CheckBack
 from raftmq.client.producing.transaction_end import Half, Resolution, TransactionEnds
+from raftmq_wire.names import check_name
 
 AsyncCheck = Callable[[Message], Awaitable[Resolution]]
 """A function that returns the outcome of a local transaction, given its message; it may be called in any program of the
@@ -37,6 +38,7 @@ class AsyncTransactionProducer:
         if not callable(check):
             raise TypeError(f"check is a function of a message, not {type(check).__name__}")
         self.group = group
+        check_name("group", group)
         self.closed = False
         self._check = check
         self._timeout_s = timeout_s

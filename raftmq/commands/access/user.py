@@ -11,6 +11,7 @@ import click
 from raftmq.commands.access.common import api, new_secret, people_options, secret_options
 from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_json, print_table, show
+from raftmq.commands.value_types import UserNameType
 
 _TITLES = ["name", "type", "status", "rules", "tokens", "created"]
 
@@ -21,7 +22,7 @@ def user() -> None:
 
 
 @user.command("create")
-@click.argument("name")
+@click.argument("name", type=UserNameType())
 @click.option("--super", "is_super", is_flag=True, help="It may do everything.")
 @click.option("--disabled", is_flag=True, help="It may do nothing yet.")
 @secret_options

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.messages.printing import counted
 from raftmq.commands.messages.start_positions import START, Start, StartType
-from raftmq.commands.shared_options import connect, console, json_option, servers_option, show
+from raftmq.commands.shared_options import connect, console, counted, json_option, servers_option, show
+from raftmq.commands.value_types import NameType
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -26,7 +26,7 @@ _ROW_GROUP_BYTES = 64 << 20
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=NameType("topic"))
 @click.option("--to", metavar="FILE", required=True, type=LocalPath(path_type=Path), help="The Parquet file to write.")
 @click.option(
     "--from",

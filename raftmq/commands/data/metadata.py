@@ -49,7 +49,7 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise LocalError(
-            f"{to} cannot be written", error.strerror or str(error), "raftmq metadata export --to FILE"
+            f"{to} cannot be written", error.strerror or str(error), f"ls -ld {to.parent}    (or another --to FILE)"
         ) from None
     told = {"topics": len(present.topics), "groups": len(present.groups), "offsets": len(present.offsets)}
     answer = {"file": str(to), "applied_index": present.applied_index, **told}
@@ -76,7 +76,10 @@ def import_(
         wanted = read(file.read_bytes(), str(file))
     except OSError as error:
         raise LocalError(
-            f"{file} cannot be read", error.strerror or str(error), "raftmq metadata export --to FILE", ExitCode.USAGE
+            f"{file} cannot be read",
+            error.strerror or str(error),
+            f"raftmq metadata export --to {file}",
+            ExitCode.USAGE,
         ) from None
     if as_json and not (dry_run or yes):
         raise LocalError(

@@ -50,7 +50,7 @@ def rebuild(directory: Path, plan_only: bool, yes: bool, back: str, as_json: boo
         raise LocalError(
             "--plan and --yes exclude each other",
             "--plan only shows the plan, --yes carries it out",
-            "raftmq rebuild DIR --plan",
+            f"raftmq rebuild {directory} --plan",
             ExitCode.USAGE,
         )
     try:

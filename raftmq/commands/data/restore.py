@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.commands.point_in_time import PointInTime, time_text
-from raftmq.commands.shared_options import console, json_option, show
+from raftmq.commands.shared_options import console, counted, json_option, show
 from raftmq.commands.value_types import StoreType
 from raftmq.local_path import LocalPath
 
@@ -124,7 +124,7 @@ def restore(
             "newest_known": newest_name or None,
             "changed_later": later,
         },
-        f"created the new cluster {made.cluster_uuid} with {nodes} nodes in {into}",
+        f"created the new cluster {made.cluster_uuid} with {counted(nodes, 'node')} in {into}",
         f"it continues cluster {manifest.cluster_uuid} from index {manifest.index} ({manifest.name})",
         *([] if rebuilt is None else _about(rebuilt, manifest)),
         *_users(users, len(made.revived.tokens), newest_name if acl_from is not None else ""),

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cluster.retention.views import differing
-from raftmq.commands.shared_options import cluster_options, print_json, print_table, size_of
+from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, size_of
 from raftmq.local.http.admin_http import AdminApi, each_node, node_addresses
 
 _HOUR_MS = 3_600_000
@@ -64,7 +64,7 @@ def _told(ran: dict[str, Any]) -> str:
         return _would(ran)
     if ran["index"] is None:
         return f"nothing was removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
-    what = f"{ran['segments']} segments" if ran["segments"] else "queues of topics with a shorter time"
+    what = counted(ran["segments"], "segment") if ran["segments"] else "queues of topics with a shorter time"
     why = ran["reason"] or "age of topics"
     if ran["segments"] and ran.get("evicts"):  # an older node does not say so
         began = "leaving the nodes, slice by slice" if ran.get("sweeping") else "left the nodes"
@@ -77,7 +77,9 @@ def _told(ran: dict[str, Any]) -> str:
 def _would(ran: dict[str, Any]) -> str:
     if not ran["segments"] and not ran["queues"]:
         return f"nothing would be removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
-    parts = [f"{ran['segments']} segments, {size_of(ran['bytes'])} ({ran['reason']})"] if ran["segments"] else []
+    parts = (
+        [f"{counted(ran['segments'], 'segment')}, {size_of(ran['bytes'])} ({ran['reason']})"] if ran["segments"] else []
+    )
     parts += [f"messages of {ran['queues']} queues by their topics' time"] if ran["queues"] else []
     what = " and ".join(parts)
     if ran["segments"] and ran.get("evicts"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from raftmq.commands.shared_options import cluster_options, print_json, print_table, show
+from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses, scrubbed
 from raftmq.local.http.list_pages import SINCE, whole_list
 from raftmq_wire.errors import ExitCode
@@ -131,7 +131,9 @@ def _show_scrub(view: dict[str, Any]) -> None:
     if view["failure"]:
         click.echo(f"failed     {view['failure']}")
         return
-    click.echo(f"objects    {view['objects']} for {view['segments']} segments; {view['read_bytes']} bytes read")
+    click.echo(
+        f"objects    {view['objects']} for {counted(view['segments'], 'segment')}; {view['read_bytes']} bytes read"
+    )
     click.echo(f"bad        {view['bad']}, of which {view['repaired']} were repaired")
     click.echo(f"leftovers  {view['orphans']} that no segment names; {view['swept']} removed, temporary files included")
     if view["unsettled"]:

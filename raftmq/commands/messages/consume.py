@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.messages.printing import FormatType, Printer, counted
+from raftmq.commands.messages.printing import FormatType, Printer
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
-from raftmq.commands.shared_options import INTERRUPTED, connect, json_option, servers_option
-from statemachine.commands import NAME
+from raftmq.commands.shared_options import INTERRUPTED, connect, counted, json_option, servers_option
+from raftmq.commands.value_types import NameType
 
 if TYPE_CHECKING:
     from raftmq.client import Consumer, Message
@@ -70,6 +70,7 @@ _TICK_S = 0.2
 @TOPIC
 @click.option(
     "--group",
+    type=NameType("group"),
     metavar="NAME",
     shell_complete=complete_groups,
     help="Read as a member of this group and commit the printed messages.",
@@ -117,8 +118,6 @@ def consume(
     committed. With --json each message is one JSON object with its queue, offset, key and tag. A body that cannot be
     decompressed is printed as stored, and such messages are counted at the end; with --group they go back to the group.
     """
-    if group and not NAME.fullmatch(group):
-        raise click.UsageError(f"'{group}' is no name of a group: it may hold only letters, digits and % | _ -")
     if ordered and not group:
         raise click.UsageError("--ordered needs --group: order is kept among the members of a group")
     printed, gone_back = Printer(as_json=as_json, form=form), 0

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.messages.message_copies import send_copies
-from raftmq.commands.messages.printing import counted
+from raftmq.commands.messages.message_copies import copied_before, origin_of, send_copies
 from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import connect, json_option, print_json, print_table, servers_option, show
+from raftmq.commands.shared_options import connect, counted, json_option, print_json, print_table, servers_option, show
+from raftmq.commands.value_types import NameType
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raftmq.client.sync import Client
 
 PREFIX, RETRY_PREFIX = "%DLQ%", "%RETRY%"
-GROUP = click.argument("group", shell_complete=complete_groups)
+GROUP = click.argument("group", type=NameType("group"), shell_complete=complete_groups)
 
 
 @click.group()
@@ -32,19 +32,47 @@ def dlq() -> None:
 @servers_option
 @json_option
 def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
-    """List the oldest dead letters of GROUP."""
+    """List the oldest dead letters of GROUP, and which of them were resent."""
     with connect(servers) as mq:
         letters, kept = dead_letters(mq, group, None, most)
+        resent = _resent(mq, group, letters)
     if as_json:
-        print_json({"schema": 1, "group": group, "kept": kept, "letters": [_to_json(one.decoded()) for one in letters]})
+        told = [
+            _to_json(one.decoded()) | {"resent": None if resent is None else origin_of(one) in resent}
+            for one in letters
+        ]
+        print_json({"schema": 1, "group": group, "kept": kept, "letters": told})
         return
+    marks = ["?" if resent is None else "yes" if origin_of(one) in resent else "" for one in letters]
     rows: list[list[object]] = [
-        [one.queue_offset, _stored(one), one.properties.get("RETRY_TOPIC", ""), one.reconsume_times, one.key or ""]
-        for one in letters
+        [
+            one.queue_offset,
+            time_text(one.store_ms),
+            one.properties.get("RETRY_TOPIC", ""),
+            one.reconsume_times,
+            one.key or "",
+            mark,
+        ]
+        for one, mark in zip(letters, marks, strict=True)
     ]
     if rows:
-        print_table(["offset", "stored", "topic", "attempts", "key"], rows)
-    click.echo(f"{kept} dead letters of {group}")
+        print_table(["offset", "stored", "topic", "attempts", "key", "resent"], rows)
+    told_marks = f"; {marks.count('yes')} of the {len(marks)} shown resent" if "yes" in marks else ""
+    click.echo(f"{_counted(kept)} of {group}{told_marks}")
+
+
+def _resent(mq: Client, group: str, letters: list[Message]) -> set[str] | None:
+    """Returns the origins of those letters that were resent; None if this user may not read where the copies are."""
+    from raftmq.client.errors import Denied
+
+    try:
+        return copied_before(mq, RETRY_PREFIX + group, letters)
+    except Denied:
+        return None
+
+
+def _counted(count: int) -> str:
+    return counted(count, "dead letter")
 
 
 @dlq.command("resend")
@@ -96,14 +124,14 @@ def purge(group: str, yes: bool, dry_run: bool, servers: str | None, as_json: bo
     with connect(servers) as mq:
         _, kept = dead_letters(mq, group, set(), None)
         if dry_run:
-            told = f"nothing was changed; {kept} dead letters of {group} would go"
+            told = f"nothing was changed; {_counted(kept)} of {group} would go"
             show(as_json, {"group": group, "deleted": 0, "would_delete": kept}, told)
             return
         if kept and not yes:
-            click.confirm(f"delete {kept} dead letters of {group}?", abort=True, err=True)
+            click.confirm(f"delete {_counted(kept)} of {group}?", abort=True, err=True)
         if kept:
             mq.admin.delete_topic(PREFIX + group)
-    show(as_json, {"group": group, "deleted": kept}, f"deleted {kept} dead letters of {group}")
+    show(as_json, {"group": group, "deleted": kept}, f"deleted {_counted(kept)} of {group}")
 
 
 def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | None) -> tuple[list[Message], int]:
@@ -144,10 +172,6 @@ def _is_missing(mq: Client, group: str) -> bool:
         return group not in mq.admin.groups()
     except Denied:
         return False
-
-
-def _stored(one: Message) -> str:
-    return time_text(one.store_ms)
 
 
 def _to_json(one: Message) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import click
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
 from raftmq.commands.point_in_time import AGES, moment_ms
 from raftmq.commands.shared_options import cluster_options, plain, print_json, print_pages, print_table, show
+from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
-NAME = click.argument("name", shell_complete=complete_groups)
+NAME = click.argument("name", type=NameType("group"), shell_complete=complete_groups)
 
 
 class ResetTo(click.ParamType[dict[str, object]]):
@@ -84,9 +85,9 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
 
 
 @group.command("clone")
-@click.argument("source", shell_complete=complete_groups)
+@click.argument("source", type=NameType("group"), shell_complete=complete_groups)
 @NAME
-@click.option("--topic", help="The offsets of this topic alone.")
+@click.option("--topic", type=NameType("topic"), help="The offsets of this topic alone.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @cluster_options
@@ -195,7 +196,13 @@ def _seconds(ms: int | None) -> str | None:
 
 @group.command("reset")
 @NAME
-@click.option("--topic", required=True, shell_complete=complete_topics, help="The topic whose offsets are moved.")
+@click.option(
+    "--topic",
+    type=NameType("topic"),
+    required=True,
+    shell_complete=complete_topics,
+    help="The topic whose offsets are moved.",
+)
 @click.option(
     "--to", "where", type=ResetTo(), required=True, help="earliest, latest, an offset, a time or an age (2h)."
 )

@@ -9,6 +9,7 @@ import click
 from raftmq.commands.messages.printing import remark_on, to_json, undecoded
 from raftmq.commands.point_in_time import PointInTime, time_text
 from raftmq.commands.shared_options import connect, console, json_option, print_json, servers_option
+from raftmq.commands.value_types import NameType
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ MOST = 64
 
 
 @click.command()
-@click.option("--topic", metavar="NAME", help="The topic; required with --key, and with --id of a message.")
+@click.option(
+    "--topic",
+    type=NameType("topic"),
+    metavar="NAME",
+    help="The topic; required with --key, and with --id of a message.",
+)
 @click.option("--key", metavar="KEY", help="A key of the message (one word), or its id.")
 @click.option("--id", "message_id", metavar="ID", help="The id of a message, or a RocketMQ offsetMsgId.")
 @click.option("--position", type=click.IntRange(min=0), metavar="N", help="Where the message begins in the commit log.")

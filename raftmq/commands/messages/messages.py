@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.messages.message_copies import send_copies
-from raftmq.commands.messages.printing import FormatType, Printer, counted
+from raftmq.commands.messages.printing import FormatType, Printer
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, with_near_miss
 from raftmq.commands.point_in_time import PointInTime
-from raftmq.commands.shared_options import connect, json_option, servers_option, show
+from raftmq.commands.shared_options import connect, counted, json_option, servers_option, show
+from raftmq.commands.value_types import NameType
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def browse(
 
 @messages.command("republish")
 @TOPIC
-@click.option("--to", metavar="TOPIC", help="Topic that gets the copies (default: the same one).")
+@click.option(
+    "--to", type=NameType("topic"), metavar="TOPIC", help="Topic that gets the copies (default: the same one)."
+)
 @selection
 @click.option("--again", is_flag=True, help="Also those that were republished there before.")
 @click.option("--dry-run", is_flag=True, help="Only count them.")
@@ -136,7 +139,7 @@ def republish(
             )
         if dry_run:
             answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": 0}
-            show(as_json, answer, f"nothing was sent; {len(chosen)} messages of {topic} fit")
+            show(as_json, answer, f"nothing was sent; {counted(len(chosen))} of {topic} fit")
             return ExitCode.OK
         copied = send_copies(mq, producer, target, chosen, again=again)
     left = len(chosen) - copied.sent - len(copied.left_out)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import plain, yaml_document, yaml_wanted
+from raftmq.commands.shared_options import counted, plain, yaml_document, yaml_wanted
 
 if TYPE_CHECKING:
     from raftmq.client import Message
@@ -51,11 +51,6 @@ class FormatType(click.ParamType[str]):
 def stored(one: Message) -> str:
     """Returns the time at which the message was stored."""
     return time_text(one.store_ms, exact=True)
-
-
-def counted(count: int) -> str:
-    """Returns "1 message", "2 messages" and so on."""
-    return f"{count} message{'' if count == 1 else 's'}"
 
 
 def undecoded(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
@@ -13,12 +14,12 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from raftmq.commands.messages.printing import counted
 from raftmq.commands.name_completion import TOPIC
 from raftmq.commands.shared_options import (
     WHICH_CLUSTER,
     connect,
     console,
+    counted,
     exit_code_of,
     json_option,
     print_json,
@@ -29,6 +30,8 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from raftmq.client import Client
 
 
 class Line(NamedTuple):
@@ -85,9 +88,19 @@ def produce(
         if sys.exc_info()[0] is not None and not tally.settled:
             pass  # nothing was tried: the error says why
         elif as_json:
-            print_json({"schema": 1, "topic": topic, **tally.to_json(), "seconds": round(seconds, 3)})
+            created = tally.near is not None
+            print_json(
+                {"schema": 1, "topic": topic, **tally.to_json(), "created": created, "seconds": round(seconds, 3)}
+            )
         else:
             click.echo(f"sent {counted(tally.sent)} to {topic} in {seconds:.1f} s{tally.rest()}", err=True)
+        if tally.near is not None:
+            meant = f" Did you mean {tally.near}?" if tally.near else ""
+            forbid = "raftmq config set topics.auto_create false"
+            click.echo(
+                f"the topic {topic} did not exist: its first message created it.{meant} To forbid that: {forbid}",
+                err=True,
+            )
     tally.raise_first(topic)
 
 
@@ -97,6 +110,8 @@ class Tally:
     def __init__(self) -> None:
         self.sent = self.failed = self.unknown = 0
         self.first: tuple[int, BaseException] | None = None
+        self.near: str | None = None
+        """The topic with the nearest name, or "", if the sends created their topic; None if it existed."""
         self._lock = threading.Lock()
 
     def settle(self, line: int, future: Future[Any]) -> None:
@@ -173,7 +188,10 @@ def _send(
         transient=True,
         disable=not screen.is_terminal,
     )
-    with connect(servers) as mq, mq.producer() as producer, bar:
+    with connect(servers) as mq, contextlib.ExitStack() as ends:
+        ends.callback(lambda: _note_created(mq, topic, tally))  # the last: behind the producer, all is settled
+        producer = ends.enter_context(mq.producer())
+        ends.enter_context(bar)
         task = bar.add_task("sending", total=size)
         began = time.monotonic()
         for count, line in enumerate(read_lines(source, key_field, tag_field)):
@@ -185,6 +203,18 @@ def _send(
             future.add_done_callback(functools.partial(tally.settle, line.number))
             if line.number % 256 == 0:
                 bar.update(task, completed=line.end, description=f"sent {tally.sent:,}")
+
+
+def _note_created(mq: Client, topic: str, tally: Tally) -> None:
+    """Notes in the tally that its sends created the topic, with the nearest name of another one."""
+    from cluster.config.source import nearest
+    from raftmq.client.errors import RaftMQError
+
+    if topic not in mq.created_topics or not tally.sent:
+        return
+    tally.near = ""
+    with contextlib.suppress(RaftMQError):  # not everybody may list the topics
+        tally.near = nearest(topic, [each for each in mq.admin.topics() if each != topic]) or ""
 
 
 def read_lines(source: IO[bytes], key_field: str | None = None, tag_field: str | None = None) -> Iterator[Line]:

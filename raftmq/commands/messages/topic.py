@@ -10,10 +10,20 @@ import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from raftmq.commands.name_completion import complete_topics, near_name
-from raftmq.commands.shared_options import NOW, cluster_options, print_json, print_pages, print_table, show, size_of
+from raftmq.commands.shared_options import (
+    NOW,
+    cluster_options,
+    counted,
+    print_json,
+    print_pages,
+    print_table,
+    show,
+    size_of,
+)
+from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 
-NAME = click.argument("name", shell_complete=complete_topics)
+NAME = click.argument("name", type=NameType("topic"), shell_complete=complete_topics)
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -37,7 +47,7 @@ def topic() -> None:
 
 
 @topic.command("create")
-@click.argument("name")
+@click.argument("name", type=NameType("topic"))
 @click.option("--queues", type=click.IntRange(1, 1024), help="Number of queues (default: the cluster's setting).")
 @click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
 @click.option("--ack", type=click.Choice(list(NAMES)), help="When a send to the topic is acknowledged.")
@@ -197,7 +207,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
             held = _held(_topic(api, name))
         click.confirm(f"delete {name} with {held}?", abort=True, err=True)
     answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
-    show(as_json, answer, f"deleted {name} ({answer['topic']['messages']} messages)")
+    show(as_json, answer, f"deleted {name} ({counted(answer['topic']['messages'])})")
 
 
 def _topic(api: AdminApi, name: str) -> dict[str, Any]:
@@ -224,7 +234,7 @@ def _held(topic: dict[str, Any]) -> str:
         kept = f"{kept} on the nodes, {evicted} of them in the tier alone"
     hidden = topic.get("hidden", 0)  # an older node does not count them
     about = [text for text in (kept, f"{hidden} of them hidden" if hidden else None) if text]
-    return f"{topic['messages']} messages" + (f" ({', '.join(about)})" if about else "")
+    return counted(topic["messages"]) + (f" ({', '.join(about)})" if about else "")
 
 
 def _hidden(topic: dict[str, Any]) -> str:

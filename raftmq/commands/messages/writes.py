@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import cluster_options, print_json, print_table, show
+from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
 
@@ -32,7 +32,7 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
         ]
         print_table(["name", "committed up to", "messages", "at"], names, left={"name", "at"})
     more = "; there are more than are shown" if answer["more"] else ""
-    click.echo(f"{answer['staged']} messages staged, {answer['bytes']} bytes{more}")
+    click.echo(f"{counted(answer['staged'])} staged, {answer['bytes']} bytes{more}")
 
 
 @writes.command("abort")
@@ -44,7 +44,7 @@ def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | N
     """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
     api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
     answer = api.post("/v1/writes/abort", {"name": name, "write": write, "dry_run": dry_run})
-    what = f"{answer['attempts']} attempts with {answer['messages']} messages"
+    what = f"{counted(answer['attempts'], 'attempt')} with {counted(answer['messages'])}"
     told = f"nothing was changed; {what} would be discarded" if dry_run else f"{what} are discarded"
     show(as_json, answer, told)
 

@@ -6,14 +6,16 @@ import time
 
 import click
 
+from cluster.config.local_layout import BusyError
 from raftmq.commands.name_completion import complete_nodes
-from raftmq.commands.shared_options import data_dir, data_option, json_option, show, size_of
+from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show, size_of
 from raftmq.local import stop_check
 from raftmq.local.cluster import LocalCluster, bytes_in
 from raftmq.local.final_tier_upload import bring_rest
 from raftmq.local.http.admin_http import drain_node
 from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import is_running
+from raftmq_wire.errors import LocalError
 
 NODE = click.argument("node", type=int, shell_complete=complete_nodes)
 WAIT_S = 10.0
@@ -43,7 +45,7 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     if (yes or dry_run) and not purge:
         raise click.UsageError("--yes and --dry-run go with --purge: nothing else is deleted")
     if purge and (dry_run or not yes):
-        held = f"{cluster.data} ({size_of(bytes_in(cluster.data))}, {len(cluster.nodes)} nodes)"
+        held = f"{cluster.data} ({size_of(bytes_in(cluster.data))}, {counted(len(cluster.nodes), 'node')})"
         if dry_run:
             show(as_json, {"stopped": [], "deleted": None}, f"nothing was changed; {held} would be deleted")
             return
@@ -51,7 +53,7 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     if purge:
         stopped = cluster.down()
         cluster.purge()
-        told = f"stopped {len(stopped)} nodes and deleted {cluster.data}"
+        told = f"stopped {counted(len(stopped), 'node')} and deleted {cluster.data}"
         show(as_json, {"stopped": stopped, "deleted": str(cluster.data)}, told)
         return
     addresses = addresses_of(cluster.nodes)
@@ -59,18 +61,27 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     stopped = cluster.down()
     if rest is not None:
         raise rest.error(allowed_s)
-    told = f"stopped {len(stopped)} nodes; the data stays in {cluster.data}" if stopped else "no node was running"
+    told = (
+        f"stopped {counted(len(stopped), 'node')}; the data stays in {cluster.data}"
+        if stopped
+        else "no node was running"
+    )
     show(as_json, {"stopped": stopped, "data": str(cluster.data)}, told)
 
 
 @click.command()
 @NODE
+@click.option("--force", is_flag=True, help="Also while another command, such as an upgrade, starts and stops nodes.")
 @data_option
 @json_option
-def kill(node: int, data: str | None, as_json: bool) -> None:
+def kill(node: int, force: bool, data: str | None, as_json: bool) -> None:
     """Kill one NODE (kill -9) to see what happens."""
     cluster = LocalCluster(data_dir(data))
-    pid = cluster.kill(node)
+    try:
+        pid = cluster.kill(node, beside_others=force)
+    except BusyError as busy:
+        fix = f"raftmq kill {node} --force    (a drill beside that command; or wait for it to end)"
+        raise LocalError(busy.what, busy.why, fix, busy.exit_code) from None
     told = f"node {node} (pid {pid}) is gone; type: {cluster.way_back(node)}"
     show(as_json, {"node": node, "killed_pid": pid}, told)
 

@@ -94,7 +94,7 @@ def rotate(file: Path | None, data: str | None, as_json: bool) -> None:
             raise LocalError(
                 f"there is no file {file}",
                 "it should contain the current secret",
-                "raftmq secret create --file FILE",
+                f"raftmq secret create --file {file}",
                 ExitCode.USAGE,
             )
         write_keys(file, add_key(keys[:1]), "(see IDENTITY)")

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.shared_options import SIGNALS, console, data_dir, data_option, ended_like_ctrl_c, json_option, show
+from raftmq.commands.shared_options import (
+    SIGNALS,
+    console,
+    counted,
+    data_dir,
+    data_option,
+    ended_like_ctrl_c,
+    json_option,
+    show,
+)
 from raftmq.commands.value_types import StoreType
 
 if TYPE_CHECKING:
@@ -80,7 +89,7 @@ def _stay(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of them running
         stopped = cluster.down()
-        console(stderr=True).print(f"stopped {len(stopped)} nodes; the data stays in {cluster.data}")
+        console(stderr=True).print(f"stopped {counted(len(stopped), 'node')}; the data stays in {cluster.data}")
         if not isinstance(error, KeyboardInterrupt):
             raise
 
@@ -99,7 +108,7 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
     show(
         as_json,
         {**view.to_json(), **places, "lost": [node.id for node, _ in lost]},
-        f"[green]ready[/] in {ready_s:.1f} s: {up} nodes, node {view.leader} leads (term {view.term})",
+        f"[green]ready[/] in {ready_s:.1f} s: {counted(up, 'node')}, node {view.leader} leads (term {view.term})",
         *(f"node {node.id}       [yellow]lost, not started: {error.what}[/]; {error.fix}" for node, error in lost),
         f"data         {cluster.data}",
         f"name server  [bold]{cluster.servers}[/]",

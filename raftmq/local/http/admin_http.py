@@ -303,7 +303,7 @@ def _tell_unused_user(addresses: Sequence[str]) -> None:
     context.meta[_TOLD] = True
     who = author_of(addresses[0]) if addresses else "nobody"
     what = f"{USER_VARIABLES[0]} does not count for this command, which acts as {who}"
-    click.secho(f'{what}; see the page "Security: users and rules" of the docs', fg="yellow", err=True)
+    click.secho(f"{what}; a user is named by: raftmq login", fg="yellow", err=True)
 
 
 def raise_if_refused(addresses: Sequence[str]) -> None:
@@ -386,7 +386,8 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         hint = "--tls-ca FILE    (or RAFTMQ_TLS_CA=FILE: the CA that the nodes' certificates come from)"
     if code == "exists":
         kind = "group" if error["message"].startswith("group ") else "topic"
-        hint = f"raftmq {kind} create NAME --update    (or --keep, to leave it as it is)"
+        named = re.match(r"(?:group|topic) ([%|a-zA-Z0-9_-]+) ", error["message"])
+        hint = f"raftmq {kind} create {named[1] if named else 'NAME'} --update    (or --keep, to leave it as it is)"
     if code == "unauthenticated" and hint.startswith("send Authorization"):
         hint = "raftmq login USER --admin CONTEXT    (or RAFTMQ_TOKEN, or RAFTMQ_SECRET_FILE for the operator)"
     if code == "unknown_outcome":

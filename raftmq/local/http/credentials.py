@@ -107,7 +107,7 @@ class RemoteSecret:
         keys = read_keys(self.secret)
         if not keys:
             why = f"{SECRET_VARIABLE} or --data-dir names a copy of the cluster's secret"
-            raise LocalError(f"there is no file {self.secret}", why, "ls DATA/SECRET", ExitCode.USAGE)
+            raise LocalError(f"there is no file {self.secret}", why, f"ls -l {self.secret.parent}", ExitCode.USAGE)
         if self._told is None:
             self._told = node_at(self.address)
         if self._told is not None:

@@ -399,6 +399,8 @@ def test_a_node_knows_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert place_of(data) == "machine"
     mark.touch()
     assert place_of(data) == "container"
+    monkeypatch.setenv("RAFTMQ_PLACE", "compose")
+    assert place_of(data) == "compose"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert place_of(data) == "kubernetes"
     (tmp_path / "cluster.json").write_text("{}")
@@ -410,7 +412,8 @@ def test_a_finding_names_the_command_of_the_place() -> None:
     commands: dict[Place, tuple[str, str]] = {
         "up": ("raftmq logs 3", "raftmq restart 3"),
         "machine": ("journalctl -u raftmq", "raftmq serve --config FILE"),
-        "container": ("docker compose logs n3", "docker compose restart n3"),
+        "container": ("docker logs CONTAINER", "docker restart CONTAINER"),
+        "compose": ("docker compose logs n3", "docker compose restart n3"),
         "kubernetes": ("kubectl logs POD -c node --previous", "kubectl delete pod POD"),
     }
     for place, (logs, restart) in commands.items():

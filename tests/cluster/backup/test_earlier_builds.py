@@ -72,7 +72,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 def test_a_directory_is_refused_and_not_even_locked(earlier: Path) -> None:
     before = tree(earlier)
-    with pytest.raises(IdentityError, match=rf"(?s){earlier}/node has format 1: {EARLIER}.*raftmq up --data DIR"):
+    with pytest.raises(IdentityError, match=rf"(?s){earlier}/node has format 1: {EARLIER}.*up --data DIR"):
         open_node_dir(FS, earlier / "node")
     assert tree(earlier) == before
 

@@ -125,6 +125,31 @@ async def test_polling_a_consumer_that_is_not_open_is_an_error(fake: Any, follow
             await consumer.seek("earliest")
 
 
+async def test_commit_of_a_consumer_that_is_not_open_is_an_error(fake: Any) -> None:
+    fake.create("orders", 1)
+    async with aconnect(fake.servers) as mq:
+        consumer = mq.consumer("billing", "orders")
+        with pytest.raises(RuntimeError, match="not open"):
+            await consumer.commit()
+        async with consumer:
+            await consumer.commit()
+    public = {name for name in dir(consumer) if not name.startswith("_")}
+    assert public.isdisjoint({"log_failure", "pace", "try_to_commit"})
+
+
+@pytest.mark.parametrize("wrong", [True, False, "1", 1.0])
+async def test_the_id_of_a_queue_is_an_int(fake: Any, wrong: Any) -> None:
+    fake.create("orders", 2)
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(TypeError, match="queue_id= is an int, not"):
+            await mq.send("orders", b"x", queue_id=wrong)
+        with pytest.raises(TypeError, match="queue_id= is an int, not"):
+            await mq.pull("orders", wrong, 0)
+        async with mq.consumer("billing", "orders") as consumer:
+            with pytest.raises(TypeError, match="queue_id= is an int, not"):
+                await consumer.seek(0, queue_id=wrong)
+
+
 async def test_poll_gives_one_message_or_none(fake: Any) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, [b"a", b"b"])
@@ -229,5 +254,5 @@ async def test_the_log_says_what_becomes_of_a_failed_message(
         (message,) = (await mq.pull("orders", 0, 0)).messages
         consumer = mq.consumer("billing", "orders", max_retries=max_retries, ordered=ordered)
         with caplog.at_level(logging.WARNING, "raftmq"):
-            consumer.log_failure(msgspec.structs.replace(message, reconsume_times=reconsumed))
+            consumer._log_failure(msgspec.structs.replace(message, reconsume_times=reconsumed))
     assert caplog.messages[-1].endswith(f"failed, {said}")

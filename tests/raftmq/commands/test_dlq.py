@@ -40,6 +40,12 @@ def test_from_a_dead_letter_to_the_group_and_away(live_cluster: Any, run: Any) -
             (1, "orders", "k1", "1"),
         ]
         assert run("resend", group, "--offset", "2", "--offset", "0").output == f"sent 2 messages to %RETRY%{group}\n"
+        table = run("list", group)
+        marks = [line.split()[-1] == "yes" for line in table.output.splitlines()[1:-1]]
+        assert marks == [True, False, True], table.output
+        assert table.output.splitlines()[-1] == f"3 dead letters of {group}; 2 of the 3 shown resent"
+        letters = json.loads(run("list", group, "--json").output)["letters"]
+        assert [one["resent"] for one in letters] == [True, False, True]
         again = mq.pull(f"%RETRY%{group}", 0, 0, wait_s=5).messages
         assert [(one.body, one.key, one.tag, one.reconsume_times) for one in again] == [
             (b"0", "k0", "t", 0),
@@ -68,6 +74,7 @@ def test_resent_letters_reach_consumers_of_the_group(live_cluster: Any, run: Any
         mq.send(topic, b"poor", key="42")
         with mq.consumer(group, topic) as consumer:
             consumer.dead_letter(next(consumer))
+            assert run("list", group).output.endswith(f"\n1 dead letter of {group}\n")
             assert run("resend", group, "--all").output == f"sent 1 message to %RETRY%{group}\n"
             again = next(consumer)
         assert (again.topic, again.body, again.key, again.reconsume_times) == (topic, b"poor", "42", 0)

@@ -126,3 +126,16 @@ def test_a_control_group_that_allows_too_little(
     assert lines[3] == "control group memory 300 MiB, processors 0.50"
     assert "at least 512 MiB" in lines[4]
     assert "at least one processor" in lines[4]
+
+
+def test_an_installation_by_pip_is_told_nothing_of_make(
+    machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "is_installed", lambda: True)
+    machine |= {"faster": Faster(OTHER, 1.9), "zlib": "not installed"}
+    code, findings = examined(capsys)
+    assert code == 1
+    assert len(findings) == 2
+    assert "-m pip install zlib-ng" in findings[1]
+    assert "/usr/bin/python3.11 -m venv DIR" in findings[0]
+    assert "make" not in " ".join(findings)

@@ -126,3 +126,24 @@ def test_places_are_taken_as_they_were() -> None:
     ]
     for kind, values in right:
         assert [kind.convert(value, None, None) for value in values] == [*values]
+
+
+NAMES = [
+    pytest.param(words, command, param, id=" ".join((*words, param.opts[0])))
+    for words, command in commands(cli)
+    for param in command.params
+    if param.opts[0] in ("topic", "--topic", "group", "--group")
+    or (words[0] in ("topic", "group") and param.opts[0] in ("name", "source"))
+]
+
+
+@pytest.mark.parametrize(("words", "command", "param"), NAMES)
+def test_what_can_be_no_name_is_refused_before_anything_is_sent(
+    words: tuple[str, ...], command: click.Command, param: click.Parameter
+) -> None:
+    for value in ("my orders", "a/b", "", "ä", "a\n"):
+        with click.Context(command), pytest.raises(LocalError) as refused:
+            param.type.convert(value, param, None)
+        assert refused.value.exit_code is ExitCode.USAGE
+        assert "letters, digits and the signs % | _ -" in refused.value.why
+    assert param.type.convert("%RETRY%billing", param, None) == "%RETRY%billing"

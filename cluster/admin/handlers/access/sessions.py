@@ -22,7 +22,7 @@ from cluster.admin.route import Route
 from cluster.broker.access.user_admin import LOGIN
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import Word
-from statemachine.access.users import User
+from statemachine.access.users import NAME, User
 
 HOURS: Final = 12
 HOURS_MAX: Final = 24 * 90
@@ -72,7 +72,7 @@ async def log_in(call: Call) -> Answer:
         raise ApiError(
             "unauthenticated",
             "the user or the secret is wrong, or the user is disabled",
-            "type both again; a Super gives a user another secret: raftmq user password NAME",
+            f"type both again; a Super gives another secret: raftmq user password {_named(wanted.user)}",
         )
     caller = Caller(user, address)
     ends_ms = access.log_time_ms() + wanted.hours * HOUR_MS
@@ -94,6 +94,11 @@ async def log_out(call: Call) -> Answer:
         await asked_leader(call, call.caller, "DELETE", f"/v1/tokens/{digest.hex()}")
         await comes_true(lambda: digest not in access.state.tokens, HERE_S)
     return Answer(200, _view(call, Caller(None, call.caller.address)), _cookie(call, "", 0))
+
+
+def _named(given: str) -> str:
+    """Returns what a stranger typed as a user's name, if it can be one."""
+    return given if NAME.fullmatch(given) else "NAME"
 
 
 def _is_right(call: Call, user: User, secret: str) -> bool:
