@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -295,6 +296,7 @@ def answering_cluster(*, is_enforced: bool = False) -> Iterator[AnsweringCluster
     ):
         if is_enforced:
             _write_first_user()
+        levels = _log_levels()
         made = AnsweringCluster(has_users=is_enforced)
         try:
             made.start()
@@ -303,6 +305,18 @@ def answering_cluster(*, is_enforced: bool = False) -> Iterator[AnsweringCluster
             yield made
         finally:
             made.end()
+            _restore(levels)
+
+
+def _log_levels() -> dict[str, int]:
+    """Returns the level of each logger: nodes that are asked to change theirs change those of this process."""
+    known = logging.root.manager.loggerDict.items()
+    return {name: logger.level for name, logger in known if isinstance(logger, logging.Logger)}
+
+
+def _restore(levels: dict[str, int]) -> None:
+    for name in _log_levels():
+        logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
 
 
 def _write_first_user() -> None:
