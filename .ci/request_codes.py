@@ -1,17 +1,27 @@
 """`.ci/request_codes.py`: writes what others take from the rows of the requests (`cluster.requests.table`).
 
-These are the names of the codes in raftmq_wire/request_codes.py, which clients share.
+These are the names of the codes in raftmq_wire/request_codes.py, which clients share, and the table of
+docs/wire-protocol.md.
 tests/architecture/test_request_codes.py compares.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from cluster.requests.table import ROWS, SENT_BY_NODES
 
 ROOT = Path(__file__).parents[1]
 CODES = ROOT / "raftmq_wire" / "request_codes.py"
+PAGE = ROOT / "docs" / "wire-protocol.md"
+TABLE_HEAD = """\
+<!-- Written by .ci/request_codes.py from the rows of requests. -->
+
+| Code | Name | Where | Request → reply |
+|---|---|---|---|
+"""
+TABLE = re.compile(re.escape(TABLE_HEAD) + r"(?:\|.*\n)*")
 CODES_HEAD = '''\
 """The codes of requests. Written by .ci/request_codes.py from the rows of `cluster.requests.table`."""
 
@@ -34,9 +44,18 @@ def codes() -> str:
     )
 
 
+def table() -> str:
+    """Returns the table of requests for people."""
+    lines = []
+    for verb in sorted(ROWS, key=lambda verb: verb.code):
+        says = re.sub(r"\[(\w+)\](?!\()", r"[\1](\1.md)", verb.page.replace("{fields}", f"`{verb.fields}`"))
+        lines.append(f"| {verb.code} | {verb.name} | {'leader' if verb.serves.is_leader else 'any'} | {says} |\n")
+    return TABLE_HEAD + "".join(lines)
+
+
 def written() -> dict[Path, str]:
     """Each file that comes from the rows -> its text."""
-    return {CODES: codes()}
+    return {CODES: codes(), PAGE: TABLE.sub(lambda _: table(), PAGE.read_text())}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Almost valid requests: for every code its fields and its body, and the faults that they may have.
 
-`FIELDS` is the table of the fields that handlers read (docs/wire-protocol.md); a code without a row fails a unit test.
+The fields of a code are those of its row (`cluster.requests.table`). A new field draws from a few plain values until it
+has a line here.
 Names come from small pools, so that a long run uses existing topics and groups and does not fill the log with new ones.
 The fuzzer and the hostile clients of the simulator draw from here.
 """
@@ -13,6 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from cluster.requests.table import ROWS, SENDS
+from cluster.requests.verb import Verb
 from jepsen_like.hostile import almost_valid_values
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import RecallHandle
@@ -104,143 +107,98 @@ _LONG = {
 }
 _SEND_NAMES = {_LONG.get(letter, letter): draw for letter, draw in _SEND_LETTERS.items()}
 
-FIELDS: dict[int, dict[str, Draw]] = {
+_BY_NAME: dict[str, Draw] = {
+    **_SEND_LETTERS,
+    **_SEND_NAMES,
+    **_PULL,
+    "group": _group,
+    "groupName": _made,
+    "srcGroup": _group,
+    "destGroup": _made,
+    "key": _of("k1", "u", "none"),
+    "maxNum": _int(0, 70),
+    "beginTimestamp": _of("0"),
+    "endTimestamp": _of("9999999999999"),
+    "_UNIQUE_KEY_QUERY": _bool,
+    "setZeroIfNotFound": _bool,
+    "readQueueNums": _int(1, 8),
+    "writeQueueNums": _int(1, 8),
+    "perm": _int(0, 7),
+    "topicSysFlag": _of("0"),
+    "order": _bool,
+    "attributes": _of("", "+dedup=strict", "-dedup", "+message.type=FIFO,-x"),
+    "timestamp": _of("0", "1700000000000"),
+    "boundaryType": _of("LOWER", "UPPER", "upper", "?"),
+    "offset": _int(0, 200_000),
+    "clientID": _int(0, 9),
+    "clientId": _int(0, 9),
+    "delayLevel": _int(-1, 4),
+    "originMsgId": _of("", "0A"),
+    "originTopic": _topic,
+    "unitMode": _bool,
+    "maxReconsumeTimes": _int(-1, 16),
+    "tranStateTableOffset": _int(0, 9),
+    "commitLogOffset": _int(0, 200_000),
+    "commitOrRollback": _of("0", "8", "12", "1"),
+    "msgId": _of("", "0A"),
+    "transactionId": _of("", "0A"),
+    "fromTransactionCheck": _bool,
+    "recallHandle": _handle,
+    "name": _of("nightly", ""),
+    "write": _int(-1, 9),
+    "attempt": _int(0, 9),
+    "sequence": _int(0, 9),
+    "isForce": _bool,
+    "jstackEnable": _bool,
+    "namespace": _of("x"),
+    "value": _of("raftmq:4", "raftmq:8", "raftmq-1:4;raftmq-2:4", "raftmq", ""),
+    "cleanOffset": _bool,
+    "cluster": _of("DefaultCluster", "x"),
+    "username": _user,
+    "filter": _user,
+    "subject": _subject,
+    "subjectFilter": _subject,
+    "resourceFilter": _of("", "Topic:T*", "Topic"),
+    "policyType": _of("", "Custom", "Default"),
+    "resource": _of("", "Topic:T*", "*"),
+    "mode": _of("off", "observe", "enforce", "ENFORCE"),
+}
+"""Name of a field -> a function that draws good values for it."""
+_ORDER = _of("ORDER_TOPIC_CONFIG", "ORDER_TOPIC_CONFIG", "x")
+_BY_CODE: dict[int, dict[str, Draw]] = {
     RequestCode.SEND_MESSAGE: _SEND_NAMES,
-    RequestCode.SEND_MESSAGE_V2: _SEND_LETTERS,
-    RequestCode.SEND_BATCH_MESSAGE: _SEND_LETTERS,
-    RequestCode.PULL_MESSAGE: _PULL,
-    RequestCode.LITE_PULL_MESSAGE: _PULL,
-    RequestCode.QUERY_MESSAGE: {
-        "topic": _topic,
-        "key": _of("k1", "u", "none"),
-        "maxNum": _int(0, 70),
-        "beginTimestamp": _of("0"),
-        "endTimestamp": _of("9999999999999"),
-        "_UNIQUE_KEY_QUERY": _bool,
-    },
-    RequestCode.QUERY_CONSUMER_OFFSET: {"consumerGroup": _group, **_PLACE, "setZeroIfNotFound": _bool},
-    RequestCode.UPDATE_CONSUMER_OFFSET: {"consumerGroup": _group, **_PLACE, "commitOffset": _offset},
-    RequestCode.UPDATE_AND_CREATE_TOPIC: {
-        "topic": _made,
-        "readQueueNums": _int(1, 8),
-        "writeQueueNums": _int(1, 8),
-        "perm": _int(0, 7),
-        "topicSysFlag": _of("0"),
-        "order": _bool,
-        "attributes": _of("", "+dedup=strict", "-dedup", "+message.type=FIFO,-x"),
-    },
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: {
-        **_PLACE,
-        "timestamp": _of("0", "1700000000000"),
-        "boundaryType": _of("LOWER", "UPPER", "upper", "?"),
-    },
-    RequestCode.GET_MAX_OFFSET: _PLACE,
-    RequestCode.GET_MIN_OFFSET: _PLACE,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _PLACE,
-    RequestCode.VIEW_MESSAGE_BY_ID: {"offset": _int(0, 200_000), "topic": _topic},
-    RequestCode.HEART_BEAT: {},
-    RequestCode.UNREGISTER_CLIENT: {"clientID": _int(0, 9), "producerGroup": _group, "consumerGroup": _group},
-    RequestCode.CONSUMER_SEND_MSG_BACK: {
-        "offset": _int(0, 200_000),
-        "group": _group,
-        "delayLevel": _int(-1, 4),
-        "originMsgId": _of("", "0A"),
-        "originTopic": _topic,
-        "unitMode": _bool,
-        "maxReconsumeTimes": _int(-1, 16),
-    },
-    RequestCode.END_TRANSACTION: {
-        "producerGroup": _group,
-        "tranStateTableOffset": _int(0, 9),
-        "commitLogOffset": _int(0, 200_000),
-        "commitOrRollback": _of("0", "8", "12", "1"),
-        "msgId": _of("", "0A"),
-        "transactionId": _of("", "0A"),
-        "fromTransactionCheck": _bool,
-    },
-    RequestCode.RECALL_MESSAGE: {"producerGroup": _group, "topic": _topic, "recallHandle": _handle},
-    RequestCode.OPEN_ATTEMPT: {"name": _of("nightly", "", "n" * 300), "write": _int(-1, 9)},
-    RequestCode.STAGE_MESSAGES: {
-        "attempt": _int(0, 9),
-        "sequence": _int(0, 9),
-        "topic": _topic,
-        "queueId": _int(-1, 9),
-        "bornTimestamp": _int(0, 9),
-    },
-    RequestCode.COMMIT_WRITE: {"name": _of("nightly", ""), "write": _int(-1, 9)},
-    RequestCode.ABORT_WRITE: {"name": _of("nightly", ""), "write": _int(-1, 9)},
-    RequestCode.ENTRIES_AT: {},
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": _group},
-    RequestCode.LOCK_BATCH_MQ: {},
-    RequestCode.UNLOCK_BATCH_MQ: {},
-    RequestCode.CHECK_CLIENT_CONFIG: {},
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: {"consumerGroup": _group},
-    RequestCode.GET_CONSUME_STATS: {"consumerGroup": _group, "topic": _of("", *TOPICS)},
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: {"topic": _topic},
-    RequestCode.QUERY_ASSIGNMENT: {},
+    RequestCode.UPDATE_AND_CREATE_TOPIC: {"topic": _made},
+    RequestCode.OPEN_ATTEMPT: {"name": _of("nightly", "", "n" * 300)},
+    RequestCode.STAGE_MESSAGES: {"queueId": _int(-1, 9), "bornTimestamp": _int(0, 9)},
+    RequestCode.GET_CONSUME_STATS: {"topic": _of("", *TOPICS)},
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: {
-        "group": _group,
-        "topic": _topic,
         "timestamp": _of("-1", "0", "1700000000000"),
-        "isForce": _bool,
         "queueId": _int(-1, 9),
         "offset": _int(-1, 30),
     },
-    RequestCode.CLONE_GROUP_OFFSET: {"srcGroup": _group, "destGroup": _made, "topic": _of("", *TOPICS)},
-    RequestCode.GET_CONSUMER_RUNNING_INFO: {"consumerGroup": _group, "clientId": _int(0, 9), "jstackEnable": _bool},
+    RequestCode.CLONE_GROUP_OFFSET: {"topic": _of("", *TOPICS)},
     RequestCode.SEND_REPLY_MESSAGE: _SEND_NAMES | {"properties": _REPLY_PROPERTIES},
-    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_LETTERS | {"i": _REPLY_PROPERTIES},
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: {
-        "consumerGroup": _group,
-        "clientId": _int(0, 9),
-        "msgId": _of("", "7F00000100002A9F0000000000000400", "0A"),
-    },
-    RequestCode.GET_KV_CONFIG: {"namespace": _of("x"), "key": _of("y")},
-    RequestCode.PUT_KV_CONFIG: {
-        "namespace": _of("ORDER_TOPIC_CONFIG", "ORDER_TOPIC_CONFIG", "x"),
-        "key": _made,
-        "value": _of("raftmq:4", "raftmq:8", "raftmq-1:4;raftmq-2:4", "raftmq", ""),
-    },
+    RequestCode.SEND_REPLY_MESSAGE_V2: {"i": _REPLY_PROPERTIES},
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: {"msgId": _of("", "7F00000100002A9F0000000000000400", "0A")},
+    RequestCode.GET_KV_CONFIG: {"key": _of("y")},
+    RequestCode.PUT_KV_CONFIG: {"namespace": _ORDER, "key": _made},
     RequestCode.DELETE_KV_CONFIG: {"namespace": _of("ORDER_TOPIC_CONFIG", "x"), "key": _made},
-    RequestCode.GET_BROKER_CONFIG: {},
-    RequestCode.GET_BROKER_RUNTIME_INFO: {},
-    RequestCode.GET_TOPIC_STATS_INFO: {"topic": _topic},
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: {"producerGroup": _group},
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: {"topic": _topic},
-    RequestCode.GET_BROKER_CLUSTER_INFO: {},
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {},
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {},
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: {},
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: {"groupName": _made, "cleanOffset": _bool},
     RequestCode.DELETE_TOPIC_IN_BROKER: {"topic": _made},
     RequestCode.DELETE_TOPIC_IN_NAMESRV: {"topic": _made},
-    RequestCode.GET_KVLIST_BY_NAMESPACE: {"namespace": _of("x")},
-    RequestCode.GET_TOPICS_BY_CLUSTER: {"cluster": _of("DefaultCluster", "x")},
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: {},
-    RequestCode.GET_TOPIC_CONFIG: {"topic": _topic},
-    RequestCode.AUTH_CREATE_USER: {"username": _user},
-    RequestCode.AUTH_UPDATE_USER: {"username": _user},
-    RequestCode.AUTH_DELETE_USER: {"username": _user},
-    RequestCode.AUTH_GET_USER: {"username": _user},
-    RequestCode.AUTH_LIST_USER: {"filter": _user},
-    RequestCode.AUTH_CREATE_ACL: {"subject": _subject},
-    RequestCode.AUTH_UPDATE_ACL: {"subject": _subject},
-    RequestCode.AUTH_DELETE_ACL: {
-        "subject": _subject,
-        "policyType": _of("", "Custom", "Default"),
-        "resource": _of("", "Topic:T*", "*"),
-    },
-    RequestCode.AUTH_GET_ACL: {"subject": _subject},
-    RequestCode.AUTH_LIST_ACL: {"subjectFilter": _subject, "resourceFilter": _of("", "Topic:T*", "Topic")},
-    RequestCode.SET_AUTH_MODE: {"mode": _of("off", "observe", "enforce", "ENFORCE")},
 }
-"""Request code -> the fields that its handler reads, each with a function that draws good values."""
-NOT_FUZZED = {
-    RequestCode.CHECK_TRANSACTION_STATE: "what the node itself sends",
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "what the node itself sends",
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "what the node itself sends",
-}
-SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+"""Request code -> the fields for which other values are good than elsewhere."""
+_UNKNOWN = _of("", "0", "7", "true", "fuzz-0")
+"""Values of a field that has no line of its own."""
+
+
+def _draws(verb: Verb) -> dict[str, Draw]:
+    own = _BY_CODE.get(verb.code, {})
+    names = [name.removesuffix("!") for name in verb.fields.split()]
+    return {name: own.get(name) or _BY_NAME.get(name, _UNKNOWN) for name in names}
+
+
+FIELDS: dict[int, dict[str, Draw]] = {verb.code: _draws(verb) for verb in ROWS}
+"""Request code -> the fields of its row, each with a function that draws good values."""
 _NAMES = {"topic": (*TOPICS, *ODD_TOPICS, *MADE), "b": (*TOPICS, *ODD_TOPICS)}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import random
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
 from cluster.peer.wire import unpack
-from cluster.remoting import router
+from cluster.requests.table import ROWS, VERBS
 from cluster.runtime.peer_frames import Kind
 from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.shot import Port, Shot, load, save
@@ -48,15 +47,16 @@ def frames(seed: int = 1, term: int = 7) -> peer_frames.Frames:
 
 
 def test_every_request_that_a_node_handles_is_fuzzed() -> None:
-    """Handlers are registered by the names in RequestCode, and by nothing else."""
-    named = {
-        RequestCode[name]
-        for path in Path(router.__file__).parent.glob("*.py")
-        for name in re.findall(r"RequestCode\.([A-Z_0-9]+)", path.read_text(encoding="utf-8"))
-    }
-    known = almost_valid.FIELDS.keys() | almost_valid.NOT_FUZZED.keys()
-    assert named <= known, "give the new code a row in jepsen_like/hostile/almost_valid.py"
-    assert known == set(RequestCode)
+    assert almost_valid.FIELDS.keys() == VERBS.keys()
+    for verb in ROWS:
+        names = [name.removesuffix("!") for name in verb.fields.split()]
+        assert list(almost_valid.good(random.Random(1), verb.code).fields) == names
+
+
+def test_a_field_without_a_line_of_its_own_is_drawn_too() -> None:
+    verb = VERBS[101]._replace(fields="namespace! brandNew")
+    drawn = {draw(random.Random(seed)) for seed in range(50) for draw in [almost_valid._draws(verb)["brandNew"]]}
+    assert len(drawn) > 2
 
 
 def test_every_operation_of_the_http_api_is_fuzzed() -> None:
