@@ -56,8 +56,8 @@ class Request:
     committed: int = 0
     """The highest index that any node knew to be committed when the answer came: no node had decided by a later one."""
     known: int = 0
-    """The index that the leader had applied when the client asked: what was acknowledged is not above it. 0 if there was
-    none, or if the node that the client asked led, or leads by now, or did not know how to ask a leader."""
+    """The index that the leader had applied when the client asked: what was acknowledged is not above it. 0 if there
+    was none, or if the node that the client asked led, or leads by now, or did not know how to ask a leader."""
 
 
 class _Heard:
