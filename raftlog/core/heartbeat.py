@@ -21,10 +21,13 @@ def tick_leader(raft: Raft) -> None:
     raft.heartbeat_elapsed += 1
     if raft.heartbeat_elapsed >= raft.config.heartbeat_ticks:
         replication.broadcast_heartbeats(raft)
-        for progress in raft.members.peers.values():
-            progress.probe_due = True
     else:
         replication.send_commit_notices(raft)
+    raft.probe_elapsed += 1
+    if raft.probe_elapsed >= raft.config.heartbeat_ticks:
+        raft.probe_elapsed = 0
+        for progress in raft.members.peers.values():
+            progress.probe_due = True
 
 
 def on_heartbeat(raft: Raft, message: Heartbeat) -> None:

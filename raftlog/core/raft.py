@@ -48,6 +48,7 @@ class Raft:
         "messages",
         "messages_after_persist",
         "monotonic_ms",
+        "probe_elapsed",
         "reads",
         "replication_due",
         "rng",
@@ -125,6 +126,9 @@ class Raft:
         """The highest index that a leader named as committed; this log may end below it. No decision uses it."""
         # leading
         self.heartbeat_elapsed = 0
+        self.probe_elapsed = 0
+        """Ticks since a leader last allowed probes (`Progress.probe_due`). Reads send heartbeats of their own, which
+        put off the next regular one, but must not put off probes."""
         self.log_time = LogTime()
         self.term_start_index = -1
         """Index of the no-op of the leader's own term: once it is committed, all earlier entries are (Raft paper 5.4.2,
@@ -203,6 +207,7 @@ class Raft:
         self.transfer = False
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
+        self.probe_elapsed = 0
         self.draw_election_timeout()
         self.transferee = NOBODY
         self.replication_due = False

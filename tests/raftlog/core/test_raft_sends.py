@@ -112,3 +112,24 @@ def test_a_hundred_answers_to_heartbeats_bring_the_entries_once() -> None:
     leader.work()
     leader.raw.step(HeartbeatReply(TWO, ONE, 2, 0, 0))
     assert entries_by_node(leader.work())[TWO] == 2, "that message may be lost as well"
+
+
+def test_reads_that_never_end_do_not_keep_a_lost_message_lost() -> None:
+    """Each read sends heartbeats, and so puts off the next regular one."""
+    leader = Leader()
+    raft = leader.raw.raft
+    raft.config = replace(raft.config, heartbeat_ticks=3)
+    leader.accept(TWO, match=LAST)
+    leader.work()
+    leader.raw.propose(EntryType.MESSAGES, b"new", 1)
+    leader.work()  # and this message is lost
+    again: list[AppendEntries] = []
+    for context in range(1, 10):
+        leader.raw.read_index(context)
+        again += leader.work()
+        assert raft.heartbeat_elapsed == 0, "a round of its own"
+        leader.raw.tick()
+        again += leader.work()
+        leader.raw.step(HeartbeatReply(TWO, ONE, 2, 0, 0))
+        again += leader.work()
+    assert [message.to_id for message in again].count(TWO) == 3
