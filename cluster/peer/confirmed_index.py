@@ -186,6 +186,7 @@ class ConfirmedIndex:
             count = next((at for at, each in enumerate(waiting) if each.deadline_ms > now_ms), len(waiting))
             late += waiting[:count]
             del waiting[:count]
+        self._behind = deque(each for each in self._behind if each[1])  # bounded by the questions of WAIT_MS
         self._tell(late, False)
         if self._asked is None or self._asked.again_ms <= now_ms:
             self._put_again()

@@ -135,6 +135,19 @@ def test_without_a_leader_who_asks_is_told_so_in_time(cluster: Cluster) -> None:
     assert told == [False]
 
 
+def test_what_nobody_waits_for_any_more_is_forgotten(cluster: Cluster) -> None:
+    late = cluster.nodes[2]
+    cluster.write()
+    for now_ms in range(0, 20 * WAIT_MS, WAIT_MS):
+        cluster.now_ms = now_ms
+        late.ask()
+        cluster.deliver()
+        cluster.deliver()
+        late.asks.tick(now_ms)
+        cluster.run()
+    assert len(late.asks._behind) <= 1
+
+
 def test_a_lost_question_is_put_again_and_an_old_answer_counts_for_nothing(cluster: Cluster) -> None:
     late = cluster.nodes[2]
     told = late.ask()
