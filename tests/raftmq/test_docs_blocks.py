@@ -56,6 +56,8 @@ HERE = {
     "raftmq node maintenance on 2": "raftmq node maintenance on 2; raftmq node maintenance off 2",
 }
 """What a reader replaces or answers -> what stands for it here."""
+ALONE = "raftmq up --nodes 1"
+"""Begins a block that makes a cluster."""
 NEEDS_NODES_AWAY = ("raftmq fsck", "raftmq rebuild")
 
 
@@ -97,8 +99,11 @@ OWN = sorted({each.page for each in blocks() if not each.test and not each.reaso
 @pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", OWN)
-def test_what_a_page_shows_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a cluster of its own, with a topic that has messages, in a folder of its own."""
+def test_what_a_page_shows_works(
+    page: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a cluster of its own, with a topic that has messages, in a folder of its own. A block that makes a cluster
+    begins in an empty folder."""
     for name in [name for name in os.environ if name.startswith("RAFTMQ_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -115,7 +120,12 @@ def test_what_a_page_shows_works(page: str, tmp_path: Path, monkeypatch: pytest.
         names: dict[str, Any] = {"raftmq": raftmq, "lines": [b"a", b"b"], "handle": print, "bill": print}
         for block in blocks():
             if block.page == page and not block.reason and not block.test:
-                _python(block.text, names) if block.language == "python" else _shell(block.text, tmp_path)
+                if block.language == "python":
+                    _python(block.text, names)
+                elif block.text.startswith(ALONE):
+                    _alone(block.text, tmp_path_factory.mktemp("empty"))
+                else:
+                    _shell(block.text, tmp_path)
     finally:
         cluster.down()
 
@@ -133,6 +143,17 @@ def _python(text: str, names: dict[str, Any]) -> None:
     )
     with raftmq.connect() as mq:
         exec(compile(ended, "page", "exec"), names | {"mq": mq})
+
+
+def _alone(text: str, folder: Path) -> None:
+    """Runs the lines of a page that make a cluster, on ports that are free, and repeat a command until the log is
+    uploaded."""
+    uploaded = "until ls tier/*/log/* >/dev/null 2>&1; do sleep 0.2; done; raftmq tier status"
+    text = text.replace(ALONE, f"{ALONE} --base-port {free_base_port(4)}").replace("raftmq tier status", uploaded)
+    try:
+        _shell(text, folder)
+    finally:
+        subprocess.run(["raftmq", "down"], cwd=folder, check=False, capture_output=True, timeout=60)
 
 
 def _shell(text: str, folder: Path) -> None:
