@@ -1086,9 +1086,7 @@ cdef class Intake(PlainBatches):
             return at
         now = self.proposals.now_ms
         self.has_retries = len(self.retries) > 0  # once for all sends of a read: none of them adds one
-        share.asked = judge is None
-        share.user = 0
-        share.room = self.room(path.in_flight, 0) if share.asked else 0
+        share.asked, share.user, share.room = False, 0, 0  # asked for the first send: most ways here take none
         try:
             while at < count:
                 pair = frames[at]
@@ -1165,10 +1163,10 @@ cdef class Intake(PlainBatches):
             if right is None:
                 return None
             user = right[0]
-            if not share.asked:
-                share.asked, share.user, share.room = True, user, self.room(path.in_flight, user)
-            if user != share.user or size > share.room:
-                return None
+        if not share.asked:
+            share.asked, share.user, share.room = True, user, self.room(path.in_flight, user)
+        if user != share.user or size > share.room:
+            return None
         if h.is_batch:
             if not self._is_plain(self.scratch, h.properties_len):
                 return None

@@ -12,6 +12,7 @@ from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
 from cluster.flow.hold import Hold
 from cluster.remoting.connection.frame import Frame
+from cluster.remoting.handlers.send import make_intake
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
 from cluster.replication.message_batch import Built, Send
@@ -194,6 +195,24 @@ def test_limits_end_the_short_way() -> None:
     assert node.intake.take(node.path, data, frames, 0) == 2
     assert node.gate.sends.bytes == node.limits.node_inflight_bytes_max
     assert node.path.in_flight.bytes == 2 * size
+
+
+def test_room_is_asked_once_and_only_for_plain_sends() -> None:
+    """A send that goes the long way pays for no short one."""
+    node = Node()
+    asked: list[tuple[object, int]] = []
+
+    def room(connection: object, user: int) -> int:
+        asked.append((connection, user))
+        return 1 << 20
+
+    node.gate.room = room  # type: ignore[method-assign]
+    intake = make_intake(node.as_proposals, node.sends, node.retries, node.limits)
+    named = request(ext={"raftmqPid": "00" * 16, "raftmqSeq": "1"})
+    for data, taken in ((named * 2, 0), (request() * 3 + named, 3)):
+        _, frames = FrameBuffer(1 << 24).feed(data)
+        assert intake.take(node.path, data, frames, 0) == taken
+    assert asked == [(node.path.in_flight, 0)]
 
 
 def test_the_retry_of_an_unanswered_send_goes_the_long_way() -> None:
