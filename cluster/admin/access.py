@@ -19,6 +19,7 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
@@ -28,6 +29,7 @@ from cluster.broker.access.guesses import WAITING_MAX
 from cluster.broker.access.user_admin import Asker, RecentChanges
 from cluster.broker.rights import READ, topic_need
 from cluster.requests.judge import Judge
+from cluster.runtime.awaited import told
 from raftmq_wire.denial import how_to_allow
 from statemachine.access.users import Mode
 
@@ -196,9 +198,7 @@ class HttpAccess:
         """Returns when a secret for that user from that address may be checked. Raises ApiError if too many wait."""
         if not self.guesses.must_wait(name, address):
             return
-        came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.guesses.wait(name, address, lambda may: None if came.done() else came.set_result(may))
-        if not await came:
+        if not await told(partial(self.guesses.wait, name, address)):
             raise ApiError(
                 "busy", f"{WAITING_MAX} secrets for this user from {address} wait to be checked", "ask again"
             )
@@ -255,11 +255,7 @@ class HttpAccess:
     async def _lacks_nothing(self) -> bool:
         """Returns True when this node, a follower, has applied all that was acknowledged before this call; False if it
         leads, or if nobody confirms that."""
-        if not self._confirms.is_possible:
-            return False
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._confirms.ask(lambda ok: None if told.done() else told.set_result(ok))
-        return await told
+        return self._confirms.is_possible and await told(self._confirms.ask)
 
     def may_read(self, caller: Caller, topic: str, what: str) -> bool:
         """Returns True if the caller may have a stored message whose row is of the topic. `what` is the name of the

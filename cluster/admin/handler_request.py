@@ -13,6 +13,7 @@ from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.streamed_json import Pieces
 from cluster.replication.outcome import Done, Outcome
+from cluster.runtime.awaited import told
 from raftlog.types import EntryId
 from statemachine.commands import CommandResult
 
@@ -116,13 +117,6 @@ class Call(NamedTuple):
 
 
 Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw | Stream | Pieces]]
-
-
-async def told(ask: Callable[[Callable[[T], None]], object]) -> T:
-    """Calls `ask` with a callback, and waits for the first value that the callback receives."""
-    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    ask(lambda result: None if answer.done() else answer.set_result(result))
-    return await answer
 
 
 async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float = 0.01) -> bool:

@@ -5,12 +5,13 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.awaited import told
 from cluster.runtime.turns.work import Steps, Turns
 from raftlog.types import NodeId
 
@@ -168,14 +169,7 @@ class NotAppliedError(Exception):
 
 async def applied(services: Services, commands: list[Command]) -> list[Any]:
     """Proposes one entry and waits until it is applied; returns the result of each command. Raises NotAppliedError."""
-    decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
-
-    def done(result: ProposeResult) -> None:
-        if not decided.done():  # otherwise the waiting caller was cancelled
-            decided.set_result(result)
-
-    services.propose(commands, done)
-    result = await decided
+    result: ProposeResult = await told(partial(services.propose, commands))
     if result.outcome is not Outcome.OK:
         raise NotAppliedError(result.remark)
     return result.results

@@ -440,6 +440,11 @@ class TierSection(_Section, frozen=True, kw_only=True):
         """Milliseconds for which messages are kept in the tier; 0: for ever."""
         return self.retention_ms or self.retention_hours * 3_600_000
 
+    @property
+    def evicts(self) -> bool:
+        """True if what retention takes from the nodes stays in the tier."""
+        return self.evict and bool(self.url)
+
 
 class RepairSection(_Section, frozen=True, kw_only=True):
     """Limits of what this node sends to others that fetch what their disks lost."""

@@ -319,8 +319,7 @@ def _asks(before: Config, after: Config) -> bool:
 def warnings_of(before: Config, after: Config) -> Iterator[str]:
     """Yields a warning about each thing that the change takes away."""
     old, new = before.retention, after.retention
-    evicts = after.tier.evict and bool(after.tier.url)
-    go = "leave the nodes, and can be read in the tier," if evicts else "are removed"
+    go = "leave the nodes, and can be read in the tier," if after.tier.evicts else "are removed"
     if _kept(new.keep_ms) < _kept(old.keep_ms):
         gone = go.rstrip(",")
         yield f"messages older than {_time(new.keep_ms)} {gone}; until now {_until(old.keep_ms)}"

@@ -12,7 +12,7 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, ReadView, told
+from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.topics import find_topic
 from cluster.admin.pagination import Page
 from cluster.admin.request_parsing import number_of
@@ -33,6 +33,7 @@ from cluster.broker.reads.message_lookup import (
     why_none,
 )
 from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError
 from raftlog.work import charge_bytes, charge_text

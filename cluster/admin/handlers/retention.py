@@ -23,7 +23,7 @@ async def get_retention(call: Call) -> RetentionView:
     """The beginning of the log for all nodes, the older files that this node still has, and what keeps them."""
     config = call.port.config
     view = call.port.retention.view(config.node.id)
-    return replace(view, settings=settings_of(config.retention), evicts=_evicts(config))
+    return replace(view, settings=settings_of(config.retention), evicts=config.tier.evicts)
 
 
 async def run_retention(call: Call) -> RetentionRun:
@@ -58,13 +58,8 @@ async def run_retention(call: Call) -> RetentionRun:
         sweeping=port.state.sweep is not None,
         bytes=max(0, decision.position - begins) if decision.count else 0,
         queues=queues,
-        evicts=_evicts(port.config),
+        evicts=port.config.tier.evicts,
     )
-
-
-def _evicts(config: Config) -> bool:
-    """Returns True if what retention takes from the nodes stays in the tier."""
-    return config.tier.evict and bool(config.tier.url)
 
 
 def _plan(config: Config, ran: Ran, begins: int) -> RetentionRun:
@@ -81,7 +76,7 @@ def _plan(config: Config, ran: Ran, begins: int) -> RetentionRun:
         held_by=decision.held,
         bytes=position - begins,
         queues=ran.queues,
-        evicts=_evicts(config),
+        evicts=config.tier.evicts,
         dry_run=True,
     )
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from cluster.admin.errors import ApiError, unknown_outcome
-from cluster.admin.handler_request import Call, told
+from cluster.admin.handler_request import Call
 from cluster.admin.pagination import neighbour
 from cluster.broker.access.user_admin import Told
 from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.awaited import told
 from raftlog.kept_errors import bare
 from statemachine.access.users import User
 
