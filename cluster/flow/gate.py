@@ -51,7 +51,7 @@ class Gate:
         limits, node = self._limits, self.sends if node is None else node
         if connection.bytes + size > limits.connection_inflight_bytes_max:
             name, value, have = "connection", limits.connection_inflight_bytes_max, connection.bytes
-        elif not self.fits(node, size):
+        elif node.bytes + size > limits.node_inflight_bytes_max:  # `fits`, without a call for each send
             name, value, have = "node", limits.node_inflight_bytes_max, node.bytes
         else:
             return ""

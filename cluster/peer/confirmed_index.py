@@ -28,6 +28,8 @@ WAIT_MS: Final = 1000
 """Milliseconds after which one who asks is told False."""
 ANSWER_MS: Final = 300
 """Milliseconds after which a question without an answer is put again: the frame may be lost with its connection."""
+LOOK_MS: Final = 5
+"""Milliseconds between two looks at the applied index while somebody waits for it."""
 NUMBER_MAX: Final = 1 << 63
 TOLD_PER_STEP: Final = 16
 
@@ -45,6 +47,9 @@ class Reads(Protocol):
 
     def monotonic_ms(self) -> int:
         """Returns the milliseconds of the node's monotonic clock."""
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> object:
+        """Schedules the callback on the event loop."""
 
 
 class _Waiting(NamedTuple):
@@ -84,6 +89,8 @@ class ConfirmedIndex:
         self._asked: _Asked | None = None
         self._behind: deque[tuple[int, list[_Waiting]]] = deque()
         """(index that this node has not applied yet, those who wait for it), ascending."""
+        self._looks = False
+        """True while a look at the applied index is due. It is not told of each: most nodes wait for none."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -91,7 +98,6 @@ class ConfirmedIndex:
             name="confirmed index",
             tick=self.tick,
             role=self.on_role,
-            applied=lambda _: self.on_applied(),
             peer_closed=self.peer_closed,
             frames={Kind.READ_INDEX: self.on_frame, Kind.READ_INDEX_REPLY: self.on_frame},
         )
@@ -155,15 +161,22 @@ class ConfirmedIndex:
             return
         self._asked = None
         self._behind.append((max(index, self._behind[-1][0] if self._behind else 0), asked.waiting))
-        self.on_applied()
+        self._tell_applied()
         self._put()
 
     # --- what happens meanwhile --------------------------------------------------------------------------------------
 
-    def on_applied(self) -> None:
-        """Tells those for whom enough is applied by now."""
+    def _tell_applied(self) -> None:
+        """Tells those for whom enough is applied by now, and looks again soon if others wait."""
         while self._behind and self._behind[0][0] <= self._applied():
             self._tell(self._behind.popleft()[1], True)
+        if self._behind and not self._looks:
+            self._looks = True
+            self._reads.call_later(LOOK_MS, self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        self._tell_applied()
 
     def on_role(self, raw: RawNode) -> None:
         """Puts the question to the new leader."""

@@ -21,6 +21,7 @@ class Cluster:
     def __init__(self) -> None:
         self.wire: list[tuple[int, int, Kind, list[Any]]] = []
         self.calls: list[Callable[[], object]] = []
+        self.timers: list[Callable[[], object]] = []
         self.nodes = {node: Node(self, node) for node in (1, 2, 3)}
         self.nodes[1].leads = True
         self.acked = 0
@@ -29,6 +30,13 @@ class Cluster:
     def run(self) -> None:
         while self.calls:
             self.calls.pop(0)()
+
+    def look(self) -> None:
+        """All timers fire."""
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            timer()
+        self.run()
 
     def deliver(self, count: int = 99) -> None:
         for _ in range(min(count, len(self.wire))):
@@ -57,6 +65,7 @@ class Node:
             writes_open=lambda: self.leads,
             read_index=self.read_index,
             monotonic_ms=lambda: cluster.now_ms,
+            call_later=lambda _, callback: cluster.timers.append(callback),
         )
         turns = Turns(cluster.calls.append)
         self.asks = ConfirmedIndex(
@@ -97,8 +106,7 @@ def test_who_asks_is_told_when_all_that_was_acknowledged_is_applied(cluster: Clu
     cluster.deliver()
     assert told == []
     late.applied = 1
-    late.asks.on_applied()
-    cluster.run()
+    cluster.look()
     assert told == [True]
 
 
@@ -117,8 +125,7 @@ def test_who_asks_while_a_question_is_under_way_waits_for_the_next(cluster: Clus
     cluster.deliver()
     assert (second, third) == ([], [])
     late.applied = 1
-    late.asks.on_applied()
-    cluster.run()
+    cluster.look()
     assert (second, third) == ([True], [True])
 
 
@@ -162,8 +169,7 @@ def test_a_lost_question_is_put_again_and_an_old_answer_counts_for_nothing(clust
     cluster.deliver()
     cluster.deliver()
     late.applied = 1
-    late.asks.on_applied()
-    cluster.run()
+    cluster.look()
     assert told == [True]
 
 
@@ -229,7 +235,7 @@ def test_in_any_order_nobody_is_told_before_it_is_applied_and_everybody_is_told_
                 cluster.write()
             case 3:
                 node.applied = max(node.applied, rng.randint(node.applied, cluster.acked))
-                node.asks.on_applied()
+                cluster.look()
             case 4 | 5:
                 cluster.deliver(1)
             case 6 if cluster.wire:

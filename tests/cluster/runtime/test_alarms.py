@@ -53,4 +53,4 @@ def test_status_tells_which_node_and_since_when() -> None:
     record = NodeRecord(3, None, 1, 2, 3, 4, "/n3/node.log")
     said = {"alarms": [{"key": "log_damage", "text": "one range", "since_ms": 1_700_000_000_000}]}
     view = ClusterView([NodeView(record, True, said), NodeView(record, True, {}), NodeView(record, False, None)])
-    assert alarm_lines(view) == ["alarm on node 3 since 2023-11-14 22:13:20 UTC, log_damage: one range"]
+    assert alarm_lines(view) == ["alarm on node 3 since 2023-11-14T22:13:20Z, log_damage: one range"]

@@ -129,52 +129,81 @@ def test_what_a_node_applies_as_it_opens_is_learned_from_its_log() -> None:
     assert [is_allowed(users, *wants) for users in check.model.states(1, 3)] == [False, True, False]
 
 
-def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
-    """The leader, node 2, denied by an entry that no node had told yet, while node 1 with the connection went on."""
-    found: list[str] = []
-    check = AccessCheck(
-        lambda checker, what: found.append(what),
-        now=lambda: float(len(told)),
-        leader_of=lambda _: NodeId(2),
-        reveal=lambda user_id, secret, key: secret.decode(),
-    )
-    told: list[int] = []
-    machines: Any = [
-        SimpleNamespace(
+class TwoNodes:
+    """A check that is told by hand what two nodes apply. Node 2 leads, and node 1 asks it before it denies."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._told: list[int] = []
+        self.check = AccessCheck(
+            lambda checker, what: self.found.append(what),
+            now=lambda: float(len(self._told)),
+            leader_of=lambda _: NodeId(2),
+            reveal=lambda user_id, secret, key: secret.decode(),
+        )
+        self.first, self.leader = self._machine(1), self._machine(2)
+        for machine in (self.first, self.leader):
+            self.check.started(machine)
+
+    @staticmethod
+    def _machine(node: int) -> Any:
+        return SimpleNamespace(
             node_id=NodeId(node),
             node=SimpleNamespace(
-                state=SimpleNamespace(applied=SimpleNamespace(index=0)), raw=SimpleNamespace(commit_index=0)
+                state=SimpleNamespace(applied=SimpleNamespace(index=0)),
+                raw=SimpleNamespace(commit_index=0),
+                confirmed=SimpleNamespace(is_possible=node != 2),
+                services=SimpleNamespace(writes_open=lambda: node == 2),
             ),
         )
-        for node in (1, 2)
-    ]
 
-    def applies(machine: Any, *commands: Command) -> None:
+    def applies(self, machine: Any, *commands: Command) -> None:
         for command in commands:
             machine.node.state.applied.index += 1
-            if machine.node.state.applied.index > check.model.index:
-                check.model.learn(machine.node.state.applied.index, [command])
-        told.append(0)
-        check.applied(machine, ())
-        check.heard(machine)
+            if machine.node.state.applied.index > self.check.model.index:
+                self.check.model.learn(machine.node.state.applied.index, [command])
+        self._told.append(0)
+        self.check.applied(machine, ())
+        self.check.heard(machine)
 
-    first, leader = machines
-    everything: RuleRow = (1, "*", ["All"], [], True)
-    for machine in machines:
-        check.started(machine)
-        applies(machine, ann(), rules(everything))
+    def is_denied(self) -> None:
+        """Node 1 denies a send of ann's."""
+        request = Request("a send", Who("ann", "first", HERE), PUB, NodeId(1), float(len(self._told)))
+        self.check.asks(request)
+        self.check.answered(request, passed=False, denied=True)
+
+
+EVERYTHING: RuleRow = (1, "*", ["All"], [], True)
+
+
+def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
+    """The leader, node 2, denied by an entry that no node had told yet, while node 1 with the connection went on."""
+    nodes = TwoNodes()
+    first, leader = nodes.first, nodes.leader
+    for machine in (first, leader):
+        nodes.applies(machine, ann(), rules(EVERYTHING))
     leader.node.raw.commit_index = 4
-    request = Request("a send", Who("ann", "first", HERE), PUB, NodeId(1), float(len(told)))
-    check.asks(request)
-    check.answered(request, passed=False, denied=True)
+    nodes.is_denied()
     nothing = RemoveUser(ORIGIN, 9)
-    applies(first, nothing)
-    applies(first)
-    assert not check.judged["denied"], "nobody has told entry 4 yet"
-    applies(leader, nothing, ChangeUser(ORIGIN, 1, {"enabled": False}))
-    applies(leader)
-    assert check.judged["denied"] == 1
-    assert not found
+    nodes.applies(first, nothing)
+    nodes.applies(first)
+    assert not nodes.check.judged["denied"], "nobody has told entry 4 yet"
+    nodes.applies(leader, nothing, ChangeUser(ORIGIN, 1, {"enabled": False}))
+    nodes.applies(leader)
+    assert nodes.check.judged["denied"] == 1
+    assert not nodes.found
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_follower_that_denies_what_the_leader_had_allowed_is_found(asks: bool) -> None:
+    nodes = TwoNodes()
+    nodes.first.node.confirmed.is_possible = asks
+    nodes.applies(nodes.leader, ann(), rules(EVERYTHING))
+    nodes.is_denied()
+    nodes.applies(nodes.first, ann(), rules(EVERYTHING))
+    nodes.applies(nodes.first)
+    assert nodes.check.judged["denied"] == 1
+    assert len(nodes.found) == asks, "a node that cannot ask judges by what it has applied"
 
 
 def lets_all_through(patch: pytest.MonkeyPatch) -> None:

@@ -350,7 +350,9 @@ async def test_a_group_name_that_is_refused_is_told(fake: Any, ends: Ends) -> No
         node.overrides[RequestCode.HEART_BEAT] = deque([(29, "not a name", {}, b"")])
     async with aconnect(fake.servers) as mq:
         with pytest.raises(Refused, match="not a name"):
-            await mq.transaction_producer("a b", check=never).open()
+            await mq.transaction_producer("ab", check=never).open()
+        with pytest.raises(ValueError, match="'a b' is no name of a group"):
+            mq.transaction_producer("a b", check=never)
 
 
 def test_threads(fake_in_thread: Any) -> None:

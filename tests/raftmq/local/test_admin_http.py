@@ -227,8 +227,7 @@ def test_a_command_that_changes_something_says_that_not_the_named_user_does_it(
     name, secret = USER_VARIABLES
     monkeypatch.setenv(name, "shop")
     first, _, why, _ = told("topic", "delete", "x", "--yes")
-    told_page = 'see the page "Security: users and rules" of the docs'
-    assert first == f"{name} does not count for this command, which acts as nobody; {told_page}"
+    assert first == f"{name} does not count for this command, which acts as nobody; a user is named by: raftmq login"
     assert why == "because: nothing was changed", "the cluster knows who asks, and the cause is a missing right"
     nobody = {"code": "unauthenticated", "message": "the request names no user", "hint": "send Authorization"}
     stub.answer = 401, {"error": nobody}
