@@ -12,6 +12,7 @@ import click
 from jepsen_like.big_history_cli import check_history_command
 from jepsen_like.check_cli import check_command
 from jepsen_like.fuzz_cli import fuzz_command
+from raftmq.command_group import command_group
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 TIME_S = 60.0
 
 
-@click.group()
+@command_group()
 def chaos() -> None:
     """Run a real cluster under faults and check its promises."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.local_path import LocalPath
 
 HISTORY = "history.jsonl"
@@ -20,7 +21,7 @@ def history_at(given: Path) -> Path:
     return given / HISTORY
 
 
-@click.group()
+@command_group()
 def main() -> None:
     """Judge recorded histories."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ SHOWN_MAX = 5
 """The most violations that are printed per seed."""
 
 
-@click.group()
+@command_group()
 def sim() -> None:
     """Run whole clusters in simulated time under faults; a seed repeats its run exactly."""
 

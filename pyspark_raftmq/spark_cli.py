@@ -15,6 +15,7 @@ from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import DEFAULT_COLUMNS
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import (
     given_tls,
     is_context,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark_raftmq.options import ReadOptions
 
 
-@click.group()
+@command_group()
 def spark() -> None:
     """Run jobs over topics with Spark: export, report, traffic; and over copies of the log: rebuild, audit."""
 

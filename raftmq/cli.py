@@ -22,6 +22,7 @@ import click
 
 from cluster.config.source import ConfigError, nearest
 from cluster.runtime.host.private_files import private
+from raftmq.command_group import first_sentence
 from raftmq_wire.errors import ExitCode, LocalError
 
 ENTRY_POINT_GROUP = "raftmq.commands"
@@ -79,8 +80,7 @@ COMMANDS = {
     "produce": _here("messages.produce", "Send each line of stdin or a file as a message."),
     "consume": _here("messages.consume", "Print the messages of a topic."),
     "export": _here("data.export", "Write the messages of a topic to a Parquet file."),
-    "messages": _here("messages.messages", "Browse the messages of a topic, and send some again.", "messages"),
-    "message": _here("messages.message", "Find messages by key, id or position."),
+    "messages": _here("messages.messages", "Browse and find messages; send some again.", "messages"),
     "index": _here("data.index", "Check index files and look into them."),
     "backup": _here("data.backup", "Create, list and verify backups."),
     "restore": _here("data.restore", "Create a new cluster from a backup."),
@@ -98,8 +98,24 @@ COMMANDS = {
     "init": _here("nodes.serve", "Create the data directories of a new cluster.", "init"),
     "serve": _here("nodes.serve", "Run one node in the foreground.", "serve"),
 }
-"""Every command of this package, in the order of --help. Commands of other packages come from the entry points
-`raftmq.commands`."""
+"""Every command of this package. Commands of other packages come from the entry points `raftmq.commands`."""
+
+ALIASES = {"message": _here("messages.message", "Find messages by key, id or position.")}
+"""Older names, which work and are not listed: `message` is `messages find`."""
+
+SECTIONS = {
+    "Start and stop": "up down status top logs kill restart rolling-restart upgrade init serve",
+    "Topics and messages": "topic group produce consume messages dlq transactions writes",
+    "Members and configuration": "node links config reload",
+    "Users, secrets and certificates": "user acl auth login logout audit secret cert",
+    "Storage and backups": "retention tier export backup restore metadata index",
+    "When something is wrong": (
+        "doctor events alarm runbook recovery scrub inspect-consistency repair fsck rebuild unsafe-recover support"
+    ),
+    "Try, test and measure": "demo bench chaos sim testbed spark",
+    "This command": "context completion help version",
+}
+"""Headings of --help -> the commands below them, in this order. What no heading names is listed at the end."""
 
 
 class RootGroup(click.Group):
@@ -123,8 +139,7 @@ class RootGroup(click.Group):
         return [*COMMANDS, *(name for name in sorted(_plugins()) if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            listed = COMMANDS[cmd_name]
+        if listed := COMMANDS.get(cmd_name) or ALIASES.get(cmd_name):
             command = getattr(importlib.import_module(listed.module), listed.attribute)
         elif cmd_name in (plugins := _plugins()):
             command = plugins[cmd_name].load()
@@ -134,12 +149,22 @@ class RootGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, listed.help) for name, listed in COMMANDS.items()]
-        for name in self.list_commands(ctx)[len(rows) :]:
-            command = self.get_command(ctx, name)
-            rows.append((name, command.get_short_help_str(80) if command else ""))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        left = {name: self._summary(ctx, name) for name in self.list_commands(ctx)}
+        width = max(map(len, left))
+        for title, words in SECTIONS.items():
+            rows = [(name.ljust(width), left.pop(name)) for name in words.split() if name in left]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if left:
+            with formatter.section("Others"):
+                formatter.write_dl([(name.ljust(width), text) for name, text in left.items()])
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        if name in COMMANDS:
+            return COMMANDS[name].help
+        command = self.get_command(ctx, name)
+        return first_sentence(command) if command else ""
 
 
 def _plugins() -> dict[str, Any]:
@@ -183,7 +208,7 @@ def run(arguments: list[str]) -> int:
     nodes that they start set their own.
     """
     try:
-        with private() if arguments[:1] and arguments[0] in COMMANDS else contextlib.nullcontext():
+        with private() if arguments[:1] and arguments[0] in {*COMMANDS, *ALIASES} else contextlib.nullcontext():
             code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -288,7 +313,7 @@ def _client_error(error: Any) -> LocalError:
     return LocalError(str(error), _CLIENT_ERRORS[code], fix, code)
 
 
-_ELSEWHERE = {"raftmq messages browse --key": "raftmq message --topic TOPIC --key KEY    (the message index finds it)"}
+_ELSEWHERE = {"raftmq messages browse --key": "raftmq messages find --topic TOPIC --key KEY    (the index finds it)"}
 """A command and an option that it does not have -> the other command that does what is meant."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import json_option, print_json, print_table
 from raftmq.local_path import LocalPath
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from raftmq.commands.bench_modes import Report
 
 
-@click.group()
+@command_group()
 def bench() -> None:
     """Measure this machine: its disk, and three nodes on it."""
 

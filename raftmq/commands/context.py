@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from raftmq.client.tls import Tls
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import json_option, print_json, print_table, show
 from raftmq.local.http.admin_http import cluster_at, parse_addresses
 from raftmq.local.http.contexts import NAME, ClusterContext, contexts_file, read_contexts, write_contexts
@@ -15,7 +16,7 @@ from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 
-@click.group()
+@command_group()
 def context() -> None:
     """Give clusters names; --admin NAME and --servers NAME then stand for their addresses."""
 

@@ -1,4 +1,4 @@
-"""Names of topics, groups and nodes: shell completion, and suggestions for a name that is nearly right.
+"""Names of topics, groups, nodes, keys and runbooks: shell completion, and suggestions for a name that is nearly right.
 
 Completion asks the cluster for at most a second and never prints an error, because a shell would show it in the command
 line.
@@ -41,6 +41,31 @@ def _is_own(name: str) -> bool:
 complete_topics = _completed("/v1/topics", "topics", "name", _is_own)
 complete_groups = _completed("/v1/groups", "groups", "name", _is_own)
 complete_nodes = _completed("/v1/members", "members", "id", _is_own)
+
+
+def complete_keys(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
+    """Completes keys of raftmq.toml."""
+    from cluster.config.explain import keys
+
+    return [each for each in keys() if each.startswith(begun)]
+
+
+def complete_cluster_keys(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
+    """Completes keys that belong to the cluster; of KEY VALUE pairs, every other word."""
+    from cluster.config.cluster_keys import CLUSTER_KEYS
+
+    given = context.params.get(param.name or "") if param.nargs == -1 else None
+    if given is not None and len(given) % 2:
+        return []
+    return [each for each in CLUSTER_KEYS if each.startswith(begun)]
+
+
+def complete_runbooks(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
+    """Completes codes of findings and alerts."""
+    from cluster.admin.handlers.dashboard import runbooks
+
+    return [each for each in runbooks() if each.startswith(begun)]
+
 
 TOPIC = click.argument("topic", type=NameType("topic"), shell_complete=complete_topics)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from raftmq.commands.name_completion import complete_runbooks
 from raftmq.commands.shared_options import json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 
 @click.command()
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=complete_runbooks)
 @json_option
 def runbook(code: str | None, as_json: bool) -> None:
     """Show what the finding or alert CODE means, and what to do; without CODE, list the codes."""

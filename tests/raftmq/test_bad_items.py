@@ -168,11 +168,11 @@ def by_browse_of_bodies(place: Place) -> bytes:
 
 
 def by_message(place: Place) -> bytes:
-    return place.told("message", "--topic", TOPIC, "--key", KEY, "--max", "64")
+    return place.told("messages", "find", "--topic", TOPIC, "--key", KEY, "--max", "64")
 
 
 def by_message_json(place: Place) -> bytes:
-    return place.told("message", "--topic", TOPIC, "--key", KEY, "--max", "64", "--json")
+    return place.told("messages", "find", "--topic", TOPIC, "--key", KEY, "--max", "64", "--json")
 
 
 def by_republish(place: Place) -> bytes:

@@ -328,8 +328,8 @@ def messages(place: Place) -> None:
     place.cli("A queue that does not exist", "messages", "browse", "orders", "--queue", "9")
     place.cli("A filter that is not SQL92", "consume", "orders", "--filter", "price ==")
     place.cli("A format with an unknown field", "consume", "orders", "--format", "{boddy}")
-    place.cli("A key that no message has", "message", "--topic", "orders", "--key", "no-such-key")
-    place.cli("A position outside the log", "message", "--position", "999999999999")
+    place.cli("A key that no message has", "messages", "find", "--topic", "orders", "--key", "no-such-key")
+    place.cli("A position outside the log", "messages", "find", "--position", "999999999999")
     secure = f"127.0.0.1:{place.secure.namesrv_port}"
     place.process("A disk that is full", "produce", "orders", "--servers", secure, "--tls-ca", place.ca, stdin="tea\n")
 

@@ -91,6 +91,8 @@ TOOLS = {
         USER_NAMESPACES,
     ),
     "mount": Tool("mount util-linux", "makes file systems that are soon full", _works(*_MOUNT), USER_NAMESPACES),
+    "zsh": Tool("zsh", "completes words as `raftmq completion zsh` says", _found("zsh")),
+    "fish": Tool("fish", "completes words as `raftmq completion fish` says", _found("fish")),
     "chromium": Tool("chromium", "shows the dashboard", _found(*CHROMIUM)),
     "node": Tool("nodejs", "runs scripts of the dashboard without a browser", _found("node")),
     "npm": Tool("npm", "installs the JavaScript client, which runs in node", _found("npm")),

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.shared_options import print_table, show
 from raftmq.local_path import LocalPath
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 LOOK = "raftmq acl list"
 
 
-@click.group()
+@command_group()
 def acl() -> None:
     """Set, list, delete and test the rules of users."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.access.common import addresses, people_options
 from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_table, show, show_problems
@@ -17,7 +18,7 @@ LOOK = "raftmq auth show"
 SHOWN = 20
 
 
-@click.group()
+@command_group()
 def auth() -> None:
     """Show or change `auth.mode`: off, observe or enforce."""
 

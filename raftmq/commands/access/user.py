@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.access.common import api, new_secret, people_options, secret_options
 from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_json, print_table, show
@@ -16,7 +17,7 @@ from raftmq.commands.value_types import UserNameType
 _TITLES = ["name", "type", "status", "rules", "tokens", "created"]
 
 
-@click.group()
+@command_group()
 def user() -> None:
     """Create, list, change and delete users; give tokens."""
 

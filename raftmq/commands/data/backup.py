@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import (
     cluster_options,
     console,
@@ -31,7 +32,7 @@ _POLL_S = 0.1
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@click.group()
+@command_group()
 def backup() -> None:
     """Create, list and verify backups."""
 

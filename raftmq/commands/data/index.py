@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import json_option, show
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -21,7 +22,7 @@ Read = Callable[[int, int], bytes]
 _FILE = click.argument("file", type=LocalPath(path_type=Path, exists=True, dir_okay=False))
 
 
-@click.group()
+@command_group()
 def index() -> None:
     """Check index files and look into them."""
 

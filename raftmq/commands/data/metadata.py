@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import NOW, cluster_options, print_json, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local_path import LocalPath
@@ -21,7 +22,7 @@ CHUNK_BYTES = 32 * 1024
 """Bytes of one request; the API accepts twice as many."""
 
 
-@click.group()
+@command_group()
 def metadata() -> None:
     """Export and import topics, groups and offsets as JSON."""
 

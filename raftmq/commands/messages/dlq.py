@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.messages.message_copies import copied_before, origin_of, send_copies
 from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.point_in_time import time_text
@@ -21,7 +22,7 @@ PREFIX, RETRY_PREFIX = "%DLQ%", "%RETRY%"
 GROUP = click.argument("group", type=NameType("group"), shell_complete=complete_groups)
 
 
-@click.group()
+@command_group()
 def dlq() -> None:
     """List, resend and purge the dead letters of consumer groups."""
 

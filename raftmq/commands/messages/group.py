@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
 from raftmq.commands.point_in_time import AGES, moment_ms
 from raftmq.commands.shared_options import cluster_options, plain, print_json, print_pages, print_table, show
@@ -34,7 +35,7 @@ class ResetTo(click.ParamType[dict[str, object]]):
             self.fail(f"{value} is not earliest, latest, an offset (0 or more) or a time: {AGES}", param, ctx)
 
 
-@click.group()
+@command_group()
 def group() -> None:
     """Create, list, describe, reset, clone and delete consumer groups."""
 

@@ -1,4 +1,4 @@
-"""`raftmq message`: finds single messages by key, by id, or by position."""
+"""`raftmq messages find`: finds single messages by key, by id, or by position."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def message(
     Every message that is shown is stored. If the outcome of a send was unknown, look here before you send it again.
     """
     if sum(given is not None for given in (key, message_id, position)) != 1:
-        raise _usage("give one of --key, --id and --position", "raftmq message --topic orders --key order-1")
+        raise _usage("give one of --key, --id and --position", "raftmq messages find --topic orders --key order-1")
     if key is not None and not topic:
-        raise _usage("--key needs --topic: keys are indexed by topic", f"raftmq message --topic NAME --key {key}")
+        raise _usage("--key needs --topic: keys are indexed by topic", f"raftmq messages find --topic NAME --key {key}")
     if (since is not None or until is not None) and key is None:
-        raise _usage("--since and --until need --key", "raftmq message --topic orders --key order-1 --since …")
+        raise _usage("--since and --until need --key", "raftmq messages find --topic orders --key order-1 --since …")
     found: list[Message]
     more = False
     with connect(servers) as mq:
@@ -120,7 +120,7 @@ def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
         if not topic:
             raise _usage(
                 f"{message_id} is not an offsetMsgId; to find a message by its id, name its topic",
-                f"raftmq message --topic NAME --id {message_id}",
+                f"raftmq messages find --topic NAME --id {message_id}",
             )
         return found
     return _at(mq, topic, position)

@@ -1,4 +1,4 @@
-"""`raftmq messages`: browses the messages of a topic, and republishes some of them."""
+"""`raftmq messages`: browses the messages of a topic, finds single ones, and republishes some of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.command_group import command_group
+from raftmq.commands.messages.message import message as find
 from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import FormatType, Printer
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
@@ -56,9 +58,12 @@ def selection(command: Any) -> Any:
     return command
 
 
-@click.group()
+@command_group()
 def messages() -> None:
-    """Browse the messages of a topic, and send some of them again."""
+    """Browse and find messages; send some again."""
+
+
+messages.add_command(find, "find")
 
 
 @messages.command("browse")

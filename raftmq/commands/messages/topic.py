@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
+from raftmq.command_group import command_group
 from raftmq.commands.name_completion import complete_topics, near_name
 from raftmq.commands.shared_options import (
     NOW,
@@ -41,7 +42,7 @@ class KeptFor(click.ParamType[int]):
         return int(match[1]) * _UNITS_MS[match[2]]
 
 
-@click.group()
+@command_group()
 def topic() -> None:
     """Create, list, describe, change and delete topics."""
 

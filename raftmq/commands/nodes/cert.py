@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import F, json_option, print_json
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -37,7 +38,7 @@ def _days(default: int) -> Callable[[F], F]:
     )
 
 
-@click.group()
+@command_group()
 def cert() -> None:
     """Make certificates for TLS: a CA, and what it issues to nodes and clients."""
 

@@ -10,13 +10,14 @@ import click
 import msgspec
 
 from cluster.config.node_files import NODES_MAX
+from raftmq.commands.name_completion import complete_keys
 from raftmq.commands.shared_options import json_option, print_json, print_table, show
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 
 @click.command()
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=complete_keys)
 @json_option
 def explain(key: str | None, as_json: bool) -> None:
     """Show the meaning, unit, default and range of KEY, and whether a change needs a restart. Without KEY, list all.

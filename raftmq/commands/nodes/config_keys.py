@@ -11,6 +11,8 @@ import click
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
+from raftmq.command_group import command_group
+from raftmq.commands.name_completion import complete_cluster_keys
 from raftmq.commands.nodes import broker_conf, config_files
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import author, cluster_options, json_option, print_json, print_table
@@ -22,7 +24,7 @@ LOOK = "raftmq config show"
 FILE = click.argument("file", type=LocalPath(path_type=Path, dir_okay=False))
 
 
-@click.group()
+@command_group()
 def config() -> None:
     """Show, change and compare the configuration.
 
@@ -37,7 +39,7 @@ config.add_command(broker_conf.import_)
 
 
 @config.command()
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=complete_cluster_keys)
 @click.option("--changed", is_flag=True, help="Only keys that differ from the defaults.")
 @cluster_options
 def show(key: str | None, changed: bool, data: str | None, admin: str | None, as_json: bool) -> None:
@@ -73,7 +75,9 @@ def show(key: str | None, changed: bool, data: str | None, admin: str | None, as
 
 
 @config.command("set")
-@click.argument("pairs", nargs=-1, required=True, metavar="KEY VALUE [KEY VALUE]...")
+@click.argument(
+    "pairs", nargs=-1, required=True, metavar="KEY VALUE [KEY VALUE]...", shell_complete=complete_cluster_keys
+)
 @click.option("--reason", default="", help="For the history.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask, even if the change takes something away.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.name_completion import complete_nodes
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.commands.shared_options import (
@@ -60,7 +61,7 @@ def new_node_options(command: F) -> F:
     return config(via(secret(command)))
 
 
-@click.group()
+@command_group()
 def node() -> None:
     """Add, promote, replace and remove nodes; move leadership."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.shared_options import (
     cluster_options,
     data_dir,
@@ -39,7 +40,7 @@ _FILE = click.option(
 )
 
 
-@click.group()
+@command_group()
 def secret() -> None:
     """Create, change and show the secret that nodes prove to each other."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from raftmq.command_group import command_group
 from raftmq.commands.nodes.rolling_restart import WAIT
 from raftmq.commands.shared_options import cluster_options, console, data_dir, data_option, json_option, show
 from raftmq.local.cluster import LocalCluster
@@ -21,7 +22,7 @@ NAMED_MAX = 100
 """The most groups that the API names in one answer."""
 
 
-@click.group()
+@command_group()
 def upgrade() -> None:
     """Upgrade the nodes to this version, one by one.
 

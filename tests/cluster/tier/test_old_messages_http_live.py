@@ -1,4 +1,4 @@
-"""A node process whose oldest messages are only in the tier shows them over HTTP, and to `raftmq message`."""
+"""A node process whose oldest messages are only in the tier shows them over HTTP, and to `raftmq messages find`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredNod
 
 
 def shown(capsys: pytest.CaptureFixture[str], nodes: TieredNodes, *arguments: str) -> list[dict[str, Any]]:
-    """Returns the output of `raftmq message`."""
+    """Returns the output of `raftmq messages find`."""
     capsys.readouterr()
     assert raftmq(["message", *arguments, "--servers", nodes.servers, "--json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -103,12 +103,12 @@ def test_from_up_to_down(shell: Shell) -> None:
     assert "at character 6: unexpected LIKE" in err
     assert shell.json("group", "describe", "g")["lag"] == 0
 
-    found = shell.json("message", "--topic", "t", "--key", "k42")
+    found = shell.json("messages", "find", "--topic", "t", "--key", "k42")
     assert (found["body"], found["key"]) == ('{"id": "k42", "kind": "even"}', "k42")
-    by_id = shell.json("message", "--topic", "t", "--id", str(found["message_id"]))
-    assert by_id == found == shell.json("message", "--position", str(found["position"]))
-    assert "\n  KEYS: k42\n" in shell("message", "--topic", "t", "--key", "k42")[0]
-    assert "no message of t has the key k43" in shell("message", "--topic", "t", "--key", "k43", code=1)[1]
+    by_id = shell.json("messages", "find", "--topic", "t", "--id", str(found["message_id"]))
+    assert by_id == found == shell.json("messages", "find", "--position", str(found["position"]))
+    assert "\n  KEYS: k42\n" in shell("messages", "find", "--topic", "t", "--key", "k42")[0]
+    assert "no message of t has the key k43" in shell("messages", "find", "--topic", "t", "--key", "k43", code=1)[1]
 
     _, err = shell("consume", "nothing-here", code=5)
     assert "nothing-here" in err

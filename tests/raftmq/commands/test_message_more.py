@@ -1,4 +1,4 @@
-"""`raftmq message --key`: it says when there may be more messages than it shows."""
+"""`raftmq messages find --key`: it says when there may be more messages than it shows."""
 
 from __future__ import annotations
 

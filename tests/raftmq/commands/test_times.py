@@ -68,8 +68,8 @@ def test_ages_and_milliseconds_are_times_and_other_words_are_none() -> None:
     "words",
     [
         ["events", "--since"],
-        ["message", "--topic", "orders", "--key", "k", "--since"],
-        ["message", "--topic", "orders", "--key", "k", "--until"],
+        ["messages", "find", "--topic", "orders", "--key", "k", "--since"],
+        ["messages", "find", "--topic", "orders", "--key", "k", "--until"],
         ["messages", "browse", "orders", "--until"],
         ["messages", "browse", "orders", "--from"],
         ["consume", "orders", "--from"],

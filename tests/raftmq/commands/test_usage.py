@@ -49,11 +49,11 @@ def three_lines(result: Result) -> tuple[str, str, str]:
     [
         (["uup"], "raftmq has no command uup", "raftmq up"),
         (["sttaus", "--json"], "raftmq has no command sttaus", "raftmq status"),
-        (["message"], "give one of --key, --id and --position", "raftmq message --topic orders --key order-1"),
+        (["message"], "give one of --key, --id and --position", "raftmq messages find --topic orders --key order-1"),
         (
-            ["message", "--key", "k"],
+            ["messages", "find", "--key", "k"],
             "--key needs --topic: keys are indexed by topic",
-            "raftmq message --topic NAME --key k",
+            "raftmq messages find --topic NAME --key k",
         ),
         (["topic", "crate", "t"], "raftmq topic has no command crate", "raftmq topic create"),
         (["up", "--node", "3"], "raftmq up has no option --node", "raftmq up --nodes"),
@@ -63,7 +63,7 @@ def three_lines(result: Result) -> tuple[str, str, str]:
         (
             ["messages", "browse", "t", "--key", "k1"],
             "raftmq messages browse has no option --key",
-            "raftmq message --topic TOPIC --key KEY    (the message index finds it)",
+            "raftmq messages find --topic TOPIC --key KEY    (the index finds it)",
         ),
         (["group", "zzzz"], "raftmq group has no command zzzz", "raftmq group --help"),
     ],
@@ -273,7 +273,7 @@ def test_a_terminal_too_narrow_for_a_table_gets_a_block_per_row() -> None:
 
 
 def test_commands_that_send_and_read_take_the_data_directory_too(nowhere: Path) -> None:
-    for command in (["produce", "t"], ["consume", "t"], ["message", "--position", "0"]):
+    for command in (["produce", "t"], ["consume", "t"], ["messages", "find", "--position", "0"]):
         result = run(*command, "--data", str(nowhere / "none"))
         assert result.exit_code == 4
         assert result.stderr.splitlines()[-3] == f"there is no cluster in {nowhere / 'none'}"
