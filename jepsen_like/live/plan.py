@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     secured: bool = False
     """True if clients speak TLS and are users, whose rules are enforced."""
     at_once: int | None = 2
-    """How many attacks of hostile clients are dealt to one hand; None: all of them attack at once, all the time."""
+    """The number of attacks of hostile clients in one hand; None: all of them attack at once, all the time."""
 
     @property
     def is_scripted(self) -> bool:

@@ -50,7 +50,7 @@ class Wish(NamedTuple):
     secured: bool = False
     """True if clients and nodes speak TLS, and rules are enforced."""
     at_once: int | None = 2
-    """How many attacks of hostile clients are dealt to one hand; None: all of them attack at once (`Plan.at_once`)."""
+    """The number of attacks of hostile clients in one hand; None: all of them attack at once (`Plan.at_once`)."""
 
     @property
     def story(self) -> Story | None:

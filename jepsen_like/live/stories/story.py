@@ -59,7 +59,7 @@ class Scene:
         self.beside = plan.beside if plan is not None else ()
         """Events at the nodes during the attacks, played one after the other."""
         self.at_once = plan.at_once if plan is not None else None
-        """How many of the attacks are played at the same time; None: all."""
+        """The number of attacks that are played at the same time; None: all."""
         self.played: list[Played] = []
         """Rounds of faults that the story played itself."""
         self.broken: list[str] = []
