@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -132,7 +133,8 @@ async def test_an_impossible_length_is_not_judged_while_half_frames_take_the_roo
 
 
 async def test_hands_follow_each_other_and_a_round_under_way_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, rounds, held = asyncio.Event(), [], asyncio.Event()
+    begun, held = asyncio.Event(), asyncio.Event()
+    rounds: list[dict[str, Any]] = []
 
     async def play(field: Arena, node: Target, report: Report) -> None:
         begun.set()
