@@ -43,7 +43,7 @@ REFUSED_NAMES: dict[int, str] = {
     303: "QUERY_CONSUME_TIME_SPAN", 305: "GET_SYSTEM_TOPIC_LIST_FROM_BROKER", 306: "CLEAN_EXPIRED_CONSUMEQUEUE",
     308: "QUERY_CORRECTION_OFFSET",
     311: "GET_UNIT_TOPIC_LIST", 312: "GET_HAS_UNIT_SUB_TOPIC_LIST", 313: "GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST",
-    315: "VIEW_BROKER_STATS_DATA", 316: "CLEAN_UNUSED_TOPIC",
+    316: "CLEAN_UNUSED_TOPIC",
     317: "GET_BROKER_CONSUME_STATS", 318: "UPDATE_NAMESRV_CONFIG", 319: "GET_NAMESRV_CONFIG",
     321: "QUERY_CONSUME_QUEUE", 322: "QUERY_DATA_VERSION", 323: "RESUME_CHECK_HALF_MESSAGE",
     327: "ADD_WRITE_PERM_OF_BROKER",
@@ -68,12 +68,17 @@ INSTEAD: dict[int, str] = {
     205: "`raftmq node drain` sends producers elsewhere",
     223: "307 asks one consumer (mqadmin consumerStatus)",
     225: "200 changes one group",
-    315: "/metrics has rocketmq_messages_in_total and rocketmq_messages_out_total",
     317: "208 tells how far a group is",
     327: "`raftmq node drain --undo` sends producers back",
     352: "201 lists all groups",
 }
 """Advice for some codes of REFUSED_NAMES: what a client should use instead, in words."""
+
+REPEATED: frozenset[int] = frozenset(
+    {103, 104, 904, 200050, 200051, 200052, 200053, 200054, 200055, 200151}
+)  # fmt: skip
+"""The codes of REFUSED_NAMES that programs ask for again and again: brokers that register, and POP consumers. The
+others are those of tools, which ask once for each thing that they print."""
 
 UNKNOWN_REMARK = "[UNKNOWN]"
 """The prefix of the remark of a SYSTEM_ERROR reply whose write was proposed, with an outcome that is not known."""

@@ -60,6 +60,11 @@ def of_route(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
         yield topic_need(name, ROUTE)
 
 
+def of_counts(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    """Makes the needs of a request for counts: its key is a topic, or begins with one and a sign that no name has."""
+    yield topic_need(ext.get("statsKey", "").partition("@")[0], GET)
+
+
 def of_unregistering(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     if name := ext.get("consumerGroup"):
         yield group_need(name, (Action.PUB, Action.SUB))

@@ -25,17 +25,16 @@ run_simple, alone = server.run_simple, threading.Lock()
 
 def run(host, port, app, **options):
     def one_at_a_time(environ, start_response):
-        if environ.get("HTTP_IF_MATCH") or environ.get("HTTP_IF_NONE_MATCH"):
-            with alone:
-                return app(environ, start_response)
-        return app(environ, start_response)
+        with alone:
+            return app(environ, start_response)
 
     run_simple(host, port, one_at_a_time, **options)
 
 server.run_simple = run
 server.main()
 """
-"""moto_server, but for requests with a condition: moto's threads compare first and write later, so two could win."""
+"""moto_server, one request at a time: moto's threads share objects without a lock. A condition is compared first and
+written later, so two could win; and a read beside a write of the same object answers 500."""
 START_TRIES, START_PAUSE_S = 600, 0.05
 _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 

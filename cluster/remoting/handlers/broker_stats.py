@@ -1,7 +1,8 @@
-"""Answers operators' tools about a broker: configuration (26), figures (28), offsets of a topic (202), producers (204).
+"""Answers operators' tools about a broker: configuration (26), figures (28), offsets of a topic (202), producers (204),
+messages of a topic in the last minute, hour and day (315).
 
-Bodies are the JSON of RocketMQ's KVTable, TopicStatsTable (whose keys are objects) and ProducerConnection. Rates are
-not measured per topic: topicPutTps is 0.
+Bodies are the JSON of RocketMQ's KVTable, TopicStatsTable (whose keys are objects), ProducerConnection and
+BrokerStatsData. The rate of 202, topicPutTps, is 0.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
+from cluster.broker.topic_counts import WINDOWS_MS, stored_lately
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.config import Config
-from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, table_body
+from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
 from cluster.remoting.handlers.group_stats import connection_row, in_order
 from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
@@ -78,6 +80,12 @@ class NodeFigures:
 QUEUES_MAX = 10_000
 """The most queues in one answer of 202: the loop looks up so many in a tenth of a second."""
 
+TOPIC_PUT_NUMS, QUEUE_PUT_NUMS = "TOPIC_PUT_NUMS", "QUEUE_PUT_NUMS"
+"""RocketMQ's names of the counts of 315 that there are."""
+QUEUE_DIGITS_MAX = 10
+COUNT_FIELDS = ("statsMinute", "statsHour", "statsDay")
+"""The fields of BrokerStatsData, for each of WINDOWS_MS."""
+
 Figures = Callable[[], Mapping[str, str]]
 """Returns the node's figures by RocketMQ's names."""
 
@@ -89,7 +97,7 @@ CONFIG_VERSION = '{"counter":1,"stateVersion":0,"timestamp":0}'
 
 
 class BrokerFigures:
-    """Handlers of 26, 28, 202 and 204."""
+    """Handlers of 26, 28, 202, 204 and 315."""
 
     def __init__(self, services: Services, members: Members, figures: Figures) -> None:
         self._services = services
@@ -97,13 +105,14 @@ class BrokerFigures:
         self._figures = figures
 
     def codes(self) -> Handlers:
-        """Returns request code -> its handler; 202 is answered by the leader only, the others by each
-        node about itself."""
+        """Returns request code -> its handler; 202 and 315 are answered by the leader only, the others by each node
+        about itself."""
         return {
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             RequestCode.GET_TOPIC_STATS_INFO: refusing(self._topic_stats),
             RequestCode.GET_PRODUCER_CONNECTION_LIST: refusing(self._producers),
+            RequestCode.VIEW_BROKER_STATS_DATA: refusing(self._counts),
         }
 
     def _config(self, request: Request) -> None:
@@ -147,6 +156,40 @@ class BrokerFigures:
             raise Refused(Reason.ERROR, f"the producer group[{group[:120]}] not exist")
         steps = table_body(b'{"connectionSet":[', in_order(members), connection_row, b"]}")
         answer_in_steps(self._services, request, steps)
+
+    def _counts(self, request: Request) -> None:
+        """Answers 315. What a group consumes is not counted, nor are bytes: tools take the refusal for 0."""
+        name, key = text(request, "statsName"), text(request, "statsKey")
+        topic, _, queue = key.partition("@")
+        config = self._services.state.topics.get(topic)
+        if config is None or name not in (TOPIC_PUT_NUMS, QUEUE_PUT_NUMS):
+            raise _no_counts(name, key)
+        queues = range(self._services.state.stored_queues(config))
+        if name == QUEUE_PUT_NUMS:
+            if len(queue) > QUEUE_DIGITS_MAX or not queue.isdecimal() or int(queue) not in queues:
+                raise _no_counts(name, key)
+            queues = range(int(queue), int(queue) + 1)
+        elif queue:
+            raise _no_counts(name, key)
+        if len(queues) > QUEUES_MAX:
+            raise Refused(Reason.ERROR, f"topic {topic} has {len(queues)} queues, {QUEUES_MAX} are counted")
+        answer_in_steps(self._services, request, self._counted(config.id, queues))
+
+    def _counted(self, topic_id: int, queues: range) -> Answer:
+        """Makes RocketMQ's BrokerStatsData."""
+        until_ms = self._services.log_time_ms()
+        counts = yield from stored_lately(self._services.state, topic_id, queues, until_ms)
+        return _encode(
+            {
+                field: {"avgpt": 0.0, "sum": count, "tps": count * 1000 / window_ms}
+                for field, count, window_ms in zip(COUNT_FIELDS, counts, WINDOWS_MS, strict=True)
+            }
+        )
+
+
+def _no_counts(name: str, key: str) -> Refused:
+    """RocketMQ's code and words."""
+    return Refused(Reason.ERROR, f"The stats <{name[:120]}> <{key[:120]}> not exist")
 
 
 # A broker's configuration as mqadmin shows it (26, getBrokerConfig and exportConfigs): lines `name=value`.

@@ -59,14 +59,16 @@ class Routes:
         self._held: set[Connection] = set()
         """Open connections of C++ clients whose first route was delayed."""
         self._tools: set[Connection] = set()
-        """Open connections that have asked for the brokers of the cluster (106), as tools do."""
+        """Open connections of Java tools: they have asked for the brokers or the topics of the cluster (106, 206)."""
+        self._shown: set[Connection] = set()
+        """Open connections of Java clients that were shown aliases in a route."""
 
     def codes(self) -> Handlers:
         """Returns request code -> its handler; none of these is forwarded."""
         return {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: refusing(self._route),
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
             RequestCode.GET_TOPICS_BY_CLUSTER: refusing(self._topics_by_cluster),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
             RequestCode.GET_KV_CONFIG: refusing(self._kv_config),
@@ -134,14 +136,17 @@ class Routes:
         if queues is None:
             return None
         group = self._map.group_of(topic)
-        aliases = self._aliases(group, request) if queues["perm"] & PERM_WRITE else []
+        # A tool asks each broker name of a route for its figures, and adds them up.
+        is_written = queues["perm"] & PERM_WRITE and request.connection not in self._tools
+        aliases = self._aliases(group, request) if is_written else []
         names = [alias.name for alias in aliases]
+        if aliases and request.language == JAVA:
+            _note(request.connection, self._shown)
         config = self._services.state.topics.get(topic)
         withheld = config is not None and self._is_withheld(request, config)
         # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with that
-        # address, and that of the group is without write. Tools with the table of brokers look up the first name in it.
-        readers = group.readers(request.connection.listener)
-        brokers = [readers, *aliases] if request.connection in self._tools else [*aliases, readers]
+        # address, and that of the group is without write.
+        brokers = [*aliases, group.readers(request.connection.listener)]
         shown = [] if withheld else [_broker_fields(data) for data in brokers]
         body: dict[str, Any] = {"brokerDatas": shown, "filterServerTable": {}}
         if config is not None and config.order:
@@ -173,13 +178,14 @@ class Routes:
         return None
 
     def _cluster_info(self, request: Request) -> None:
-        """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases too.
-        The cluster lists one broker for each group, so tools that add up brokers count the group once."""
+        """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases if a
+        route has shown them; tools that print the table do not ask for a route before. The cluster lists one broker for
+        each group, so tools that add up brokers count the group once."""
         cluster, connection = self._services.config.cluster, request.connection
-        _note(connection, self._tools)
+        self._note_tool(request)
         groups = self._map.groups()
         brokers = [group.brokers(connection.listener) for group in groups]
-        if request.language == JAVA:
+        if connection in self._shown:
             brokers += [alias for group in groups for alias in self._aliases(group, request)]
         body = {
             "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in brokers},
@@ -187,6 +193,14 @@ class Routes:
         }
         ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}
         request.reply(ResponseCode.SUCCESS, ext=ext, body=_encode(body))
+
+    def _topic_list(self, request: Request) -> None:
+        self._note_tool(request)
+        self._all_topics(request)
+
+    def _note_tool(self, request: Request) -> None:
+        if request.language == JAVA:
+            _note(request.connection, self._tools)
 
     def _all_topics(self, request: Request) -> None:
         answer_in_steps(self._services, request, names_body(b"topicList", self._services.state.topics))

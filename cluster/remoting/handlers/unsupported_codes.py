@@ -1,9 +1,10 @@
 """Requests with an unsupported code: refused with a remark, counted, logged once, and slowed down when repeated.
 
-A client that takes a refusal for "not now" asks again at once: an orderly C++ consumer asks for its queue locks several
-thousand times a second. The answers to a code that one connection repeats are therefore delayed, longer each time and
-never longer than DELAY_MAX_MS; other requests of the connection go on meanwhile. Only the answers wait, a bounded
-number of them.
+A client that takes a refusal for "not now" asks again at once: an orderly C++ consumer asked for its queue locks
+several thousand times a second before nodes had any. The answers to a code that one connection repeats are therefore
+delayed, longer each time and never longer than DELAY_MAX_MS; other requests of the connection go on meanwhile. Only the
+answers wait, a bounded number of them. The known codes of tools are never delayed: a tool asks once for each topic and
+group that it prints, whatever the answer is, and a person waits for it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.request import Connection, Request
 from raftmq_wire.codec import LANGUAGES
-from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, ResponseCode
+from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, REPEATED, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FREE = 5
-"""Refusals of one code that are answered at once, so that tools that try out a broker's codes are not slowed down."""
+"""Refusals of one code that are answered at once: a program that tries out a broker's codes is not slowed down."""
 DELAY_MAX_MS = 1_000
 """The longest delay in milliseconds, below every client's timeout (3 s and more)."""
 QUIET_MS = 10_000
@@ -72,7 +73,8 @@ class RefusedCodes:
         self._log(request, code, language, name)
         # What waits is an answer, not a request of up to 16 MiB.
         request.drop()
-        delay_ms = self._delay_ms(request.connection, code)
+        is_tools = name is not None and request.code not in REPEATED
+        delay_ms = 0 if is_tools else self._delay_ms(request.connection, code)
         if not delay_ms or not self._wait(request, remark, delay_ms):
             request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 

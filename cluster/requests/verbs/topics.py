@@ -11,6 +11,7 @@ from cluster.requests.named_rights import (
     UPDATE,
     named,
     nothing,
+    of_counts,
     of_new_group,
     of_route,
     on_cluster,
@@ -240,6 +241,19 @@ TOPICS = (
         "GET_SYSTEM_TOPIC_LIST_FROM_NS",
         on_cluster(LIST),
         page="→ names that tools hide from their lists",
+    ),
+    Verb(
+        315,
+        "VIEW_BROKER_STATS_DATA",
+        of_counts,
+        page=(
+            "{fields} → BrokerStatsData, for `statsName` TOPIC_PUT_NUMS (the key is a topic) and QUEUE_PUT_NUMS "
+            "(topic@queue): the messages that the queues got in the last minute, hour and day of log time, and have on "
+            "this node's disk; `avgpt` is 0. 1 for other names and for what does not exist"
+        ),
+        fields="statsName! statsKey!",
+        serves=Serves.LEADER,
+        cost=Cost.READS_MUCH,
     ),
     Verb(
         351,

@@ -1,4 +1,5 @@
-"""A broker's figures (28), a topic's offsets (202), connected producers (204): what mqadmin prints of them."""
+"""A broker's figures (28), a topic's offsets (202), connected producers (204), messages of late
+(315): what mqadmin prints of them."""
 
 from __future__ import annotations
 
@@ -72,6 +73,55 @@ def test_offsets_that_cannot_be_told(node: Any, monkeypatch: pytest.MonkeyPatch)
     assert node.ask(202, topic="T").answer[:2] == (1, "topic T has 3 queues, 2 fit one answer")
     node.confirms = False
     assert node.ask(202, topic="T").answer.code == 14
+
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+
+
+def counts(node: Any, name: str, key: str) -> list[int]:
+    """The sums of the last minute, hour and day; each rate is that of its window."""
+    told = json.loads(node.ask(315, statsName=name, statsKey=key).answer.body)
+    fields = {"statsMinute": MINUTE, "statsHour": HOUR, "statsDay": DAY}
+    assert {field: each["tps"] for field, each in told.items()} == {
+        field: told[field]["sum"] * 1000 / window_ms for field, window_ms in fields.items()
+    }
+    return [told[field]["sum"] for field in fields]
+
+
+def test_the_messages_of_a_topic_in_the_last_minute_hour_and_day(node: Any) -> None:
+    node.create_topic("T", queues=2)
+    node.create_topic("U", queues=1)
+    assert counts(node, "TOPIC_PUT_NUMS", "T") == [0, 0, 0]
+    for messages, then_ms in ((1, DAY), (2, DAY - HOUR), (4, HOUR - MINUTE), (8, MINUTE)):
+        node.store("T", *[b"m"] * messages)
+        node.store("T", b"m", queue_id=1)
+        node.advance(then_ms)
+    node.store("U", b"m")
+    assert counts(node, "TOPIC_PUT_NUMS", "T") == [8 + 1, 4 + 8 + 2, 2 + 4 + 8 + 3]
+    assert counts(node, "QUEUE_PUT_NUMS", "T@0") == [8, 12, 14]
+    assert counts(node, "QUEUE_PUT_NUMS", "T@1") == [1, 2, 3]
+    assert counts(node, "TOPIC_PUT_NUMS", "U") == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("TOPIC_PUT_NUMS", "nothing"),
+        ("TOPIC_PUT_NUMS", "T@0"),
+        ("QUEUE_PUT_NUMS", "T"),
+        ("QUEUE_PUT_NUMS", "T@1"),
+        ("QUEUE_PUT_NUMS", "T@-1"),
+        ("QUEUE_PUT_NUMS", "T@" + "9" * 200),
+        ("GROUP_GET_NUMS", "T@g"),
+        ("TOPIC_PUT_SIZE", "T"),
+    ],
+)
+def test_counts_that_there_are_not(node: Any, name: str, key: str) -> None:
+    node.create_topic("T", queues=1)
+    node.store("T", b"m")
+    code, remark = node.ask(315, statsName=name, statsKey=key).answer[:2]
+    assert (code, remark) == (1, f"The stats <{name}> <{key[:120]}> not exist")
+    assert node.ask(315, statsName=name).answer.code == 29
 
 
 def test_producers(node: Any) -> None:

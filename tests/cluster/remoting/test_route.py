@@ -119,15 +119,37 @@ def changed_perm(node: Any, address: str, perm: int) -> str:
     return f"from {before} to {perm}"
 
 
-def test_a_tool_finds_the_first_name_of_a_route_in_the_table_of_brokers(node: Any, connect: Any) -> None:
-    """What `mqadmin topicList -c` does (4.9.8, 5.5.0)."""
-    node.create_topic("T")
+@pytest.mark.parametrize("code", [106, 206])
+def test_a_tool_sees_one_broker_name(node: Any, connect: Any, code: int) -> None:
+    """`mqadmin topicList -c` looks up the first name of a route in the table of brokers; `statsAll` asks every name of
+    it for its figures, and adds them up (4.9.8, 5.5.0)."""
+    node.create_topic("T", queues=3, order=True)
     connection, other = connect("broker"), connect("broker")
-    table = json.loads(node.ask(106, language="JAVA", connection=connection).answer.body)["clusterAddrTable"]
-    first = json.loads(node.ask(105, topic="T", connection=connection).answer.body)["brokerDatas"][0]
-    assert [name for name, brokers in table.items() if first["brokerName"] in brokers] == ["DefaultCluster"]
+    node.ask(code, language="JAVA", connection=connection)
+    route = json.loads(node.ask(105, topic="T", connection=connection).answer.body)
+    assert [each["brokerName"] for each in route["brokerDatas"]] == ["raftmq"]
+    assert [(row["brokerName"], row["perm"], row["writeQueueNums"]) for row in route["queueDatas"]] == [
+        ("raftmq", 6, 3)
+    ]
+    assert route["orderTopicConf"] == "raftmq:3"
     again = json.loads(node.ask(105, topic="T", connection=other).answer.body)["brokerDatas"][0]
     assert again["brokerName"] == "raftmq-1", "updateTopicPerm asks for no table"
+
+
+@pytest.mark.parametrize("code", [106, 206])
+@pytest.mark.parametrize("language", ["CPP", "GO", "PYTHON"])
+def test_programs_in_other_languages_keep_a_name_for_each_node(
+    node: Any, connect: Any, language: str, code: int
+) -> None:
+    node.create_topic("T")
+    connection = connect("broker")
+    asked = {"language": language, "version": 401, "connection": connection}
+    node.ask(code, **asked)
+    node.ask(105, topic="T", **asked)
+    node.advance(HOLD_MS)
+    before = node.ask(105, topic="T", language=language, version=401, connection=connect("broker"))
+    node.advance(HOLD_MS)
+    assert node.ask(105, topic="T", **asked).answer == before.answer
 
 
 @pytest.mark.parametrize("language", ["aliases", "one name"])
@@ -239,15 +261,23 @@ def test_cluster_and_topic_lists(node: Any) -> None:
     assert "a" not in system
 
 
-def test_java_tools_find_the_aliases_of_a_route_in_the_cluster_info(node: Any, node_with: Any) -> None:
-    """The group stays the cluster's only broker, so that tools that add up brokers count it once."""
+def test_java_tools_find_the_aliases_of_a_route_in_the_cluster_info(node: Any, node_with: Any, connect: Any) -> None:
+    """rocketmq-dashboard looks up the names of a route. The group stays the cluster's only broker, so that tools that
+    add up brokers count it once."""
     node.create_topic("T")
-    route = json.loads(node.ask(105, topic="T").answer.body)["brokerDatas"]
-    info = json.loads(node.ask(106).answer.body)
+    connection = connect("broker")
+    route = json.loads(node.ask(105, topic="T", connection=connection).answer.body)["brokerDatas"]
+    info = json.loads(node.ask(106, connection=connection).answer.body)
     assert info["brokerAddrTable"] == {broker["brokerName"]: broker for broker in route}
     assert info["clusterAddrTable"] == {"DefaultCluster": ["raftmq"]}
     for other in (node.ask(106, language="GO"), node_with(**{"cluster.producer_aliases": False}).ask(106)):
         assert list(json.loads(other.answer.body)["brokerAddrTable"]) == ["raftmq"]
+
+
+def test_every_broker_in_the_table_is_in_a_cluster(node: Any, connect: Any) -> None:
+    """`mqadmin getConsumerConfig` prints the cluster of each name in the table, without a route: it was "null"."""
+    info = json.loads(node.ask(106, language="JAVA", connection=connect("broker")).answer.body)
+    assert list(info["brokerAddrTable"]) == info["clusterAddrTable"]["DefaultCluster"]
 
 
 def test_key_values_and_name_server_deletes(node: Any) -> None:

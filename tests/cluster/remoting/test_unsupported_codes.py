@@ -1,4 +1,5 @@
-"""Codes that nobody handles: counted, logged once per client, slowed down when repeated; memory stays bounded."""
+"""Codes that nobody handles: counted, logged once per client, slowed down when programs repeat them; memory stays
+bounded."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from cluster.remoting.handlers.unsupported_codes import (
     WAITING_MAX,
     RefusedCodes,
 )
-from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, RequestCode
+from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, REPEATED, RequestCode
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 
-RESUME = 323
+POP = 200050
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def refused(node: FakeNode, metrics: NodeMetrics) -> RefusedCodes:
     return RefusedCodes(node, metrics)
 
 
-def ask(refused: RefusedCodes, connection: FakeConnection, code: int = RESUME, language: str = "CPP") -> FakeRequest:
+def ask(refused: RefusedCodes, connection: FakeConnection, code: int = POP, language: str = "CPP") -> FakeRequest:
     request = FakeRequest(connection, code, {"a": "b"}, b"x" * 1000, oneway=False)
     request.language = language
     refused.refuse(request)
@@ -52,6 +53,18 @@ def test_a_client_that_asks_again_at_once_gets_its_answers_ever_later(node: Fake
         asked += 1
     assert asked < 80, "one that waits for each answer asks about once a second"
     assert node.now_ms - begun < 60_000 + DELAY_MAX_MS
+
+
+def test_a_tool_waits_for_no_refusal(refused: RefusedCodes) -> None:
+    """`mqadmin statsAll` asks once for each topic and group, 200 times for some."""
+    connection = FakeConnection()
+    for code in REFUSED_NAMES.keys() - REPEATED:
+        assert all(ask(refused, connection, code, "JAVA").answer.code == 3 for _ in range(200))
+    assert refused.waiting == 0
+
+
+def test_programs_repeat_only_codes_that_have_a_name() -> None:
+    assert REFUSED_NAMES.keys() >= REPEATED
 
 
 def test_other_codes_and_other_connections_are_answered_at_once(refused: RefusedCodes) -> None:
@@ -98,7 +111,7 @@ def test_the_counter_has_bounded_labels(refused: RefusedCodes, metrics: NodeMetr
     for _ in range(3):
         ask(refused, connection)
     get = metrics.registry.get_sample_value
-    assert get("raftmq_codes_refused_total", {"code": "323", "language": "CPP"}) == 3
+    assert get("raftmq_codes_refused_total", {"code": "200050", "language": "CPP"}) == 3
     assert get("raftmq_codes_refused_total", {"code": "other", "language": "OTHER"}) == 500
 
 
@@ -112,7 +125,7 @@ def test_one_log_line_per_client_and_code(
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert "10.9.9.9 (CPP" in lines[0]
-    assert "323 RESUME_CHECK_HALF_MESSAGE" in lines[0]
+    assert "200050 POP_MESSAGE" in lines[0]
     for number in range(2 * LOGGED_MAX):
         other = FakeConnection()
         other.peer_address = (f"10.0.{number // 256}.{number % 256}", 1)
@@ -122,7 +135,7 @@ def test_one_log_line_per_client_and_code(
 
 
 def test_the_remark_names_what_is_missing(refused: RefusedCodes, connect: Callable[..., Any]) -> None:
-    assert "RESUME_CHECK_HALF_MESSAGE" in (ask(refused, connect()).answer.remark or "")
+    assert "RESUME_CHECK_HALF_MESSAGE" in (ask(refused, connect(), 323).answer.remark or "")
 
 
 def test_the_remark_names_what_there_is_instead(refused: RefusedCodes, connect: Callable[..., Any]) -> None:

@@ -142,6 +142,7 @@ def reads(state: BrokerState) -> Iterator[Read]:
     for code in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_TOPIC_CONFIG, Code.GET_TOPIC_STATS_INFO):
         yield from both(code, "topic", TOPIC, "nothing")
     yield Read(Code.GET_ROUTEINFO_BY_TOPIC, "auto create", {"topic": "TBW102"})
+    yield from both(Code.VIEW_BROKER_STATS_DATA, "statsKey", TOPIC, "nothing", statsName="TOPIC_PUT_NUMS")
     yield from both(Code.QUERY_TOPIC_CONSUME_BY_WHO, "topic", TOPIC, "nothing")
     for code in (Code.GET_CONSUMER_LIST_BY_GROUP, Code.GET_CONSUMER_CONNECTION_LIST):
         yield from both(code, "consumerGroup", GROUP, "nobody")
