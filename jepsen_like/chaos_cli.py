@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ chaos.add_command(fuzz_command)
     metavar="A,B",
     help="Hostile clients one by one, --time each, while this happens: nothing, snapshot, checkpoint, kills (or all).",
 )
+@click.option("--at-once", metavar="N", help="Hostile clients: how many attacks share a hand (a core each), or all.")
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--secured", is_flag=True, help="Over TLS between nodes too, the load as a user with few rights.")
 @click.option("--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run's new folder.")
@@ -72,6 +74,7 @@ def run_command(
     scale: float | None,
     seed: int | None,
     beside: str | None,
+    at_once: str | None,
     rate: int | None,
     secured: bool,
     out: Path | None,
@@ -93,7 +96,7 @@ def run_command(
     wish = _wish(scenario, nemesis, subject, time_s, scale, seed, rate)
     if beside is not None:
         wish = _beside(wish, beside)
-    wish = wish._replace(secured=secured)
+    wish = _at_once(wish, at_once)._replace(secured=secured)
     if wish.scenario is not None and (why := _unsupported(wish)):
         tell(f"{Conclusion.UNSUPPORTED.value}: {why}")
         if as_json:
@@ -182,6 +185,31 @@ def _beside(wish: Wish, names: str) -> Wish:
                 ExitCode.USAGE,
             )
     return wish._replace(beside=chosen)
+
+
+def _at_once(wish: Wish, number: str | None) -> Wish:
+    """Returns the request with the number of attacks that share a hand: as many as cores unless the user names it, and
+    at least two, because attacks are played beside each other. Raises LocalError."""
+    from jepsen_like.live.plan import HOSTILE, story_of
+    from raftmq_wire.errors import ExitCode, LocalError
+
+    if number is None:
+        return wish._replace(at_once=max(2, len(os.sched_getaffinity(0))))
+    if story_of(wish.nemeses, wish.beside) != HOSTILE:
+        raise LocalError(
+            "--at-once is for hostile clients that are played together",
+            "other faults, and attacks with --beside, come one by one",
+            "raftmq chaos run --scenario hostile --at-once 4",
+            ExitCode.USAGE,
+        )
+    if number != "all" and not (number.isdecimal() and int(number) > 0):
+        raise LocalError(
+            f"--at-once {number} is no number of attacks",
+            "it is a number from 1 on, or all",
+            "raftmq chaos run --scenario hostile --at-once all",
+            ExitCode.USAGE,
+        )
+    return wish._replace(at_once=None if number == "all" else int(number))
 
 
 def _unsupported(wish: Wish) -> str | None:

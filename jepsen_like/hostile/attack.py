@@ -34,6 +34,8 @@ class Arena:
         self.rng = random.Random(seed)
         self.size = size
         self.serial = itertools.count(1)
+        self.beside: frozenset[str] = frozenset()
+        """Names of the attacks that are played at present."""
         self._turns: Counter[str] = Counter()
 
     def turn(self, name: str, of: int) -> int:
@@ -89,3 +91,8 @@ class Attack(NamedTuple):
     name: str
     does: str
     play: Callable[[Arena, Target, Report], Awaitable[None]]
+    is_heavy: bool = False
+    """True if its requests are legal and cost a node much work."""
+    hinders: tuple[str, ...] = ()
+    """Names of attacks that find nothing, or what is no fault, while this one is played, because the nodes protect
+    themselves as designed."""

@@ -2,18 +2,21 @@
 nodes'.
 
 It reads one line of JSON (Orders) and attacks until its standard input ends; it reports each round as a line of JSON.
+Each further line is a hand, a JSON list of the attacks to play from then on. An empty one ends the attacks: no round
+begins, and those under way go on until they are over or the next hand is dealt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -36,6 +39,7 @@ class Orders(msgspec.Struct):
     leader: int
     cluster: str
     attacks: list[str]
+    """The first hand; may be empty."""
     seed: int
     size: float = 1.0
     every_s: float = EVERY_S
@@ -58,6 +62,40 @@ async def _must(wire: Wire, code: int, ext: dict[str, str], body: bytes = b"") -
         raise OSError(f"request {code} was answered {answer.code}: {answer.remark}")
 
 
+class Table:
+    """The place where hands are played, one after the other. Used within the loop."""
+
+    def __init__(self, arena: Arena, every_s: float, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._arena = arena
+        self._every_s = every_s
+        self._tell = tell
+        self._numbers: dict[str, Iterator[int]] = {}
+        self._over = asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """One task for each attack of the hand, until its last round is over."""
+
+    async def deal(self, names: list[str]) -> None:
+        """Plays these attacks from now on; no name ends the attacks but leaves their last rounds under way."""
+        self._over.set()
+        if not names:
+            return
+        await self.clear()
+        self._over = asyncio.Event()
+        self._arena.beside = frozenset(names)
+        for place, name in enumerate(names):
+            numbers = self._numbers.setdefault(name, itertools.count())
+            first_s = place * self._every_s / len(names)
+            repeated = repeat(self._arena, ATTACKS[name], numbers, first_s, self._every_s, self._tell, self._over)
+            self.tasks.add(asyncio.get_running_loop().create_task(repeated))
+
+    async def clear(self) -> None:
+        """Ends all rounds at once."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()
+
+
 async def play(arena: Arena, attack: Attack, round_number: int, tell: Callable[[dict[str, Any]], None]) -> None:
     """Plays one round and reports it at its start and at its end."""
     node, report = arena.target(round_number), Report()
@@ -75,40 +113,70 @@ async def play(arena: Arena, attack: Attack, round_number: int, tell: Callable[[
 
 
 async def repeat(
-    arena: Arena, attack: Attack, first_s: float, every_s: float, tell: Callable[[dict[str, Any]], None]
+    arena: Arena,
+    attack: Attack,
+    numbers: Iterator[int],
+    first_s: float,
+    every_s: float,
+    tell: Callable[[dict[str, Any]], None],
+    over: asyncio.Event,
 ) -> None:
-    """Plays a round every `every_s` seconds, without end."""
+    """Plays a round every `every_s` seconds until `over` is set, and returns when the last one is over."""
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(AT_ONCE)
     due = loop.time() + first_s
     async with asyncio.TaskGroup() as group:
-        for number in range(1 << 60):
-            await asyncio.sleep(max(0.0, due - loop.time()))
+        while not await _is_set(over, due - loop.time()):
             await room.acquire()
+            if over.is_set():
+                return
+            number = next(numbers)
             task = group.create_task(play(arena, attack, number, tell))
             task.add_done_callback(lambda _: room.release())
             due = max(due + every_s, loop.time())
 
 
+async def _is_set(event: asyncio.Event, within_s: float) -> bool:
+    """Returns True as soon as the event is set, False if it is not within this time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, within_s)):  # wait_for may lose a cancellation that comes with the event
+            await event.wait()
+    return event.is_set()
+
+
 async def attack_until_told(orders: Orders, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Prepares, then attacks until standard input ends."""
+    """Prepares, then plays the hands that standard input tells until it ends."""
     arena = Arena(orders.targets, orders.leader, orders.cluster, orders.seed, orders.size)
     await prepare(arena)
     tell({"ready": True})
     loop = asyncio.get_running_loop()
-    chosen = [ATTACKS[name] for name in orders.attacks]
-    tasks = [
-        loop.create_task(repeat(arena, attack, number * orders.every_s / len(chosen), orders.every_s, tell))
-        for number, attack in enumerate(chosen)
-    ]
-    ended = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(ended), sys.stdin)
-    done, _ = await asyncio.wait({loop.create_task(ended.read()), *tasks}, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for each in done:
-        each.result()
+    hands = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(hands), sys.stdin)
+    table = Table(arena, orders.every_s, tell)
+    names = list(orders.attacks)
+    try:
+        while True:
+            await table.deal(names)
+            line = await _next_line(hands, table)
+            if not line:
+                return
+            names = json.loads(line)
+    finally:
+        await table.clear()
+
+
+async def _next_line(lines: asyncio.StreamReader, table: Table) -> bytes:
+    """Returns the next line, b"" at the end. Raises the error of an attack that failed meanwhile."""
+    reading = asyncio.get_running_loop().create_task(lines.readline())
+    try:
+        while not reading.done():
+            await asyncio.wait({reading, *table.tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in table.tasks if task.done()]:
+                table.tasks.discard(task)
+                task.result()
+        return reading.result()
+    finally:
+        reading.cancel()
 
 
 def main() -> None:

@@ -194,12 +194,12 @@ async def joins(arena: Arena, node: Target, report: Report) -> None:
 
 
 ATTACKS = (
-    Attack("long-filter", "100 pulls with 135 CONTAINS over 29,900 letters", long_filter),
-    Attack("crowd", "100,000 pulls wait for one message", crowd),
-    Attack("filter-crowd", "10,000 pulls with a filter of 500 terms wait for one message", filter_crowd),
-    Attack("new-filters", "ever new filters of 510 terms", new_filters),
-    Attack("large-topic", "a topic of 200,000 messages is deleted and made again", large_topic),
-    Attack("control-pages", "pages of messages whose JSON is six times as long", control_pages),
-    Attack("topic-lists", "5,000 topics, and lists of them", topic_lists),
-    Attack("joins", "2,000 consumers of one group join and go", joins),
+    Attack("long-filter", "100 pulls with 135 CONTAINS over 29,900 letters", long_filter, is_heavy=True),
+    Attack("crowd", "100,000 pulls wait for one message", crowd, is_heavy=True),
+    Attack("filter-crowd", "10,000 pulls with a filter of 500 terms wait for one message", filter_crowd, is_heavy=True),
+    Attack("new-filters", "ever new filters of 510 terms", new_filters, is_heavy=True),
+    Attack("large-topic", "a topic of 200,000 messages is deleted and made again", large_topic, is_heavy=True),
+    Attack("control-pages", "pages of messages whose JSON is six times as long", control_pages, is_heavy=True),
+    Attack("topic-lists", "5,000 topics, and lists of them", topic_lists, is_heavy=True),
+    Attack("joins", "2,000 consumers of one group join and go", joins, is_heavy=True),
 )

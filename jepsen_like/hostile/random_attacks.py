@@ -206,9 +206,9 @@ async def joins(arena: Arena, node: Target, report: Report) -> None:
 
 
 ATTACKS = (
-    Attack("drawn-filters", "pulls with drawn filters over drawn messages", filters),
-    Attack("drawn-pages", "pages of everything, of drawn sizes", pages),
-    Attack("drawn-lists", "lists and searches with drawn arguments", lists),
-    Attack("drawn-deletions", "topics and groups of drawn sizes are reset, cloned and deleted", deletions),
-    Attack("drawn-joins", "heartbeats of drawn groups and subscriptions", joins),
+    Attack("drawn-filters", "pulls with drawn filters over drawn messages", filters, is_heavy=True),
+    Attack("drawn-pages", "pages of everything, of drawn sizes", pages, is_heavy=True),
+    Attack("drawn-lists", "lists and searches with drawn arguments", lists, is_heavy=True),
+    Attack("drawn-deletions", "topics and groups of drawn sizes reset, cloned and deleted", deletions, is_heavy=True),
+    Attack("drawn-joins", "heartbeats of drawn groups and subscriptions", joins, is_heavy=True),
 )

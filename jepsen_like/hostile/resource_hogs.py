@@ -75,7 +75,12 @@ async def _in_two_pieces(node: Target, report: Report) -> None:
 
 
 async def too_large(arena: Arena, node: Target, report: Report) -> None:
-    """Sends frames of impossible length, right behind 200 KB of a frame that is still incomplete."""
+    """Sends frames of impossible length, right behind 200 KB of a frame that is still incomplete.
+
+    A frame of 300 KB is read when there is room for it, and only then the length behind it. While half frames take the
+    room of the node this waits, as designed (`cluster.remoting.connection.connection_memory`), and is not judged.
+    """
+    has_room = "half-frames" not in arena.beside
     for length in (-1, 1 << 30, (1 << 31) - 1) * arena.sized(25):
         async with await Wire.dial(node.client_port) as wire:
             _, frame = request(RequestCode.HEART_BEAT, {}, b'{"clientID":"hostile","x":"' + bytes(b"x" * 300_000))
@@ -85,8 +90,8 @@ async def too_large(arena: Arena, node: Target, report: Report) -> None:
             report.sent += 1
             await asyncio.wait((wire.closed,), timeout=HOLD_S)
             report.closed += wire.closed.done()
-            report.demand(wire.closed.done(), f"node {node.id}: a frame of {length} bytes did not end its connection")
             if not wire.closed.done():
+                report.demand(not has_room, f"node {node.id}: a frame of {length} bytes did not end its connection")
                 return
     await _in_two_pieces(node, report)
 
@@ -130,8 +135,8 @@ async def subscriptions(arena: Arena, node: Target, report: Report) -> None:
 
 ATTACKS = (
     Attack("unread-pulls", "400 pulls on one connection that is not read", unread),
-    Attack("half-frames", "16 idle connections with 8 MB of a frame of 16 MB", halves),
+    Attack("half-frames", "16 idle connections with 8 MB of a frame of 16 MB", halves, hinders=("too-large",)),
     Attack("too-large", "lengths that cannot be, behind 200 KB of a frame", too_large),
     Attack("idle-connections", "300 connections that say nothing", idle),
-    Attack("subscriptions", "60 pulls with subscription texts of 16 MB", subscriptions),
+    Attack("subscriptions", "60 pulls with subscription texts of 16 MB", subscriptions, is_heavy=True),
 )

@@ -44,9 +44,11 @@ class Plan(NamedTuple):
     """True if the user named the rate."""
     beside: tuple[str, ...] = ()
     """Names of the events (kills, snapshots and so on) that are caused at the nodes while one kind of hostile client at
-    a time attacks them; (): all kinds attack together, and no events are caused."""
+    a time attacks them; (): no events are caused, and a few kinds or all attack together (`at_once`)."""
     secured: bool = False
     """True if clients speak TLS and are users, whose rules are enforced."""
+    at_once: int | None = 2
+    """The number of attacks of hostile clients in one hand; None: all of them attack at once, all the time."""
 
     @property
     def is_scripted(self) -> bool:
@@ -86,6 +88,8 @@ class Plan(NamedTuple):
             words.append(f"--beside {','.join(self.beside)}")
         if self.story is not None:
             words.append(f"--scale {self.scale:g}")
+        if self.story == HOSTILE:
+            words.append(f"--at-once {'all' if self.at_once is None else self.at_once}")
         if self.secured:
             words.append("--secured")
         return " ".join(words)

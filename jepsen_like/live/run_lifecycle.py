@@ -49,6 +49,8 @@ class Wish(NamedTuple):
     a time attacks them (`Plan.beside`)."""
     secured: bool = False
     """True if clients and nodes speak TLS, and rules are enforced."""
+    at_once: int | None = 2
+    """The number of attacks of hostile clients in one hand; None: all of them attack at once (`Plan.at_once`)."""
 
     @property
     def story(self) -> Story | None:
@@ -121,6 +123,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
                 wish.rate is not None,
                 wish.beside,
                 wish.secured,
+                wish.at_once,
             )
             tell(f"seed {plan.seed}    (again: {plan.command})")
             for name, why in choice.skipped.items():

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -96,6 +96,13 @@ class Assault:
     ) -> None:
         self.died = self._child.poll() is not None
         self._end()
+
+    def deal(self, attacks: Sequence[str]) -> None:
+        """Has these attacks played from now on. With none, no round begins, and those under way may end."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died, which the end of the context tells
+            self._child.stdin.write(json.dumps(list(attacks)) + "\n")
+            self._child.stdin.flush()
 
     @property
     def noise(self) -> list[str]:

@@ -90,7 +90,7 @@ _BUILT = (
     Scenario("traffic-x5", "five times the load, and a leader that dies under it", ("traffic-x5", "kill-leader")),
     Scenario("membership-churn", "nodes join, leave and replace each other under load, among kills and partitions",
              (*_MEMBERS, "kill-leader", "isolate-leader"), subjects=("raftmq",), full_s=FULL_S),
-    Scenario("hostile", "clients that mean harm: every attack at once, beside honest ones", FAMILIES["hostile"],
+    Scenario("hostile", "clients that mean harm: all attacks, a few at once, beside honest ones", FAMILIES["hostile"],
              subjects=("raftmq",), full_s=FULL_S),
     Scenario("hostile-few-files", "300 idle connections to nodes that may have 256 files and connections open",
              ("idle-connections",), subjects=("raftmq",), files_max=256),

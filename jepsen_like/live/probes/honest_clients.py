@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from jepsen_like.checkers.availability import quantile
@@ -35,26 +36,47 @@ class Seen(NamedTuple):
 def seen_in(ops: Iterable[Op], spans: Iterable[tuple[int, int]]) -> Seen:
     """Gathers the requests that began in one of these spans (from, until), in nanoseconds on the clock of the history.
     A request that was in flight at a span's end counts with its full latency."""
-    wanted = sorted(spans)
-    begun: dict[int, Op] = {}
-    latencies: dict[str, list[int]] = {}
-    unanswered: Counter[str] = Counter()
+    return joined(seen_each(ops, sorted(spans)))
+
+
+def joined(parts: Iterable[Seen]) -> Seen:
+    """Returns the requests of all these parts as one."""
+    whole = Seen({}, Counter(), "")
     first = ""
+    for part in parts:
+        for asked, values in part.latencies_us.items():
+            whole.latencies_us.setdefault(asked, []).extend(values)
+        whole.unanswered.update(part.unanswered)
+        first = first or part.first
+    for values in whole.latencies_us.values():
+        values.sort()
+    return whole._replace(first=first)
+
+
+def seen_each(ops: Iterable[Op], spans: Sequence[tuple[int, int]]) -> list[Seen]:
+    """Gathers for each of these spans, which are ascending and do not overlap, the requests that began in it."""
+    starts = [start for start, _ in spans]
+    begun: dict[int, tuple[int, Op]] = {}
+    found = [Seen({}, Counter(), "") for _ in spans]
     for op in ops:
         if op.f not in ASKED:
             continue
         if op.type == "invoke":
-            if any(start <= op.time_ns < stop for start, stop in wanted):
-                begun[op.process] = op
+            place = bisect_right(starts, op.time_ns) - 1
+            if place >= 0 and op.time_ns < spans[place][1]:
+                begun[op.process] = place, op
             continue
-        asked = begun.pop(op.process, None)
-        if asked is None:
+        known = begun.pop(op.process, None)
+        if known is None:
             continue
+        place, asked = known
         if op.type == "ok":
-            latencies.setdefault(op.f, []).append((op.time_ns - asked.time_ns) // 1000)
+            found[place].latencies_us.setdefault(op.f, []).append((op.time_ns - asked.time_ns) // 1000)
         else:
-            unanswered[op.f] += 1
-            first = first or f"{op.f}: {op.value.get('error', op.type)}"
-    for values in latencies.values():
-        values.sort()
-    return Seen(latencies, unanswered, first)
+            found[place].unanswered[op.f] += 1
+            if not found[place].first:
+                found[place] = found[place]._replace(first=f"{op.f}: {op.value.get('error', op.type)}")
+    for seen in found:
+        for values in seen.latencies_us.values():
+            values.sort()
+    return found

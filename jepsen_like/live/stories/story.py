@@ -58,6 +58,8 @@ class Scene:
         """Names of the attacks that hostile clients play."""
         self.beside = plan.beside if plan is not None else ()
         """Events at the nodes during the attacks, played one after the other."""
+        self.at_once = plan.at_once if plan is not None else None
+        """The number of attacks that are played at the same time; None: all."""
         self.played: list[Played] = []
         """Rounds of faults that the story played itself."""
         self.broken: list[str] = []

@@ -1,10 +1,11 @@
-"""The story `--nemesis hostile`: plays every attack of `jepsen_like.hostile` beside honest clients, again and again,
-and measures its effect.
+"""The story `--nemesis hostile`: deals the attacks of `jepsen_like.hostile` in hands, a few at once, beside honest
+clients, and measures their effect.
 
-First the honest load finds out what the cluster can take; from then on it runs at half of it. Then all attacks are
-played at once, again and again, with short calms before, between and after. The calms have the same effects of a disk,
-a machine and a longer log on latency, so the difference comes from the attacks. Nothing that a client sends may end a
-node, move the leadership, exceed the bound of memory or leave an honest request without its answer.
+First the honest load finds out what the cluster can take; from then on it runs at half of it. Then hand after hand is
+played. After each one the cluster gets some seconds for what the attacks left behind, and then comes a calm that is
+measured. The calms have the same effects of a disk, a machine and a longer log on latency, so the difference comes from
+the attacks. Nothing that a client sends may end a node, move the leadership, exceed the bound of memory or leave an
+honest request without its answer.
 """
 
 from __future__ import annotations
@@ -13,23 +14,32 @@ import asyncio
 import threading
 import time
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 from jepsen_like.hostile.attack import EVERY_S
+from jepsen_like.hostile.attacks import ATTACKS
+from jepsen_like.hostile.hands import Hand, deal
 from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
+from jepsen_like.live.nemeses.coverage_gates import FELT, FULL_S
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
-from jepsen_like.live.probes.honest_clients import seen_in
+from jepsen_like.live.probes.honest_clients import Seen, joined, seen_each
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.subjects.raftmq_subject import LOAD
 
-CALM_SHARE, CALM_MIN_S = 0.1, 4.0
-"""The calms: their share of the attacks' time, and the least seconds of each."""
+HAND_S, HAND_EVERY_S = 12.0, 4.0
+"""Seconds of a hand in which rounds begin, and from one round of an attack to its next: three rounds of each attack."""
 WINDOW_S = 100.0
-"""Seconds, approximately, of attacks between two calms."""
-REST_S = 3.0
-"""Seconds after attacks before a calm is measured, because their effects go on for a while."""
+"""The same if all attacks are played at once: such a hand is long, and each attack comes every EVERY_S."""
+TAIL_S = 32.0
+"""The most seconds after a hand in which its last rounds may come to their end. An attack waits up to 30 s for an
+answer, and an answer that never comes must be found."""
+DRAIN_S = 3.0
+"""Seconds after a hand before the calm is measured: connections close, rows are removed, queues empty."""
+CALM_S, CALM_SHARE = 3.0, 0.1
+"""Seconds of each calm; if all attacks are played at once, the calms' share of the time."""
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
 """The probe of the cluster's capacity: its seconds, the factor of the load that is offered, and the seconds to settle
 afterwards."""
@@ -39,38 +49,76 @@ MEMORY_MAX = 1 << 30
 flight, requests held for the leader, incomplete frames, answers that wait to be read), twice, because freed bytes stay
 with the allocator for a while."""
 _SHOWN = 3
-_SLACK_S = 1.0
-"""Seconds by which the last rounds of a window may begin late."""
+_TAIL_S = 3.0
+"""Seconds that a tail takes as a rule, for the number of hands that fit into a run."""
+_HEARD_S = 0.3
+"""Seconds until the attacker has heard that its hand is over; a round that began just before is known then."""
+_NAMED = 8
+"""Attacks of a hand that are named in the output."""
 _MIB = 1 << 20
 
 Span = tuple[int, int]
 """A span of time: (start, end), nanoseconds on the clock of the history."""
 
 
+class Layout(NamedTuple):
+    """The hands of a run and their times, fixed by seed, time and number of attacks at once."""
+
+    hands: list[Hand]
+    hand_s: float
+    every_s: float
+    calm_s: float
+
+    def due(self, name: str) -> int:
+        """Returns the number of rounds of an attack, at one every EVERY_S within its hands."""
+        return int(sum(name in hand for hand in self.hands) * self.hand_s / EVERY_S)
+
+
+def layout(scene: Scene) -> Layout:
+    """Returns as many hands as fit into the time, at least one."""
+    if scene.at_once is None:
+        count = max(1, round(scene.time_s / WINDOW_S))
+        calm_s = max(CALM_S, CALM_SHARE * scene.time_s / (count + 1))
+        return Layout([tuple(scene.attacks)] * count, scene.time_s / count, EVERY_S, calm_s)
+    hand_s = min(HAND_S, scene.time_s)
+    count = max(1, int((scene.time_s - CALM_S) / (hand_s + _TAIL_S + DRAIN_S + CALM_S)))
+    hands = deal([ATTACKS[name] for name in scene.attacks], count, scene.at_once, scene.rng)
+    return Layout(hands, hand_s, HAND_EVERY_S, CALM_S)
+
+
 def play(scene: Scene) -> None:
     """Plays calms and attacks; raises StoryEnds and OSError if it cannot continue."""
-    windows = max(1, round(scene.time_s / WINDOW_S))
-    calm_s = max(CALM_MIN_S, CALM_SHARE * scene.time_s / (windows + 1))
+    plan, subject = layout(scene), scene.subject
     calms: list[Span] = []
     attacks: list[Span] = []
     rounds = _Rounds()
-    with Watch(scene.subject) as watch:
+    with Watch(subject) as watch:
         rate = _settle_rate(scene)
-        calms.append(_calm(scene, calm_s, rate))
+        calms.append(_calm(scene, plan.calm_s, rate))
         resting = dict(watch.latest)
         watch.forget_peak()
         begun_s = time.monotonic()
-        for _ in range(windows):
-            attacks.append(_attack(scene, rounds, scene.time_s / windows))
-            scene.stage.sleep(REST_S)
-            calms.append(_calm(scene, calm_s, rate))
+        orders = orders_for(subject, scene.stage.leader(), [], scene.rng.getrandbits(32), scene.scale)
+        orders.every_s = plan.every_s
+        with Assault(subject.processes, orders, rounds.hear) as assault:
+            for hand in plan.hands:
+                attacks.append(_play_hand(scene, assault, rounds, hand, plan.hand_s))
+                scene.stage.sleep(DRAIN_S)
+                calms.append(_calm(scene, plan.calm_s, rate))
+        if assault.died:
+            scene.doubts.append(f"the attacker ended by itself: {' | '.join(assault.noise)}")
     attacked_s = sum(stop - start for start, stop in attacks) / 1e9
-    scene.measured |= {"rate": round(rate), "calm_s": round(calm_s * len(calms), 1), "attacked_s": round(attacked_s, 1)}
+    scene.measured |= {
+        "rate": round(rate),
+        "hands": len(plan.hands),
+        "calm_s": round(plan.calm_s * len(calms), 1),
+        "attacked_s": round(attacked_s, 1),
+    }
     _judge_life(scene, watch, rounds, begun_s)
     _judge_memory(scene, resting, watch.peak)
-    _judge_turns(scene, {node.id: asyncio.run(ask_turns(node)) for node in scene.subject.nodes})
-    _judge_honest(scene, calms, attacks)
-    _judge_rounds(scene, rounds, attacked_s)
+    _judge_turns(scene, {node.id: asyncio.run(ask_turns(node)) for node in subject.nodes})
+    _judge_honest(scene, calms, attacks, plan.hands)
+    _judge_rounds(scene, rounds, attacked_s, plan)
 
 
 def _calm(scene: Scene, calm_s: float, rate: float) -> Span:
@@ -114,6 +162,14 @@ class _Rounds:
         with self._lock:
             (self.over if told.is_over else self.begun).append((time.monotonic(), told))
 
+    @property
+    def open(self) -> list[str]:
+        """Names of the attacks that have a round without its end."""
+        with self._lock:
+            left = Counter(each.attack for _, each in self.begun)
+            left.subtract(each.attack for _, each in self.over)
+        return sorted(name for name, count in left.items() if count > 0)
+
     def under_way(self, at_s: float) -> list[str]:
         """Returns the attacks that were in progress at that time, one of which is to blame."""
         open_rounds: Counter[str] = Counter()
@@ -123,20 +179,29 @@ class _Rounds:
         return sorted(name for name, count in open_rounds.items() if count > 0)
 
 
-def _attack(scene: Scene, rounds: _Rounds, time_s: float) -> Span:
-    subject, names, before = scene.subject, scene.attacks, len(rounds.over)
-    orders = orders_for(subject, scene.stage.leader(), names, scene.rng.getrandbits(32), scene.scale)
-    assault = Assault(subject.processes, orders, rounds.hear)
-    with scene.act("attacks") as told, assault:
+def _play_hand(scene: Scene, assault: Assault, rounds: _Rounds, hand: Hand, hand_s: float) -> Span:
+    """Plays one hand and waits for the end of its last rounds. What is not over then ends when the next hand is
+    dealt."""
+    before = len(rounds.over)
+    with scene.act(f"hand: {', '.join(hand)}" if len(hand) <= _NAMED else "all attacks") as told:
         start = time.monotonic_ns()
-        deadline = time.monotonic() + time_s + _SLACK_S
-        while time.monotonic() < deadline and all(map(subject.is_running, subject.node_ids)):
-            scene.stage.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
-        stop = time.monotonic_ns()
-        told.append(f"{len(rounds.over) - before} rounds of {len(names)} attacks")
-    if assault.died:
-        scene.doubts.append(f"the attacker ended by itself: {' | '.join(assault.noise)}")
-    return start, stop
+        assault.deal(hand)
+        deadline = time.monotonic() + hand_s
+        while (left_s := deadline - time.monotonic()) > 0 and _all_run(scene):
+            scene.stage.sleep(min(0.2, max(0.01, left_s)))
+        assault.deal(())
+        deadline = time.monotonic() + TAIL_S
+        scene.stage.sleep(_HEARD_S)
+        while rounds.open and time.monotonic() < deadline and _all_run(scene):
+            scene.stage.sleep(0.1)
+        told.append(f"{len(rounds.over) - before} rounds")
+        if late := rounds.open:
+            told.append(f"not over after {TAIL_S:g} s: {', '.join(late)}")
+    return start, time.monotonic_ns()
+
+
+def _all_run(scene: Scene) -> bool:
+    return all(map(scene.subject.is_running, scene.subject.node_ids))
 
 
 def _judge_life(scene: Scene, watch: Watch, rounds: _Rounds, begun_s: float) -> None:
@@ -172,32 +237,47 @@ def _judge_turns(scene: Scene, turns: dict[int, Turns]) -> None:
         scene.demand(told.longest_s <= TURN_MAX_S, f"node {node}: a turn of its event loop took {told}")
 
 
-def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span]) -> None:
-    before, during = (seen_in(scene.history.ops, spans) for spans in (calms, attacks))
+def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: list[Hand]) -> None:
+    """Demands that every honest request was answered, from the first attack to the last calm."""
+    whole = [(attacks[0][0], calms[-1][1])]
+    by_hand = seen_each(scene.history.ops, attacks)
+    before, during = joined(seen_each(scene.history.ops, calms)), joined(by_hand)
+    (always,) = seen_each(scene.history.ops, whole)
     calm_ms, attacked_ms = before.p99_ms(), during.p99_ms()
-    lost = sum(during.unanswered.values())
+    lost = sum(always.unanswered.values())
     scene.measured |= {
         "calm_p99_ms": round(calm_ms, 2),
         "attacked_p99_ms": round(attacked_ms, 2),
         "calm_sends": before.count(),
         "attacked_sends": during.count(),
         "honest_unanswered": lost,
+        "p99_ms_of_hands": [(round(seen.p99_ms(), 1), *hand) for seen, hand in zip(by_hand, hands, strict=False)],
     }
+    for told in _slowest(by_hand, hands):
+        scene.tell(told)
     scene.demand(
         lost == 0,
         f"{lost} honest requests were not answered as they should be: "
-        f"{dict(during.unanswered)}; the first: {during.first}",
+        f"{dict(always.unanswered)}; the first: {always.first}",
     )
     slower = attacked_ms / calm_ms if calm_ms else 0.0
     scene.gate("p99 of honest sends under attack, times that of the calm", round(slower, 2), SLOWER_MAX, at_most=True)
 
 
-def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float) -> None:
+def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:
+    """Returns a line for each of the hands beside which honest sends were slowest."""
+    found = sorted(zip(by_hand, hands, strict=False), key=lambda each: -each[0].p99_ms())
+    return [
+        f"         p99 of honest sends {seen.p99_ms():,.0f} ms beside {', '.join(hand[:_NAMED])}"
+        for seen, hand in found[: 2 * _SHOWN]
+    ]
+
+
+def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float, plan: Layout) -> None:
     found: dict[str, list[Round]] = defaultdict(list)
     for _, each in rounds.over:
         found[each.attack].append(each)
         scene.played.append(Played(each.attack, Effect(each.sent > 0, ""), 0.0, each.took_s, 0.0))
-    wanted = int(min(attacked_s, scene.time_s) / EVERY_S)
     for name in scene.attacks:
         done = found[name]
         sent, slowest = sum(each.sent for each in done), max((each.took_s for each in done), default=0.0)
@@ -208,13 +288,21 @@ def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float) -> None:
         )
         wrong = [text for each in done for text in each.wrong]
         scene.demand(not wrong, f"{name}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
-    behind = {name: len(found[name]) for name in scene.attacks if len(found[name]) < wanted}
-    scene.gate(
-        "rounds of every attack",
-        min((len(found[name]) for name in scene.attacks), default=0),
-        wanted,
-        told=", ".join(f"{name} {count}" for name, count in behind.items()),
+    felt = {name: sum(each.sent > 0 for each in found[name]) for name in scene.attacks}
+    _gate_of(scene, "every attack felt", felt, {name: int(FELT * min(1.0, scene.time_s / FULL_S)) for name in felt})
+    _gate_of(
+        scene,
+        "rounds of every attack, one each 5 s of its hands",
+        {name: len(found[name]) for name in scene.attacks},
+        {name: plan.due(name) for name in scene.attacks},
     )
+
+
+def _gate_of(scene: Scene, what: str, counts: dict[str, int], wanted: dict[str, int]) -> None:
+    """Adds a gate over several attacks. It shows the attack that is furthest behind its number, or least above."""
+    behind = ", ".join(f"{name} {count} of {wanted[name]}" for name, count in counts.items() if count < wanted[name])
+    least = min(counts, key=lambda name: counts[name] - wanted[name])
+    scene.gate(what, counts[least], wanted[least], told=behind)
 
 
 HOSTILE = Story(play, free_gib=8, is_direct=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from jepsen_like.hostile import invalid_requests, resource_hogs, wire
 from jepsen_like.hostile.attack import Arena, Report
+from jepsen_like.hostile.attacker import Table
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.wire import Target, Wire
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
@@ -107,6 +109,60 @@ async def test_halves_of_frames_are_whole_attacks_beside_a_client_that_is_served
         await resource_hogs.halves(arena(node), node, report)
     assert held == [RequestCode.HEART_BEAT] * 2, "no half was a request"
     assert report.wrong == []
+
+
+@pytest.mark.parametrize(("beside", "is_judged"), [((), True), (("names",), True), (("half-frames",), False)])
+async def test_an_impossible_length_is_not_judged_while_half_frames_take_the_room(
+    beside: tuple[str, ...], is_judged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pretended node reads no length that follows a frame, as one that has no room."""
+    monkeypatch.setattr(resource_hogs, "HOLD_S", 0.05)
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(200_000)
+        await asyncio.sleep(1)
+        writer.close()
+
+    async with serving(deaf) as (_, port):
+        node = Target(1, port, port, port)
+        field, report = arena(node), Report()
+        field.beside = frozenset(beside)
+        await resource_hogs.too_large(field, node, report)
+    assert bool(report.wrong) == is_judged
+    assert not is_judged or report.wrong[0].endswith("did not end its connection")
+
+
+async def test_hands_follow_each_other_and_a_round_under_way_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, held = asyncio.Event(), asyncio.Event()
+    rounds: list[dict[str, Any]] = []
+
+    async def play(field: Arena, node: Target, report: Report) -> None:
+        begun.set()
+        await held.wait()
+        report.sent += 1
+
+    for name in ("twins", "names"):
+        monkeypatch.setitem(ATTACKS, name, ATTACKS[name]._replace(play=play))
+    field = arena(Target(1, 0, 0, 0))
+    table = Table(field, 60.0, rounds.append)
+    await table.deal(["twins"])
+    await begun.wait()
+    assert field.beside == {"twins"}
+    await table.deal([])
+    assert [row.get("sent") for row in rounds] == [None], "it goes on"
+    held.set()
+    await asyncio.gather(*table.tasks)
+    assert [row.get("sent") for row in rounds] == [None, 1]
+    held.clear()
+    begun.clear()
+    await table.deal(["twins"])
+    await begun.wait()
+    await table.deal(["names"])
+    assert [(row["attack"], row["round"], row.get("sent")) for row in rounds[2:4]] == [
+        ("twins", 1, None),
+        ("twins", 1, 0),
+    ], "the next hand ends it, and rounds are counted on"
+    await table.clear()
 
 
 async def test_a_wire_tells_answer_silence_and_the_end_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.chaos_cli import _at_once
 from jepsen_like.history import Op
+from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.live.harm.attack_process import Round
 from jepsen_like.live.nemeses.scenarios import FAMILIES, NEMESES, SCENARIOS, nemeses_named
@@ -35,9 +38,9 @@ def plan_of(names: str, time_s: float = 600, scale: float = 1.0) -> Plan:
     return Plan("raftmq", None, tuple(nemeses_named(names)), time_s, 1, 2000, True, scale)
 
 
-def scene_of(tmp_path: Path, names: str = "hostile") -> Scene:
-    plan: Any = plan_of(names)
-    stage: Any = SimpleNamespace(rng=None)
+def scene_of(tmp_path: Path, names: str = "hostile", at_once: int | None = 2) -> Scene:
+    plan: Any = plan_of(names)._replace(at_once=at_once)
+    stage: Any = SimpleNamespace(rng=random.Random(1))
     return Scene(stage, stage, stage, tmp_path, 1.0, lambda _: None, lambda _: True, plan)
 
 
@@ -52,7 +55,7 @@ def test_hostile_clients_alone_are_a_story_and_among_others_are_dealt() -> None:
     assert plan_of("hostile").story == plan_of("twins").story == HOSTILE
     assert plan_of("twins,kill-leader").story is None
     assert (plan_of("hostile").gates_count, plan_of("hostile", scale=0.1).gates_count) == (True, False)
-    assert plan_of("hostile", 30, 0.1).command.endswith("--scale 0.1")
+    assert plan_of("hostile", 30, 0.1).command.endswith("--scale 0.1 --at-once 2")
     wish = Wish("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
     assert wish.story is STORIES[HOSTILE]
     assert space_needed(wish) > space_needed(wish._replace(time_s=60))
@@ -205,11 +208,60 @@ def test_rounds_are_counted_and_their_finds_are_broken_promises(tmp_path: Path) 
     for number in range(4):
         rounds.hear(Round("twins", 1, number, sent=16, answered=16, took_s=0.1))
     rounds.hear(Round("names", 1, 0, sent=5, wrong=["never answered"], took_s=0.1))
-    story_hostile._judge_rounds(scene, rounds, attacked_s=20.0)
-    (gate,) = scene.gates
-    assert (gate.value, gate.wanted, gate.holds, gate.told) == (1, 4, False, "names 1")
+    hands = story_hostile.Layout([("twins", "names")] * 2, 12.0, 4.0, 3.0)
+    story_hostile._judge_rounds(scene, rounds, 20.0, hands)
+    felt, gate = scene.gates
+    assert (felt.value, felt.wanted, felt.told) == (1, 5, "twins 4 of 5, names 1 of 5")
+    assert (gate.value, gate.wanted, gate.holds, gate.told) == (1, 4, False, "names 1 of 4")
     assert scene.broken == ["names, 1 times: never answered"]
     assert len(scene.played) == 5
+
+
+@pytest.mark.parametrize("at_once", [2, 4, 8, None])
+def test_a_full_run_has_time_to_feel_each_attack(tmp_path: Path, at_once: int | None) -> None:
+    scene = scene_of(tmp_path, at_once=at_once)
+    plan = story_hostile.layout(scene)
+    each_s = plan.hand_s + plan.calm_s + (story_hostile.DRAIN_S if at_once is not None else 0)
+    assert len(plan.hands) * each_s <= 1.1 * scene.time_s
+    for name in scene.attacks:
+        rounds = sum(name in hand for hand in plan.hands) * int(plan.hand_s / plan.every_s)
+        assert rounds >= max(5, plan.due(name))
+        assert plan.due(name) >= 4
+
+
+def test_all_at_once_is_every_attack_in_each_hand(tmp_path: Path) -> None:
+    plan = story_hostile.layout(scene_of(tmp_path, at_once=None))
+    assert plan.hands == [tuple(ATTACKS)] * 6
+    assert (plan.hand_s, plan.every_s, plan.due("twins")) == (100.0, EVERY_S, 120)
+
+
+def test_every_honest_request_counts_and_latency_is_that_beside_hands(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path, "twins,names")
+    asked = [(5, 30, "ok"), (105, 60, "ok"), (155, 9_000, "ok"), (160, 1, "fail"), (205, 20, "ok"), (305, 90, "ok")]
+    ops = [op(number, "invoke", "send", 1000 * at_ms) for number, (at_ms, _, _) in enumerate(asked)]
+    ops += [op(number, kind, "send", 1000 * (at_ms + ms)) for number, (at_ms, ms, kind) in enumerate(asked)]
+    scene.history = SimpleNamespace(ops=ops)  # type: ignore[assignment]
+    ms = 10**6
+    calms, attacks = [(0, 100 * ms), (200 * ms, 300 * ms)], [(100 * ms, 150 * ms), (300 * ms, 350 * ms)]
+    calms.append((360 * ms, 400 * ms))
+    story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    assert (scene.measured["calm_p99_ms"], scene.measured["attacked_p99_ms"]) == (30.0, 90.0)
+    assert scene.measured["p99_ms_of_hands"] == [(60.0, "twins"), (90.0, "names")]
+    (told,) = scene.broken
+    assert told.startswith("1 honest requests were not answered"), "what failed while the nodes drained counts"
+    assert [(gate.value, gate.holds) for gate in scene.gates] == [(3.0, False)]
+
+
+def test_the_number_at_once_is_one_a_core_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    wish = Wish("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
+    assert _at_once(wish, None).at_once == max(2, len(os.sched_getaffinity(0)))
+    assert _at_once(wish, "4").at_once == 4
+    assert _at_once(wish, "all").at_once is None
+    assert plan_of("hostile").command.endswith("--scale 1 --at-once 2")
+    assert plan_of("hostile")._replace(at_once=None).command.endswith("--at-once all")
+    for wrong in (["--nemesis", "hostile", "--at-once", "0"], ["--nemesis", "kill-one", "--at-once", "2"]):
+        assert run(["chaos", "run", *wrong]) == 2
+        assert "--at-once" in capsys.readouterr().err
 
 
 def test_a_watch_sees_a_node_end_and_another_lead() -> None:
@@ -257,6 +309,8 @@ def test_a_rehearsal_of_all_attacks_hurts_nobody(tmp_path: Path) -> None:
         "6",
         "--scale",
         "0.02",
+        "--at-once",
+        "all",
         "--rate",
         "200",
         "--seed",
@@ -269,6 +323,17 @@ def test_a_rehearsal_of_all_attacks_hurts_nobody(tmp_path: Path) -> None:
     outcome = json.loads(told.splitlines()[-1])
     assert outcome["verdict"] == "valid"
     assert all(each["played"] >= 1 for each in outcome["faults"].values())
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_a_rehearsal_of_hands_hurts_nobody(tmp_path: Path) -> None:
+    few = ("--time", "45", "--scale", "0.02", "--rate", "200", "--seed", "1", "--at-once", "14")
+    code, told = _chaos(tmp_path, "run", "--nemesis", "hostile", *few, "--out", "run", "--json")
+    assert code == 0, told
+    outcome = json.loads(told.splitlines()[-1])
+    assert outcome["measured"]["hands"] == 2
+    assert all(each["with_effect"] >= 1 for each in outcome["faults"].values())
 
 
 @pytest.mark.live
@@ -311,6 +376,6 @@ def test_the_meter_knows_of_the_work_of_long_turns(tmp_path: Path) -> None:
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_ten_minutes_of_all_attacks(tmp_path: Path) -> None:
+def test_ten_minutes_of_hands(tmp_path: Path) -> None:
     code, told = _chaos(tmp_path, "run", "--nemesis", "hostile", "--time", "600", "--out", "run", "--json")
     assert code in (0, 7), told
