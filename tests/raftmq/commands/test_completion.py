@@ -1,4 +1,4 @@
-"""What `raftmq completion` prints makes real shells complete commands, keys of the configuration and codes of runbooks."""
+"""Real shells complete commands, keys of the configuration and codes of runbooks, as `raftmq completion` says."""
 
 from __future__ import annotations
 
