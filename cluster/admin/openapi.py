@@ -14,7 +14,8 @@ from cluster.admin.handlers.configuration import BEFORE, CHANGES_MAX
 from cluster.admin.handlers.history import SINCE
 from cluster.admin.handlers.messages import BODY_BYTES, COUNT, COUNTED_IN, MESSAGES_MAX, OFFSET, TIME_MS
 from cluster.admin.pagination import AFTER, LIMIT
-from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves, documented
+from cluster.admin.route import PAGE_ITEMS_MAX, Route, documented
+from cluster.requests.verb import Serves
 from cluster.runtime.events import KINDS
 from cluster.runtime.host.versions import versions
 from cluster.runtime.request_limits import GROUP_LENGTH_MAX, INT64_MAX, TOPIC_LENGTH_MAX

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from cluster.admin.handler_request import Handler
 from cluster.admin.route_rights import Needs
+from cluster.requests.verb import Serves
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-
-
-class Serves(Enum):
-    """The nodes that may answer a request."""
-
-    LOCAL = "this node, about itself"
-    READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
-    LEADER = "the leader; a follower passes the request on"
-    LEADER_ALONE = "the leader; a follower says which node leads, because the body has a secret"
-    MEMBER = "the node with that id; another one passes the request on"
 
 
 class Route(NamedTuple):
@@ -37,7 +27,7 @@ class Route(NamedTuple):
     """The most items and memory of one answer: a page, or CONSTANT if it does not grow with data or clients."""
     needs: Needs
     """The rights that a caller needs."""
-    serves: Serves = Serves.LOCAL
+    serves: Serves = Serves.ANY
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
     """Status codes of its answers, except errors."""

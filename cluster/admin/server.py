@@ -31,12 +31,13 @@ from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.request_parsing import BODY_BYTES_MAX, check_query, consistency_of, decode_body
 from cluster.admin.resource_limits import PATIENCE_S, Guard, guarded
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.admin.routes import ROUTES
 from cluster.admin.signed_identity import PASS_HEADER
 from cluster.admin.streamed_json import Pieces, in_pieces, sent
 from cluster.config.config import split_address
 from cluster.config.source import ConfigError, nearest
+from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
 from cluster.runtime.tls.acceptor import Acceptor
 from statemachine.access.users import Mode
@@ -193,8 +194,7 @@ def _serve(
     async def handle(request: web.Request, admitted: _Admitted) -> web.StreamResponse:
         caller, consistency, body = admitted
         access = port.access
-        leads = route.serves not in (Serves.LEADER, Serves.LEADER_ALONE)
-        leads = leads or port.services.writes_open() or await _opens(port)
+        leads = not route.serves.is_leader or port.services.writes_open() or await _opens(port)
         if not leads and route.serves is Serves.LEADER_ALONE:
             raise forwarder.not_passed_on()
         if not leads:

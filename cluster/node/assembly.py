@@ -336,7 +336,7 @@ class Assembly:
         )
         self.forwarder, self.router, self.admission = remoting.forwarder, remoting.router, remoting.admission
         self.clients, self.pulls = broker.members, broker.pulls
-        self.membership.removed.add(self.router.drop_clients)
+        self.membership.removed.add(self.router.clients.drop)
 
     def _own_group(self) -> BrokerGroup:
         members = self.membership

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_offsets import Offsets
-from cluster.broker.name_rules import AUTO_CREATE_NAMES
 from cluster.broker.transactions.transaction_end import CheckBack
 from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.costly_requests import CostlyRequests
+from cluster.remoting.connection.open_connections import OpenConnections
 from cluster.remoting.forward.forwarder import Forwarder, PullForwards
 from cluster.remoting.forward.handover import Handover
+from cluster.remoting.handler_table import HandlerTable
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_stats import BrokerFigures
 from cluster.remoting.handlers.consumer_requests import ConsumerRequests
@@ -38,7 +38,6 @@ from cluster.remoting.request import RequestFigures
 from cluster.remoting.router import Listeners, Router
 from cluster.requests.judge import Judge
 from cluster.requests.table import by_row
-from cluster.requests.verb import Cost
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part, codes_of
 
@@ -141,29 +140,33 @@ class Remoting:
             guesses=broker.guesses,
             confirms=confirms,
         )
-        self.router = Router(
-            config,
-            state,
+        self.clients = OpenConnections(
+            config.limits,
+            state.access,
             proposals,
-            known_topic=lambda topic: topic in state.topics or topic in AUTO_CREATE_NAMES,
             rooms=rooms,
+            members=broker.members,
+            parked=broker.pulls.long_polls.has,
             closings=closings,
-            turns=services.turns,
-            fenced=services.fenced,
-            log_begins=log_begins,
-            refuse=RefusedCodes(services, metrics).refuse,
+            fates=fates,
+        )
+        self.router = Router(
+            services,
+            proposals,
+            clients=self.clients,
+            table=HandlerTable(
+                by_row(codes_of(self.serving)),
+                RefusedCodes(services, metrics).refuse,
+                state=state,
+                limits=config.limits,
+                soon=context.loop.call_soon,
+            ),
             sends=sends,
             replies=replies,
-            fates=fates,
             forwarder=self.forwarder,
-            handlers=by_row(codes_of(self.serving)),
             members=broker.members,
             admission=self.admission,
-            parked=broker.pulls.long_polls.has,
-            costly=(
-                CostlyRequests(context.loop.call_soon, Cost.READS_MUCH),
-                CostlyRequests(context.loop.call_soon, Cost.WRITES_MUCH),
-            ),
+            log_begins=log_begins,
         )
         arrived.add(self.router.on_request)
         handed.add(self.router.on_handed)

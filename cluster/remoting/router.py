@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.broker.name_rules import AUTO_CREATE_NAMES
 from cluster.broker.refusal import Reason, Refused
 from cluster.config.config import Config, TlsMode
 from cluster.remoting.admission import Admission
-from cluster.remoting.connection.connection_memory import ConnectionMemory, sizes, with_room
 from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.open_connections import OpenConnections
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
-from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
-from cluster.remoting.costly_requests import CostlyRequests
 from cluster.remoting.forward.forwarded_path import ForwardedPath
 from cluster.remoting.forward.forwarder import Forwarder
 from cluster.remoting.forward.requesting_clients import name_committers, name_standing
+from cluster.remoting.handler_table import HandlerTable
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
-from cluster.remoting.request import Handlers, Request
 from cluster.replication.message_batch import Send
 from cluster.replication.send_identity import Identity
 from cluster.requests.table import IN_LINE, ROWS, SENDS, SUPERS_ALONE, VERBS
@@ -33,18 +32,13 @@ from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
 from cluster.runtime.tls.port_security import Security
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import ResponseCode
-from statemachine.access.users import Mode
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
-    from cluster.broker.sends.closed_connections import ClosedConnections
-    from cluster.broker.sends.send_outcomes import SendOutcomes
+    from cluster.broker.services import Services
     from cluster.config.config import LimitsSection
-    from cluster.replication.outcome import ReplyTo
     from cluster.replication.pending_requests import PendingEntry
     from cluster.replication.proposals import Proposals
-    from cluster.runtime.turns.work import Turns
-    from statemachine.broker_state import BrokerState
 
 
 logger = logging.getLogger(__name__)
@@ -58,67 +52,45 @@ class Router(Dispatch):
 
     def __init__(
         self,
-        config: Config,
-        state: BrokerState,
+        services: Services,
         proposals: Proposals,
         *,
-        known_topic: Callable[[str], bool],
-        rooms: ConnectionMemory,
-        closings: ClosedConnections,
-        turns: Turns,
-        fenced: Callable[[], bool],
-        log_begins: Callable[[], int],
-        refuse: Callable[[Request], None],
+        clients: OpenConnections,
+        table: HandlerTable,
         sends: SendHandler,
         replies: SendReplyWriter,
-        fates: SendOutcomes,
         forwarder: Forwarder,
-        handlers: Handlers,
         members: Members,
         admission: Admission,
-        parked: Callable[[RemotingConnection], bool],
-        costly: Sequence[CostlyRequests],
+        log_begins: Callable[[], int],
     ) -> None:
-        """`known_topic` returns True also for virtual topics (TBW102). `parked` returns True if pulls of a connection
-        wait. `turns` continues the requests of one read in another turn when this one has no room. `fenced` returns
-        True if this node's rows are known to be wrong. `log_begins` returns the position below which this node lacks
-        log that others have (`cluster.repair`), 0 if it has all. `refuse` answers a code without a handler."""
-        self.rooms = rooms
-        self.turns = turns
-        self.patience = StuckClients(self.rooms)
-        self.follow = self.patience.follow  # type: ignore[method-assign]
-        self.idle = IdleClients(self._is_used, lambda: state.access.mode is Mode.ENFORCE)
-        self._limits = config.limits
-        self._state = state
-        self._proposals = proposals
-        self._known_topic = known_topic
-        self._large_answers = sizes(state, lambda: self._limits)
-        self._costly = costly
-        self._handlers = with_room(handlers, self._large_answers)
-        for each in costly:
-            self._handlers = each.dealt_out(self._handlers)
+        """`table` answers all requests but sends. `log_begins` returns the position below which this node lacks log
+        that others have (`cluster.repair`), 0 if it has all."""
+        config, state = services.config, services.state
+        self.clients = clients
+        self.rooms, self.closings, self.connections = clients.rooms, clients.closings, clients.all
+        self.on_open, self.on_close = clients.opened, clients.closed  # type: ignore[method-assign]
+        self.follow = clients.patience.follow  # type: ignore[method-assign]
+        self.turns = services.turns
+        self.table = table
         self._over_tls_alone = frozenset(
             [verb.code for verb in ROWS if verb.is_for_administrators] if config.auth.admin_needs_tls else ()
         )
         """Codes that are refused on a connection without TLS."""
-        self._fenced = fenced
+        self._state = state
+        self._proposals = proposals
+        self._fenced = services.fenced
         self._log_begins = log_begins
-        self._refuse = refuse
-        self.connections: dict[RemotingConnection, None] = {}
-        """The open connections, oldest first."""
-        self.closings = closings
         self._members = members
         self._admission = admission
         admission.proven.add(self._on_proven)
         admission.released.add(self.on_request)
         self._access = state.access
-        self._parked = parked
         self._sends = sends
         self._replies = replies
-        self._fates = fates
         self._forwarder = forwarder
-        closings.listen(forwarder.clients_closed)
-        closings.listen(self._on_closings)  # last: sessions end with it
+        self.closings.listen(forwarder.clients_closed)
+        self.closings.listen(clients.end_sessions)  # last: sessions end with it
         proposals.undecided.add(self._keep_behind)
         proposals.unproposed.add(self.reroute)
 
@@ -127,86 +99,23 @@ class Router(Dispatch):
         return Part(
             name="clients",
             tick=self._tick,
-            close=self.drop_clients,
+            close=self.clients.drop,
             reload=lambda config: self.reload(config.limits),
         )
 
     def _tick(self, now_ms: int) -> None:
-        self.patience.tick(now_ms)
-        self.idle.tick(now_ms)
-        for each in self._costly:
-            each.tick(now_ms)
+        self.clients.tick(now_ms)
+        self.table.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
         """Takes other limits."""
-        self._limits = limits
-        self.rooms.reload(limits)
+        self.clients.reload(limits)
+        self.table.reload(limits)
         self._sends.reload(limits)
-
-    def full(self, opening: int = 0, address: str = "") -> str:
-        """Returns the reason why no more connections may be accepted, with `opening` on their way; "" if they may. A
-        client of an `address` that has few connections takes the place of an idle one of the address that has most;
-        while users are enforced, that of another connection without a user."""
-        limit = self._limits.connections_max
-        if address:
-            is_free = self.idle.make_room(address, opening, limit, self._evict)
-        else:
-            is_free = len(self.connections) + opening < limit
-        if is_free:
-            return ""
-        return f"limits.connections_max = {self._limits.connections_max} is reached"
-
-    def on_open(self, connection: RemotingConnection) -> bool:
-        """Counts the connection; refuses it above limits.connections_max."""
-        if why := self.full():
-            logger.warning("connection refused: %s", why)
-            return False
-        self.connections[connection] = None
-        self.idle.opened(connection)
-        return True
-
-    def _evict(self, connection: RemotingConnection) -> None:
-        self.connections.pop(connection, None)  # its place is free before its transport reports the end
-        connection.abort()
 
     def _on_proven(self, path: ReplyPath) -> None:
         if isinstance(path, RemotingConnection):
-            self.idle.proven(path)
-
-    def _is_used(self, connection: RemotingConnection) -> bool:
-        """Returns True if a request of the connection is in progress, a pull of it waits, or its last heartbeat is
-        fresh."""
-        return (
-            connection.in_flight.requests > 0
-            or connection.unsent_bytes > 0
-            or self._parked(connection)
-            or self._members.has(connection)
-        )
-
-    def drop_clients(self) -> None:
-        """Closes all connections: clients connect to another node and send unanswered requests again."""
-        for connection in list(self.connections):
-            connection.abort()
-
-    def on_close(self, connection: RemotingConnection) -> None:
-        """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""
-        self.connections.pop(connection, None)
-        self.idle.closed(connection)
-        self.patience.forget(connection)
-        if connection.in_flight.requests:
-            self.closings.add(connection)
-        else:
-            self._end_session(connection)
-
-    def _on_closings(self, closed: Collection[ReplyTo]) -> None:
-        self._fates.connections_closed(self._proposals.unanswered_of(closed))
-        for connection in closed:
-            self._end_session(connection)
-
-    def _end_session(self, connection: ReplyTo) -> None:
-        session = connection.session
-        if session is not None and not session.pending:
-            self._proposals.end_session(session.producer_id)
+            self.clients.idle.proven(path)
 
     def on_request(self, frame: Frame) -> None:
         """Handles one request. A failure becomes the answer to this request and affects no other."""
@@ -298,14 +207,13 @@ class Router(Dispatch):
                 return
         if verb.may_hand_over:
             request.may_come_back(frame)
-        if (
-            serves is Serves.IF_KNOWN
-            and not self._proposals.open
-            and not self._known_topic(request.ext.get("topic", ""))
-        ):
+        if serves is Serves.IF_KNOWN and not self._proposals.open and not self._knows(request.ext.get("topic", "")):
             self._forwarder.forward(frame)
             return
         self._handle(request)
+
+    def _knows(self, topic: str) -> bool:
+        return topic in self._state.topics or topic in AUTO_CREATE_NAMES
 
     def _stating(self, frame: Frame, verb: Verb) -> Frame:
         """Returns the frame with what this node states about its sender."""
@@ -315,11 +223,11 @@ class Router(Dispatch):
 
     def _forward(self, frame: Frame) -> None:
         """Forwards a request, with memory reserved for its answer if that may be large."""
-        size = self._large_answers.get(frame.header.code)
+        size = self.table.answer_bytes(frame.header.code)
         if size is None:
             self._forwarder.forward(frame)
-        elif frame.path.room_for(size(), lambda: self._forward(frame)):
-            self._forwarder.forward(frame, promised=frame.path.room.share(size()))
+        elif frame.path.room_for(size, lambda: self._forward(frame)):
+            self._forwarder.forward(frame, promised=frame.path.room.share(size))
 
     def _keep_behind(self, entry: PendingEntry, sends: list[Send]) -> None:
         """Lets the later requests of these sends' connections wait until the entry is decided, or its sends are given
@@ -350,12 +258,8 @@ class Router(Dispatch):
         self._forwarder.forward(frame)
 
     def _handle(self, request: RemotingRequest) -> None:
-        handler = self._handlers.get(request.code)
-        if handler is None:
-            # A stand-in's end is never reported: only connections of clients themselves are remembered.
-            (unsupported if isinstance(request.connection, ForwardedPath) else self._refuse)(request)
-        else:
-            handler(request)
+        # A stand-in's end is never reported: only connections of clients themselves are remembered.
+        self.table.handle(request, unsupported if isinstance(request.connection, ForwardedPath) else None)
 
 
 class Listeners:
@@ -380,12 +284,12 @@ class Listeners:
 
     async def open(self) -> None:
         """Opens the ports. Raises OSError if a port cannot be bound."""
-        loop = asyncio.get_running_loop()
+        loop, clients = asyncio.get_running_loop(), self._router.clients
         for listener in self._config.listeners:
             connection = partial(self._connection, listener.name, loop)
             if has_descriptors(loop):
                 security = self._security(listener.name, listener.tls)
-                acceptor = Acceptor(loop, connection, self._router.full, security, self._router.idle.may_have_all)
+                acceptor = Acceptor(loop, connection, clients.full, security, clients.idle.may_have_all)
                 self._servers.append(acceptor)
                 await acceptor.open(listener.bind, listener.port)
             else:

@@ -21,19 +21,22 @@ Size = Callable[["BrokerState", "LimitsSection"], int]
 
 
 class Serves(Enum):
-    """The nodes that answer a request."""
+    """The nodes that answer a request, through whatever front it came. The HTTP API shows these words."""
 
-    ANY = "any node, from its own state"
+    ANY = "this node, from its own state"
+    READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
     IF_KNOWN = "any node that has the topic; the leader alone says that there is none"
     OWN_ROWS = "any node whose rows are right and whose log is whole; else the leader"
     PULLS = "any node that has the messages; a pull that waits looks again when it is woken"
-    LEADER = "the leader"
+    MEMBER = "the node with that id; another one passes the request on"
+    LEADER = "the leader; a follower passes the request on"
+    LEADER_ALONE = "the leader; a follower says which node leads, because the body has a secret"
     CONFIRMED = "the leader, once a majority has confirmed that it leads"
 
     @property
     def is_leader(self) -> bool:
         """True if no node but the leader answers."""
-        return self is Serves.LEADER or self is Serves.CONFIRMED
+        return self in (Serves.LEADER, Serves.LEADER_ALONE, Serves.CONFIRMED)
 
 
 class Repeats(Enum):

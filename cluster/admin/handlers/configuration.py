@@ -13,13 +13,14 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ReadView, decided
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.request_parsing import number_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, advised, changed, cluster_values
 from cluster.config.config import Config, ConfigError
 from cluster.config.ranges import dangers
 from cluster.config.reload import ReloadView
 from cluster.config.source import toml_value
 from cluster.replication.acks.ack_levels import Ack, default_level
+from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import Unsigned63
 from raftlog.types import EntryId
 from statemachine.commands import TEXT_LENGTH_MAX, Command

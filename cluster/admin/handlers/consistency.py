@@ -11,7 +11,7 @@ from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Answer, Call, comes_true
 from cluster.admin.node_interface import AdminPort
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.repair import consistency_views as views
 from cluster.repair.consistency_views import (
     CHUNKS_MAX,
@@ -24,6 +24,7 @@ from cluster.repair.consistency_views import (
     MarkView,
     RepairView,
 )
+from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.state.recovery_views import damage_views
 from cluster.state.scrub import ScrubView

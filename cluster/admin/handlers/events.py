@@ -12,8 +12,9 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, Stream
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.config.source import did_you_mean
+from cluster.requests.verb import Serves
 from cluster.runtime.events import KINDS, Event, EventLog
 
 LIMIT_MAX: Final = 1_000

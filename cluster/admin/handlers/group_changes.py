@@ -12,12 +12,13 @@ from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, applied, decided
 from cluster.admin.pagination import neighbour
 from cluster.admin.request_parsing import flag_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.broker.groups.group_admin import delete_group as delete_stored
 from cluster.broker.groups.group_admin import put_group
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
+from cluster.requests.verb import Serves
 from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId

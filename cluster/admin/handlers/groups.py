@@ -14,10 +14,11 @@ from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.group_changes import find_group
 from cluster.admin.node_interface import MemberView
 from cluster.admin.pagination import Page, after_of, limit_of
-from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves
+from cluster.admin.route import PAGE_ITEMS_MAX, Route
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.groups.assignment import owner
 from cluster.broker.groups.group_lag import QueueLag, lag_steps
+from cluster.requests.verb import Serves
 from statemachine.consuming.groups import GroupConfig
 from statemachine.consuming.queue_locks import QueueLock
 

@@ -16,7 +16,8 @@ from cluster.admin.figure_history import PEERS_MAX, Figures, Sample, SeriesView,
 from cluster.admin.handler_request import Call
 from cluster.admin.node_interface import AdminPort, Counted, NodeStatus
 from cluster.admin.request_parsing import number_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
+from cluster.requests.verb import Serves
 from cluster.runtime.clock import Clock, SystemClock
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.handler_request import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true, decided
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.request_parsing import flag_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.config.config import PeerNode, split_address
 from cluster.members import views as membership
 from cluster.members.address_change import CheckUnderWay, Place, Proof
@@ -39,6 +39,7 @@ from cluster.members.views import (
     TransferView,
 )
 from cluster.members.voter_claims import claim, is_proven
+from cluster.requests.verb import Serves
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, EntryId, NodeId
 from raftmq_wire.errors import LocalError

@@ -16,7 +16,7 @@ from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.topics import find_topic
 from cluster.admin.pagination import Page
 from cluster.admin.request_parsing import number_of
-from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route, Serves
+from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_key_search import EvictedPage, complete, is_evicted
 from cluster.broker.evicted.evicted_pulls import first_offset
@@ -33,6 +33,7 @@ from cluster.broker.reads.message_lookup import (
     why_none,
 )
 from cluster.broker.refusal import Reason, Refused
+from cluster.requests.verb import Serves
 from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError

@@ -13,13 +13,14 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ChangeView, applied, decided
 from cluster.admin.handlers.topics import refuse_to_hide
 from cluster.admin.node_interface import AdminPort
-from cluster.admin.route import Cost, Route, Serves
+from cluster.admin.route import Cost, Route
 from cluster.admin.streamed_json import Pieces
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.broker.groups.group_admin import check_settings
 from cluster.broker.name_rules import check_restored_topic
 from cluster.broker.refusal import Refused
 from cluster.members.service import EVENT
+from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
 from raftlog.types import EntryId
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets

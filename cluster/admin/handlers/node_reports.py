@@ -12,9 +12,10 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, Raw
 from cluster.admin.node_interface import AdminPort, ClientView, NodeStatus
 from cluster.admin.pagination import Page
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.peer.links import LinkView
+from cluster.requests.verb import Serves
 from cluster.runtime import logs
 from cluster.runtime.failpoints.failpoints import FailpointError, FailpointSet, PointState
 from cluster.state.recovery_views import RecoveryStatus

@@ -11,10 +11,11 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call, ReadView
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.services import Services
+from cluster.requests.verb import Serves
 from raftmq_wire.message_format import decode_message
 from raftmq_wire.properties import parse_properties
 from statemachine.delivery.half_messages import HalfMessage

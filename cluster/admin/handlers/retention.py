@@ -11,8 +11,9 @@ from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Call, comes_true
 from cluster.admin.request_parsing import flag_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.config.config import Config
+from cluster.requests.verb import Serves
 from cluster.retention.service import Ran
 from cluster.retention.views import RetentionRun, RetentionView, settings_of
 

@@ -11,8 +11,9 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ChangeView, ReadView, applied
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX
+from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import Unsigned63
 from statemachine.delivery.staged_writes import NAME_MAX, Attempt, DiscardAttempts, ForgetWrite
 

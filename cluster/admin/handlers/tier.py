@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Answer, Call, comes_true
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
+from cluster.requests.verb import Serves
 from cluster.tier.scrub.scrub_service import TierScrubs, TierScrubView
 from cluster.tier.scrub.scrubber import Wishes
 from cluster.tier.tier_service import SealView, TierSegmentsView, TierView

@@ -12,7 +12,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied, confirm_read
 from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
 from cluster.admin.request_parsing import flag_of, number_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_pulls import evicts_now
 from cluster.broker.groups.group_lag import bounds
@@ -20,6 +20,7 @@ from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
 from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics, without_effect
+from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState

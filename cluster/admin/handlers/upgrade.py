@@ -10,8 +10,9 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, decided
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.members.cluster_level import UpgradeView
+from cluster.requests.verb import Serves
 from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState

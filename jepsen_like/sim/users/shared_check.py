@@ -134,7 +134,7 @@ class SharedCheck:
 
     def _costly(self, node: Node, clients: Collection[Address] | None) -> Iterator[tuple[str, str]]:
         """Looks for requests of clients that are gone unless `clients` is None, and counts those under way."""
-        for costly in node.router._costly:
+        for costly in node.router.table.costly:
             self._count(node, costly)
             if clients is None or node.state.level < OWNERS_LEVEL:
                 continue

@@ -15,10 +15,10 @@ from aiohttp.test_utils import TestServer
 
 from cluster.admin.errors import STATUS
 from cluster.admin.openapi import document
-from cluster.admin.route import Serves
 from cluster.admin.routes import ROUTES, routes_of
 from cluster.admin.server import AdminServer, build_app
 from cluster.config.config import ConfigError
+from cluster.requests.verb import Serves
 
 
 async def error_of(answer: Any) -> tuple[int, str]:
@@ -371,7 +371,7 @@ async def test_start_and_close(make_node: Any, unused_tcp_port: int) -> None:
 def test_the_page_of_the_api_names_every_route_and_error() -> None:
     text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
     rows = re.findall(r"^\| (GET|POST|PUT|DELETE) \| `(\S+)` \| (\w+) \|", text, re.MULTILINE)
-    words = {Serves.LOCAL: "any", Serves.READ: "read", Serves.LEADER: "leader", Serves.MEMBER: "member"}
+    words = {Serves.ANY: "any", Serves.READ: "read", Serves.LEADER: "leader", Serves.MEMBER: "member"}
     words |= {Serves.LEADER_ALONE: "alone"}
     assert sorted(rows) == sorted((route.method, route.path, words[route.serves]) for route in ROUTES)
     codes = {

@@ -342,7 +342,7 @@ async def test_a_frame_that_is_too_large_leaves_nothing_in_the_account(start: St
         await until(lambda: not node.router.connections)
         assert node.router.rooms.unfinished.taken == 0
         assert node.router.rooms.unsent.taken == 0
-        assert len(node.router.patience) == 0
+        assert len(node.router.clients.patience) == 0
 
 
 async def test_a_header_that_is_too_long_is_not_waited_for(start: Start) -> None:

@@ -44,7 +44,7 @@ def flood(sim: SimCluster, node: SimNode) -> ClientPath:
 
 def under_way(sim: SimCluster) -> int:
     """The resets that wait or are under way on the leader."""
-    return sum(each.waiting + len(each._running) for each in sim.leader().running.router._costly)
+    return sum(each.waiting + len(each._running) for each in sim.leader().running.router.table.costly)
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -91,7 +91,7 @@ def test_a_node_that_is_gone_leaves_nothing_behind(sim: SimCluster) -> None:
 
 def test_what_a_follower_has_given_up_is_not_carried_out(sim: SimCluster) -> None:
     """Seed 770000022: the client was answered and had gone, and the leader went on with its requests."""
-    for each in sim.leader().running.router._costly:
+    for each in sim.leader().running.router.table.costly:
         each._at_once_max = 0
     path = flood(sim, sim.followers()[0])
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
@@ -107,7 +107,7 @@ def test_a_oneway_request_that_was_forwarded_leaves_nothing_behind(sim: SimClust
     sim.loop.run_for(2)
     assert not under_way(sim)
     assert not sim.leader().running.forwarder._open
-    assert not any(each._paths for each in sim.leader().running.router._costly)
+    assert not any(each._paths for each in sim.leader().running.router.table.costly)
 
 
 def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimCluster) -> None:
@@ -144,7 +144,7 @@ def test_requests_that_were_forwarded_and_answered_leave_nothing_in_memory(sim: 
         assert paths() == before
     finally:
         gc.enable()
-    assert not any(each._paths for each in sim.leader().running.router._costly)
+    assert not any(each._paths for each in sim.leader().running.router.table.costly)
 
 
 def test_what_came_early_is_not_begun_once_its_client_is_gone(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:

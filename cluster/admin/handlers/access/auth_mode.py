@@ -12,8 +12,9 @@ from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.access.awaited_change import changed
 from cluster.admin.pagination import Page
 from cluster.admin.request_parsing import number_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
+from cluster.requests.verb import Serves
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import INT64_MAX
 from raftlog.work import charge

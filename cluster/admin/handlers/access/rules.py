@@ -11,8 +11,9 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.access.awaited_change import changed, user_of
 from cluster.admin.pagination import Page
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
+from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import Word
 from statemachine.access.access_decision import Allowed, judge
 from statemachine.access.rules import (

@@ -17,9 +17,10 @@ from cluster.admin.errors import STATUS, ApiError, ErrorView
 from cluster.admin.handler_request import Call, ReadView, comes_true
 from cluster.admin.handlers.access.awaited_change import changed, user_of
 from cluster.admin.pagination import Page
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.access.user_admin import DAY_MS, TOKEN_DAYS_MAX
+from cluster.requests.verb import Serves
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import Unsigned63
 from statemachine.access.access_commands import TOKENS_OF_USER_MAX

@@ -10,8 +10,9 @@ from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.access.awaited_change import changed, user_of
 from cluster.admin.pagination import PAGE_QUERY, Page, after_of, limit_of
-from cluster.admin.route import Route, Serves
+from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
+from cluster.requests.verb import Serves
 from cluster.runtime.events import rfc3339
 from statemachine.access.users import User
 

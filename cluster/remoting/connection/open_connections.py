@@ -1,0 +1,125 @@
+"""The open connections of clients: how many there may be, which give way to others, and what ends with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
+from statemachine.access.users import Mode
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.group_members import Members
+    from cluster.broker.sends.closed_connections import ClosedConnections
+    from cluster.broker.sends.send_outcomes import SendOutcomes
+    from cluster.config.config import LimitsSection
+    from cluster.remoting.connection.connection_memory import ConnectionMemory
+    from cluster.remoting.connection.server import RemotingConnection
+    from cluster.replication.outcome import ReplyTo
+    from cluster.replication.proposals import Proposals
+    from statemachine.access.users import Access
+
+logger = logging.getLogger(__name__)
+
+
+class OpenConnections:
+    """All open connections of one node's clients. Event loop only."""
+
+    def __init__(
+        self,
+        limits: LimitsSection,
+        access: Access,
+        proposals: Proposals,
+        *,
+        rooms: ConnectionMemory,
+        members: Members,
+        parked: Callable[[RemotingConnection], bool],
+        closings: ClosedConnections,
+        fates: SendOutcomes,
+    ) -> None:
+        """`parked` returns True if pulls of a connection wait. `closings` collects the connections that close with
+        sends under way, whose outcomes `fates` then remembers."""
+        self._limits = limits
+        self._proposals = proposals
+        self.rooms = rooms
+        self._members = members
+        self._parked = parked
+        self.closings = closings
+        self._fates = fates
+        self.patience = StuckClients(rooms)
+        self.idle = IdleClients(self._is_used, lambda: access.mode is Mode.ENFORCE)
+        self.all: dict[RemotingConnection, None] = {}
+        """The open connections, oldest first."""
+
+    def tick(self, now_ms: int) -> None:
+        """Closes those that are stuck or idle for too long. Called several times a second."""
+        self.patience.tick(now_ms)
+        self.idle.tick(now_ms)
+
+    def reload(self, limits: LimitsSection) -> None:
+        """Takes other limits."""
+        self._limits = limits
+        self.rooms.reload(limits)
+
+    def full(self, opening: int = 0, address: str = "") -> str:
+        """Returns the reason why no more connections may be accepted, with `opening` on their way; "" if they may. A
+        client of an `address` that has few connections takes the place of an idle one of the address that has most;
+        while users are enforced, that of another connection without a user."""
+        limit = self._limits.connections_max
+        if address:
+            is_free = self.idle.make_room(address, opening, limit, self._evict)
+        else:
+            is_free = len(self.all) + opening < limit
+        if is_free:
+            return ""
+        return f"limits.connections_max = {self._limits.connections_max} is reached"
+
+    def opened(self, connection: RemotingConnection) -> bool:
+        """Counts the connection; refuses it above limits.connections_max."""
+        if why := self.full():
+            logger.warning("connection refused: %s", why)
+            return False
+        self.all[connection] = None
+        self.idle.opened(connection)
+        return True
+
+    def closed(self, connection: RemotingConnection) -> None:
+        """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""
+        self.all.pop(connection, None)
+        self.idle.closed(connection)
+        self.patience.forget(connection)
+        if connection.in_flight.requests:
+            self.closings.add(connection)
+        else:
+            self._end_session(connection)
+
+    def end_sessions(self, closed: Collection[ReplyTo]) -> None:
+        """Remembers the outcomes that closed connections have not heard, and ends their sessions."""
+        self._fates.connections_closed(self._proposals.unanswered_of(closed))
+        for connection in closed:
+            self._end_session(connection)
+
+    def drop(self) -> None:
+        """Closes all connections: clients connect to another node and send unanswered requests again."""
+        for connection in list(self.all):
+            connection.abort()
+
+    def _evict(self, connection: RemotingConnection) -> None:
+        self.all.pop(connection, None)  # its place is free before its transport reports the end
+        connection.abort()
+
+    def _is_used(self, connection: RemotingConnection) -> bool:
+        """Returns True if a request of the connection is in progress, a pull of it waits, or its last heartbeat is
+        fresh."""
+        return (
+            connection.in_flight.requests > 0
+            or connection.unsent_bytes > 0
+            or self._parked(connection)
+            or self._members.has(connection)
+        )
+
+    def _end_session(self, connection: ReplyTo) -> None:
+        session = connection.session
+        if session is not None and not session.pending:
+            self._proposals.end_session(session.producer_id)

@@ -1,0 +1,63 @@
+"""The handlers by request code, each behind what its row asks for: memory for a large answer, a turn among the costly.
+
+A code without a handler is refused by name (`cluster.remoting.handlers.unsupported_codes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.remoting.connection.connection_memory import sizes, with_room
+from cluster.remoting.costly_requests import CostlyRequests
+from cluster.requests.verb import Cost
+
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+    from cluster.remoting.request import Handlers, Request
+    from cluster.runtime.resource_budget import Soon
+    from statemachine.broker_state import BrokerState
+
+
+class HandlerTable:
+    """Serves the requests of one node, sends excepted. Event loop only."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        refuse: Callable[[Request], None],
+        *,
+        state: BrokerState,
+        limits: LimitsSection,
+        soon: Soon,
+    ) -> None:
+        """`refuse` answers a code without a handler. `state` tells how large answers are. `soon` calls a function in
+        the next turn of the loop."""
+        self._refuse = refuse
+        self._limits = limits
+        self._large_answers = sizes(state, lambda: self._limits)
+        self.costly = tuple([CostlyRequests(soon, cost) for cost in (Cost.READS_MUCH, Cost.WRITES_MUCH)])
+        self._handlers = with_room(handlers, self._large_answers)
+        for each in self.costly:
+            self._handlers = each.dealt_out(self._handlers)
+
+    def handle(self, request: Request, refuse: Callable[[Request], None] | None = None) -> None:
+        """Has the request answered. `refuse` takes the place of the usual refusal of a code without a handler."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            handler = refuse or self._refuse
+        handler(request)
+
+    def answer_bytes(self, code: int) -> int | None:
+        """Returns the estimated bytes of an answer that may be large; None if it is small."""
+        size = self._large_answers.get(code)
+        return None if size is None else size()
+
+    def tick(self, now_ms: int) -> None:
+        """Gives places of lost requests to others. Called several times a second."""
+        for each in self.costly:
+            each.tick(now_ms)
+
+    def reload(self, limits: LimitsSection) -> None:
+        """Takes other limits."""
+        self._limits = limits
