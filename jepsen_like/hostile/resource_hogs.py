@@ -86,7 +86,9 @@ async def too_large(arena: Arena, node: Target, report: Report) -> None:
             _, frame = request(RequestCode.HEART_BEAT, {}, b'{"clientID":"hostile","x":"' + bytes(b"x" * 300_000))
             await wire.send(frame[:200_000])
             await asyncio.sleep(0.02)
-            await wire.send(frame[200_000:] + struct.pack(">i", length))
+            # A node that takes the length waits for the header, to answer it (limits.stalled_ms at most). One of 16 MiB
+            # is refused at once.
+            await wire.send(frame[200_000:] + struct.pack(">iI", length, 0xFFFFFF))
             report.sent += 1
             await asyncio.wait((wire.closed,), timeout=HOLD_S)
             report.closed += wire.closed.done()

@@ -132,6 +132,22 @@ async def test_an_impossible_length_is_not_judged_while_half_frames_take_the_roo
     assert not is_judged or report.wrong[0].endswith("did not end its connection")
 
 
+async def test_an_impossible_length_comes_with_a_header_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that takes a length waits for the header behind it, so that it can answer."""
+    monkeypatch.setattr(resource_hogs, "HOLD_S", 2.0)
+    monkeypatch.setattr(resource_hogs, "_in_two_pieces", lambda node, report: asyncio.sleep(0))
+
+    async def patient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        await reader.readexactly(8)
+        writer.close()
+
+    async with serving(patient) as (_, port):
+        report = Report()
+        await resource_hogs.too_large(arena(node := Target(1, port, port, port)), node, report)
+    assert (report.wrong, report.closed) == ([], 3)
+
+
 async def test_hands_follow_each_other_and_a_round_under_way_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, held = asyncio.Event(), asyncio.Event()
     rounds: list[dict[str, Any]] = []
