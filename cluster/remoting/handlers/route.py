@@ -60,6 +60,8 @@ class Routes:
         """Open connections of C++ clients whose first route was delayed."""
         self._tools: set[Connection] = set()
         """Open connections of Java tools: they have asked for the brokers or the topics of the cluster (106, 206)."""
+        self._informed: set[Connection] = set()
+        """Open connections that have asked for the brokers of the cluster (106)."""
         self._shown: set[Connection] = set()
         """Open connections of Java clients that were shown aliases in a route."""
 
@@ -146,7 +148,9 @@ class Routes:
         withheld = config is not None and self._is_withheld(request, config)
         # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with that
         # address, and that of the group is without write.
-        brokers = [*aliases, group.readers(request.connection.listener)]
+        # Who has asked for the table of brokers gets the group's name first, and looks it up there.
+        readers = group.readers(request.connection.listener)
+        brokers = [readers, *aliases] if request.connection in self._informed else [*aliases, readers]
         shown = [] if withheld else [_broker_fields(data) for data in brokers]
         body: dict[str, Any] = {"brokerDatas": shown, "filterServerTable": {}}
         if config is not None and config.order:
@@ -182,6 +186,7 @@ class Routes:
         route has shown them; tools that print the table do not ask for a route before. The cluster lists one broker for
         each group, so tools that add up brokers count the group once."""
         cluster, connection = self._services.config.cluster, request.connection
+        _note(connection, self._informed)
         self._note_tool(request)
         groups = self._map.groups()
         brokers = [group.brokers(connection.listener) for group in groups]
