@@ -13,7 +13,7 @@ import click
 from jepsen_like.big_history_cli import check_history_command
 from jepsen_like.check_cli import check_command
 from jepsen_like.fuzz_cli import fuzz_command
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.local_path import LocalPath
 
 HISTORY = "history.jsonl"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:

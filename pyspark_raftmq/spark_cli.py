@@ -15,7 +15,7 @@ from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import DEFAULT_COLUMNS
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import (
     given_tls,
     is_context,

@@ -22,7 +22,7 @@ import click
 
 from cluster.config.source import ConfigError, nearest
 from cluster.runtime.host.private_files import private
-from raftmq.command_group import first_sentence
+from raftmq.commands.command_group import first_sentence
 from raftmq_wire.errors import ExitCode, LocalError
 
 ENTRY_POINT_GROUP = "raftmq.commands"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import json_option, print_json, print_table
 from raftmq.local_path import LocalPath
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from raftmq.client.tls import Tls
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import json_option, print_json, print_table, show
 from raftmq.local.http.admin_http import cluster_at, parse_addresses
 from raftmq.local.http.contexts import NAME, ClusterContext, contexts_file, read_contexts, write_contexts

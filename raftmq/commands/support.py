@@ -11,7 +11,7 @@ import click
 
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import cluster_options, console, data_dir, show
 from raftmq.local.http.admin_http import GivenAddresses, node_addresses, raise_if_refused
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle

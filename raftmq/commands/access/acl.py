@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from raftmq.command_group import command_group
 from raftmq.commands.access.common import api, people_options
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import print_table, show
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from raftmq.command_group import command_group
 from raftmq.commands.access.common import addresses, people_options
+from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_table, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, ask_all, node_addresses

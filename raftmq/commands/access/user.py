@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.command_group import command_group
 from raftmq.commands.access.common import api, new_secret, people_options, secret_options
+from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_json, print_table, show
 from raftmq.commands.value_types import UserNameType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import NOW, cluster_options, print_json, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local_path import LocalPath

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.messages.message_copies import copied_before, origin_of, send_copies
 from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.point_in_time import time_text

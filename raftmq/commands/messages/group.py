@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
 from raftmq.commands.point_in_time import AGES, moment_ms
 from raftmq.commands.shared_options import cluster_options, plain, print_json, print_pages, print_table, show

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.messages.message import message as find
 from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import FormatType, Printer

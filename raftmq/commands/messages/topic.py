@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_topics, near_name
 from raftmq.commands.shared_options import (
     NOW,

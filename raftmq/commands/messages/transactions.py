@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, print_json, print_table
 from raftmq.local.http.admin_http import AdminApi, admin_addresses

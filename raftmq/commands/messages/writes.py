@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import F, json_option, print_json
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError

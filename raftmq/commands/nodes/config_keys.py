@@ -11,7 +11,7 @@ import click
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_cluster_keys
 from raftmq.commands.nodes import broker_conf, config_files
 from raftmq.commands.point_in_time import time_text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_nodes
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.commands.shared_options import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import (
     cluster_options,
     data_dir,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from raftmq.command_group import command_group
+from raftmq.commands.command_group import command_group
 from raftmq.commands.nodes.rolling_restart import WAIT
 from raftmq.commands.shared_options import cluster_options, console, data_dir, data_option, json_option, show
 from raftmq.local.cluster import LocalCluster

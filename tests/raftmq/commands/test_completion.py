@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.cli import ALIASES, COMMANDS, SECTIONS, cli
-from raftmq.command_group import CommandGroup, first_sentence
+from raftmq.commands.command_group import CommandGroup, first_sentence
 from tests.raftmq.commands.test_cli_docs import commands, plugins
 from tests.support.tools import needs
 
