@@ -19,6 +19,7 @@ QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
 """Estimated bytes of one queue's offsets, and the most queues in one answer."""
 ROUTE_BYTES = 16 << 10
 CONSUMERS_BYTES = 64 << 10
+COUNTS_BYTES = 1 << 10
 
 
 def constant(size: int) -> Size:
@@ -26,7 +27,7 @@ def constant(size: int) -> Size:
     return lambda state, limits: size
 
 
-ROUTE, CONSUMERS = constant(ROUTE_BYTES), constant(CONSUMERS_BYTES)
+ROUTE, CONSUMERS, COUNTS = constant(ROUTE_BYTES), constant(CONSUMERS_BYTES), constant(COUNTS_BYTES)
 
 
 def topic_names(state: BrokerState, limits: LimitsSection) -> int:

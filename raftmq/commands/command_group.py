@@ -31,5 +31,5 @@ class CommandGroup(click.Group):
 
 
 def command_group(name: str | None = None) -> Callable[[Callable[..., None]], CommandGroup]:
-    """As `click.group`, for every group below `raftmq`."""
+    """Returns the decorator that makes a group below `raftmq`, as `click.group` does."""
     return click.group(name, cls=CommandGroup)

@@ -254,6 +254,7 @@ TOPICS = (
         fields="statsName! statsKey!",
         serves=Serves.LEADER,
         cost=Cost.READS_MUCH,
+        answer_bytes=answer_sizes.COUNTS,
     ),
     Verb(
         351,
