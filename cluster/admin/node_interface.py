@@ -200,9 +200,6 @@ class Figures(Protocol):
         """Sets the sizes of topics: topic -> bytes of its messages in this node's log, of the largest. `total` is the
         number of all topics."""
 
-    def topic_deleted(self, topic: str) -> None:
-        """Removes the topic's series."""
-
     def findings(self, found: Iterable[tuple[str, str]]) -> None:
         """Sets the cluster's findings as this node knows them, each given as (code, severity)."""
 

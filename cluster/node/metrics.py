@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping
 from heapq import nlargest
 from math import inf
 from typing import Final
@@ -121,6 +121,8 @@ TOPICS_MAX: Final = 200
 """The most topics whose size the metrics name, because Prometheus keeps every name for weeks."""
 SAMPLE_UNITS: Final = 5
 """Units of work (raftlog.work) that one line of the exposition text counts as."""
+SERIES_PER_UNIT: Final = 64
+"""Series that are compared with the topics there are, for one unit of work."""
 BYTES_BUCKETS: Final = tuple(float(1 << shift) for shift in range(8, 23, 2))
 
 
@@ -213,10 +215,12 @@ class NodeMetrics:
         """Yields (topic, acknowledged messages) of every topic that has a series."""
         yield from self._messages_in.values.items()
 
-    def topic_deleted(self, topic: str) -> None:
-        """Removes the topic's series."""
+    def _forget_deleted(self, topics: Container[str]) -> None:
+        """Removes the series of topics that are gone, whichever node was asked to delete them."""
         for tallies in (self._messages_in, self._throughput_in, self._messages_out, self._throughput_out):
-            tallies.values.pop(topic, None)
+            charge(len(tallies.values) // SERIES_PER_UNIT)
+            for topic in [each for each in tallies.values if each not in topics]:
+                del tallies.values[topic]
 
     def refused(self, reason: str) -> None:
         """Counts a request that was refused before anything was proposed; `reason` is one of a few short texts."""
@@ -345,6 +349,7 @@ class NodeMetrics:
         self.writes_open(status.writes_open)
         self.load(status.load)
         self.catalog(topics=len(state.topics), groups=len(state.groups))
+        self._forget_deleted(state.topics)
         yield from self.group_lag.update(state, now_ms, leads=status.writes_open)
         self.transactions.update(state.halves)
         self.staged.update(state.writes)

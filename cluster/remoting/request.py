@@ -14,6 +14,7 @@ from cluster.broker.services import Client
 from cluster.runtime.request_limits import INT64_MAX, NUMBER_DIGITS_MAX, TEXT_MAX
 from raftmq_wire.codec import AlikeHeads
 from raftmq_wire.codes import RequestCode
+from statemachine.broker_state import BrokerState
 
 
 class Connection(Client, Protocol):
@@ -116,6 +117,12 @@ class SharedAnswer:
 
 NoteChange = Callable[[str, str], None]
 """Takes the changed object ("topic orders") and a description of the change; see EventLog.note_change."""
+
+
+def author_of(request: Request, state: BrokerState) -> str:
+    """Returns who asks for a change, for the row that keeps it: the user who signed, and the address, as over HTTP."""
+    address, user = request.connection.peer_address[0], state.access.by_id.get(request.user)
+    return address if user is None else f"user {user.name} at {address}"
 
 
 def asked_by(request: Request, says: str) -> str:

@@ -143,6 +143,8 @@ async def clone_group(call: Call) -> GroupCloned:
         resets = OffsetResets(call.port.services, call.port.evicted_bounds)
         try:
             entry, _ = await decided(partial(resets.clone, source.name, name, wanted.topic or ""))
+            of = f" of {wanted.topic}" if wanted.topic else ""
+            call.note_change(f"group {name}", f"its offsets{of} were set to those of the group {source.name}")
         except Refused as refused:
             code = "bad_field" if refused.reason is Reason.INVALID else "not_found"
             raise ApiError(code, refused.remark, "correct the request; nothing was changed") from None

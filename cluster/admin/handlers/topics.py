@@ -240,7 +240,6 @@ async def delete_topic(call: Call) -> TopicChanged:
         node, (term, index) = call.port.config.node.id, call.port.state.applied
         return TopicChanged(node=node, term=term, index=index, result="deleted", topic=held, dry_run=True)
     entry_id, _ = await applied(lambda done: Topics(call.port.services).delete(config.name, done))
-    call.port.metrics.topic_deleted(config.name)
     call.note_change(f"topic {config.name}", f"the topic was deleted with its {held.messages} messages")
     return TopicChanged(
         node=call.port.config.node.id, term=entry_id.term, index=entry_id.index, result="deleted", topic=held

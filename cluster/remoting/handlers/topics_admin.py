@@ -20,7 +20,7 @@ from cluster.broker.topics import Topics
 from cluster.broker.topics import without_effect as attributes_without_effect
 from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
-from cluster.remoting.request import Handlers, Request, asked_by, integer_in, text
+from cluster.remoting.request import Handlers, Request, asked_by, author_of, integer_in, text
 from cluster.replication.outcome import ProposeResult
 from cluster.requests.table import too_long
 from cluster.runtime import metered_json
@@ -133,7 +133,8 @@ class TopicsAdmin:
 
     def _put(self, request: Request, config: dict[str, Any]) -> None:
         remark = attributes_without_effect(config["attributes"])
-        self._topics.put(config, lambda result: _reply(request, result, remark=remark or None))
+        author = author_of(request, self._services.state)
+        self._topics.put(config, lambda result: _reply(request, result, remark=remark or None), author=author)
 
     def _delete_topic(self, request: Request) -> None:
         name = text(request, "topic")
@@ -265,7 +266,9 @@ class OrderConf:
         if topic.order == order:
             request.reply(ResponseCode.SUCCESS)
         else:
-            self._topics.put({"name": topic.name, "order": order}, lambda result: reply_written(request, result))
+            author = author_of(request, self._services.state)
+            order_set = {"name": topic.name, "order": order}
+            self._topics.put(order_set, lambda result: reply_written(request, result), author=author)
 
     def _check(self, topic: TopicConfig, value: str, listener: str) -> None:
         """Raises Refused unless each part consists of a broker name of this cluster and the number of the topic's

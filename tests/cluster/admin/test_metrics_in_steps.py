@@ -23,6 +23,8 @@ def many(node: Any) -> Any:
     node.consistency = None
     for number in range(3 * SERIES_MAX):
         node.metrics.messages_in(f"t{number:05}", 2, 10)
+    for first in range(0, 3 * SERIES_MAX, 100):
+        node.apply([CreateTopic({"name": f"t{first + each:05}"}, True) for each in range(100)])
     node.apply([CreateTopic({"name": "a", "read_queues": 300, "write_queues": 300}, True)])
     for number in range(100):
         node.add_group(f"g{number:03}", "a")
@@ -35,6 +37,19 @@ async def test_series_by_topic_are_bounded_and_sum_up_to_all(client: Any, many: 
     assert len(lines) == SERIES_MAX + 1
     assert lines[-1] == f'rocketmq_messages_in_total{{topic=""}} {float(2 * 2 * SERIES_MAX)}'
     assert sum(float(line.rsplit(" ", 1)[1]) for line in lines) == 2 * 3 * SERIES_MAX
+
+
+async def test_a_topic_that_is_gone_has_no_series(client: Any, node: Any) -> None:
+    """Whichever node and whichever door was asked to delete it: a series goes with the topic."""
+    node.apply([CreateTopic({"name": "orders"}, True), CreateTopic({"name": "users"}, True)])
+    for topic in ("orders", "users"):
+        node.metrics.messages_in(topic, 1, 10)
+        node.metrics.messages_out(topic, 1, 10)
+    assert 'topic="orders"' in await (await client.get("/metrics")).text()
+    node.apply([DeleteTopic("orders")])
+    text = await (await client.get("/metrics")).text()
+    assert 'topic="orders"' not in text
+    assert text.count('topic="users"') >= 4
 
 
 async def test_no_step_is_long(client: Any, many: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,8 +73,9 @@ def test_topics_have_their_own_series_until_they_are_deleted(metrics: NodeMetric
     assert value(metrics, "rocketmq_throughput_in_total", topic="orders") == 1500
     assert value(metrics, "rocketmq_messages_out_total", topic="orders") == 3
     assert value(metrics, "rocketmq_throughput_out_total", topic="orders") == 300
-    metrics.topic_deleted("orders")
-    metrics.topic_deleted("never seen")
+    metrics._forget_deleted({"orders", "users"})
+    assert value(metrics, "rocketmq_messages_in_total", topic="orders") == 15
+    metrics._forget_deleted({"users"})
     assert b"orders" not in metrics.render()
     metrics.messages_in("orders", 1, 1)
     assert value(metrics, "rocketmq_messages_in_total", topic="orders") == 1

@@ -25,8 +25,12 @@ from cluster.admin.handlers.topics import TopicRequest, create_topic, delete_top
 from cluster.admin.node_interface import AdminPort
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, SYSTEM_TOPICS
 from cluster.node.admin_wiring import port_of
+from cluster.replication.outcome import Outcome
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode as Code
+from statemachine.cluster_level import Finalize
+from statemachine.commands import CHANGES_LEVEL
+from tests.cluster.sim.test_sim_cluster_level import propose
 from tests.support.sim_cluster import SimCluster, codes
 
 NAMES = ("plain", "%RETRY%g", "%DLQ%g", "a b", "", "ü", "a.b", "x" * 120, "x" * 121, "x" * 127, "x" * 128, "x" * 300)
@@ -191,3 +195,39 @@ def test_what_is_not_there_is_deleted_by_remoting_and_refused_over_http(doors: D
     ):
         assert doors.remoting(code, ext)
         assert not doors.http(handler, None, None, name=next(iter(ext.values())))
+
+
+def test_each_way_leaves_the_same_trace(sim: SimCluster, doors: Doors) -> None:
+    """What was deleted, reset or cloned is told with the one who asked, and a topic keeps who changed it."""
+    found: dict[bool, list[str]] = {}
+    assert propose(sim, Finalize(CHANGES_LEVEL)).outcome is Outcome.OK
+    for over_http in (False, True):
+        assert doors.topic(over_http, "T")
+        assert sim.leader().state.topics["T"].changed_by
+        assert doors.group(over_http, "g")
+        before = len(sim.leader().running.events.kept())
+        for code, ext, handler, body, kind, name in (
+            (
+                Code.CLONE_GROUP_OFFSET,
+                {"srcGroup": "g", "destGroup": "h"},
+                clone_group,
+                {"source": "g"},
+                CloneRequest,
+                "h",
+            ),
+            (
+                Code.INVOKE_BROKER_TO_RESET_OFFSET,
+                {"group": "g", "topic": "T", "timestamp": -2, "isForce": "true"},
+                reset_group,
+                {"topic": "T", "to": "earliest"},
+                ResetRequest,
+                "g",
+            ),
+            (Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}, delete_group, None, None, "g"),
+            (Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, delete_topic, None, None, "T"),
+        ):
+            assert doors.http(handler, body, kind, name=name) if over_http else doors.remoting(code, ext)
+        told = [event for event in sim.leader().running.events.kept()[before:] if event.kind == "change"]
+        assert all("asked for over" in event.says for event in told)
+        found[over_http] = [event.object for event in told]
+    assert found[True] == found[False] == ["group h", "group g", "group g", "topic T"]
