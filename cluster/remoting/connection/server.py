@@ -26,6 +26,7 @@ from cluster.remoting.connection.connection_memory import (
     ConnectionMemory,
 )
 from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.other_protocols import Guest, guest_of
 from cluster.remoting.connection.reply_path import ReplyPath, pack_host
 from cluster.remoting.request import Request
 from cluster.requests.table import too_long
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TLS_BEGINS = b"\x16\x03"
-"""First bytes of a TLS handshake. Read as the length of a frame they would mean 353 MiB
-(`cluster.runtime.tls.port_security`)."""
 LONG_HEADER_BYTES = 4096
 """Parsing a header longer than this is charged separately; that of others is part of taking out the frame."""
 WORKS_MAX = 16
@@ -256,8 +254,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """Handles the beginning of a frame above the limit. Its header tells where to send the answer; the rest is
         neither kept nor awaited."""
         self._free_frame()
-        if error.begun.startswith(TLS_BEGINS):
-            self._bad_frame(CodecError("it speaks TLS, and this listener takes plain text (tls.mode is disabled)"))
+        if (guest := guest_of(error.begun)) is not None:
+            self._see_off(guest, error)
             return
         if error.length < 0:
             self._bad_frame(error)
@@ -268,6 +266,19 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._refuse_oversized(buffer)
         except CodecError as bad:
             self._bad_frame(bad)
+
+    def _see_off(self, guest: Guest, error: FrameTooLargeError) -> None:
+        """Tells a client of another protocol, in that protocol, that it is at the wrong port."""
+        logger.warning("%s:%d is at the wrong port, connection closed: %s", *self.peer_address, guest.says)
+        if not guest.answer:
+            self.abort()
+            return
+        self._buffer = buffer = LongFrame(error, EARLY_BYTES)
+        buffer.skip()
+        self._backlog.clear()
+        self.write_all(guest.answer)
+        self.say_goodbye()
+        self._loop.call_later(FAREWELL_S, self.abort)
 
     def _refuse_oversized(self, buffer: LongFrame) -> None:
         """Answers the frame once its header is here, and ends the connection. Raises CodecError."""
