@@ -28,7 +28,7 @@ MORE = {
     ("group", "clone"): ["--yes"],
     ("group", "reset"): ["--to", "earliest", "--yes"],
     ("dlq", "resend"): ["--all"],
-    ("message",): ["--topic", "t", "--key", "k"],
+    ("messages", "find"): ["--topic", "t", "--key", "k"],
 }
 """What a command asks for beside its required options."""
 WHOLE = {("config", "set"): ["config", "set", "retention.hours", "48", "--yes"]}
