@@ -23,7 +23,7 @@ OWN = {
     ("demo",): "creates a cluster there",
 }
 """Commands whose --data is no cluster's directory yet, and why."""
-MORE = {
+MORE: dict[tuple[str, ...], list[str]] = {
     ("topic", "alter"): ["--queues", "1"],
     ("group", "clone"): ["--yes"],
     ("group", "reset"): ["--to", "earliest", "--yes"],
