@@ -17,7 +17,7 @@ class Guest(NamedTuple):
     """A protocol that is not served at this port."""
 
     says: str
-    """What the node's log says about the client."""
+    """The words of the node's log about the client."""
     answer: bytes
     """The answer in the client's protocol; empty if there is none that it would show."""
 
