@@ -19,7 +19,7 @@ from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from cluster.runtime.key_file import key_id
 from cluster.runtime.peer_frames import Kind, WireError
-from cluster.runtime.tls.port_security import why_failed
+from cluster.runtime.tls.port_security import TLS_BEGINS, why_failed
 from cluster.runtime.turns.stalled_loop import SilenceTimer
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
@@ -72,9 +72,6 @@ UNACKNOWLEDGED_MS = 5000
 """Milliseconds. A connection whose bytes stay unacknowledged this long is closed; the system's own timeout is longer
 than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
-TLS_BEGINS = b"\x16\x03"
-"""First bytes of a TLS handshake. Read as the length of a frame they would mean 353 MiB
-(`cluster.runtime.tls.port_security`)."""
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"

@@ -16,7 +16,7 @@ from cluster.admin.route import Route
 from cluster.broker.groups.group_admin import delete_group as delete_stored
 from cluster.broker.groups.group_admin import put_group
 from cluster.broker.groups.group_lag import lag_steps
-from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
+from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish, cloned_from
 from cluster.broker.refusal import Reason, Refused
 from cluster.requests.verb import Serves
 from cluster.runtime.awaited import told
@@ -143,8 +143,7 @@ async def clone_group(call: Call) -> GroupCloned:
         resets = OffsetResets(call.port.services, call.port.evicted_bounds)
         try:
             entry, _ = await decided(partial(resets.clone, source.name, name, wanted.topic or ""))
-            of = f" of {wanted.topic}" if wanted.topic else ""
-            call.note_change(f"group {name}", f"its offsets{of} were set to those of the group {source.name}")
+            call.note_change(f"group {name}", cloned_from(source.name, wanted.topic or ""))
         except Refused as refused:
             code = "bad_field" if refused.reason is Reason.INVALID else "not_found"
             raise ApiError(code, refused.remark, "correct the request; nothing was changed") from None
@@ -255,10 +254,7 @@ async def reset_group(call: Call) -> GroupReset:
         raise _error(found)
     topic = state.topics[wish.topic]
     if not wanted.dry_run:
-        to = wanted.to if wanted.value is None else f"{wanted.to} {wanted.value}"
-        call.note_change(
-            f"group {wish.group}", f"its offsets in {len(found)} queues of {wish.topic} were reset to {to}"
-        )
+        call.note_change(f"group {wish.group}", wish.done_to(len(found)))
     rows: list[ResetOffset] = []
     for each in found:
         await call.breathe()

@@ -57,6 +57,16 @@ class ResetWish(NamedTuple):
     queue_id: int | None = None
     """The queue to reset; None for every queue of the topic."""
 
+    def done_to(self, queues: int) -> str:
+        """Returns the words for the events when it was done to so many queues."""
+        value = f" {self.value}" if self.to in (ResetTo.TIME, ResetTo.OFFSET) else ""
+        return f"its offsets in {queues} queues of {self.topic} were reset to {self.to.name.lower()}{value}"
+
+
+def cloned_from(source: str, topic: str) -> str:
+    """Returns the words for the events when a group got the offsets of `source` in one topic, or with "" in all."""
+    return f"its offsets{topic and f' of {topic}'} were set to those of the group {source}"
+
 
 class QueueOffset(NamedTuple):
     """The offset that a queue was reset to."""

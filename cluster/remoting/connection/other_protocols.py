@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from cluster.runtime.tls.port_security import TLS_BEGINS
+
 _PORT = "this port speaks the remoting protocol of RocketMQ"
 _GOAWAY, _SETTINGS = 7, 4
 _PROTOCOL_ERROR = 1
@@ -47,7 +49,7 @@ _HTTP_1: Final = Guest(
     f"it speaks HTTP, and {_PORT}", _bad_request(f"{_PORT}; the HTTP API and the dashboard are at admin.port")
 )
 _BEGINS: Final[dict[bytes, Guest]] = {
-    b"\x16\x03": _TLS,
+    TLS_BEGINS: _TLS,
     b"PRI ": _HTTP_2,
     **dict.fromkeys((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN"), _HTTP_1),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Role
-from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
+from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish, cloned_from
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused
@@ -58,15 +58,12 @@ class ConsumerRequests:
 
     def _reset(self, request: Request) -> None:
         wish = _reset_wish(request)
-        value = f" {wish.value}" if wish.to in (ResetTo.TIME, ResetTo.OFFSET) else ""
-        to = f"{wish.to.name.lower()}{value}"
 
         def answer(outcome: list[QueueOffset] | Refused) -> None:
             if isinstance(outcome, Refused):
                 refuse(request, outcome)
             else:
-                says = f"its offsets in {len(outcome)} queues of {wish.topic} were reset to {to}"
-                self._note(f"group {wish.group}", asked_by(request, says))
+                self._note(f"group {wish.group}", asked_by(request, wish.done_to(len(outcome))))
                 rows = [self._row(wish.topic, *each) for each in outcome]
                 request.reply(ResponseCode.SUCCESS, body=b'{"offsetTable":{%b}}' % b",".join(rows))
 
@@ -79,7 +76,7 @@ class ConsumerRequests:
     def _clone(self, request: Request) -> None:
         source, to = text(request, "srcGroup"), text(request, "destGroup")
         topic = request.ext.get("topic", "")
-        trace = asked_by(request, f"its offsets{topic and f' of {topic}'} were set to those of the group {source}")
+        trace = asked_by(request, cloned_from(source, topic))
 
         def done(result: ProposeResult) -> None:
             if result.outcome is Outcome.OK:

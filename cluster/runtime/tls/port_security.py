@@ -11,6 +11,8 @@ from cluster.runtime.tls.transport import TlsTransport
 
 HELLO = 0x16
 """The first byte of TLS, the type of its handshake records. No frame's length may begin with it."""
+TLS_BEGINS = bytes((HELLO, 3))
+"""First bytes of a TLS handshake. Read as the length of a frame they would mean 353 MiB."""
 
 
 def no_context() -> ssl.SSLContext:

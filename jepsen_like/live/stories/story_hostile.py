@@ -49,7 +49,7 @@ MEMORY_MAX = 1 << 30
 flight, requests held for the leader, incomplete frames, answers that wait to be read), twice, because freed bytes stay
 with the allocator for a while."""
 _SHOWN = 3
-_TAIL_S = 3.0
+_USUAL_TAIL_S = 3.0
 """Seconds that a tail takes as a rule, for the number of hands that fit into a run."""
 _HEARD_S = 0.3
 """Seconds until the attacker has heard that its hand is over; a round that began just before is known then."""
@@ -81,7 +81,7 @@ def layout(scene: Scene) -> Layout:
         calm_s = max(CALM_S, CALM_SHARE * scene.time_s / (count + 1))
         return Layout([tuple(scene.attacks)] * count, scene.time_s / count, EVERY_S, calm_s)
     hand_s = min(HAND_S, scene.time_s)
-    count = max(1, int((scene.time_s - CALM_S) / (hand_s + _TAIL_S + DRAIN_S + CALM_S)))
+    count = max(1, int((scene.time_s - CALM_S) / (hand_s + _USUAL_TAIL_S + DRAIN_S + CALM_S)))
     hands = deal([ATTACKS[name] for name in scene.attacks], count, scene.at_once, scene.rng)
     return Layout(hands, hand_s, HAND_EVERY_S, CALM_S)
 
