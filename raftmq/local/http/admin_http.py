@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from raftmq.local.http.answers import decoded
+from raftmq.local.http.answers import ForeignAnswerError, answered
 from raftmq.local.http.contexts import check_cluster, find_context, read_token
 from raftmq.local.http.credentials import addresses_of, author_of, node_at
 from raftmq.local.http.credentials import given as with_proof
@@ -276,14 +276,13 @@ class AdminApi:
         data = json.dumps(body).encode() if body is not None else None
         try:
             reply = exchanged(connection, address, method, path, data)
-            answer = decoded(reply.body)
+            answer = answered(reply.status, reply.body)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _broken(method, address, error, self._look) from None
         finally:
             connection.close()
         if reply.status >= 400:
             raise _refused(answer, self._look)
-        assert isinstance(answer, dict)
         return answer
 
 
@@ -362,8 +361,9 @@ def each_node(
 
 def _broken(method: str, address: str, error: Exception, look: str) -> LocalError:
     if method == "GET":
+        foreign = isinstance(error, ForeignAnswerError)
         return LocalError(
-            f"{address} closed the connection",
+            f"{address} is not the HTTP API of a node" if foreign else f"{address} closed the connection",
             str(error) or type(error).__name__,
             "raftmq status --admin HOST:9644    (the port of the HTTP API, and not the clients')",
             ExitCode.UNREACHABLE,

@@ -10,6 +10,17 @@ from typing import Any, NoReturn
 from raftmq_wire.errors import LocalError
 
 ANSWER_BYTES_MAX = 256 << 20
+_SHOWN_CHARACTERS = 120
+
+
+class ForeignAnswerError(ValueError):
+    """An answer that is none of the HTTP API's: another program answers. Its text begins with what that one said."""
+
+    def __init__(self, body: bytes) -> None:
+        line = next((line for line in body.decode("utf-8", "replace").splitlines() if line.strip()), "")
+        shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line.strip())
+        cut = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+        super().__init__(f"it answers: {cut}" if cut else "it answers nothing")
 
 
 def read_answer(response: http.client.HTTPResponse) -> bytes:
@@ -35,3 +46,19 @@ class Answer(dict[str, Any]):
 def decoded(body: bytes) -> Any:
     """Decodes JSON; each object is an `Answer`. Raises ValueError."""
     return json.loads(body, object_hook=Answer)
+
+
+def answered(status: int, body: bytes) -> Answer:
+    """Decodes an answer of the HTTP API: an object, and one with an `error` from status 400 on. Raises
+    ForeignAnswerError."""
+    try:
+        answer = decoded(body)
+    except (ValueError, RecursionError):
+        raise ForeignAnswerError(body) from None
+    if not isinstance(answer, Answer) or (status >= 400 and not _is_error(answer.get("error"))):
+        raise ForeignAnswerError(body)
+    return answer
+
+
+def _is_error(told: object) -> bool:
+    return isinstance(told, Answer) and all(isinstance(told.get(name), str) for name in ("code", "message", "hint"))

@@ -176,11 +176,39 @@ def test_a_broken_connection_leaves_a_change_unknown_and_is_not_repeated(
     assert len(stub.asked) == 1
 
 
-def test_an_answer_that_is_no_json(stub: Stub) -> None:
-    stub.answer = (200, b"<html>")
+@pytest.mark.parametrize(
+    ("status", "body", "shown"),
+    [
+        (200, b"<html>", "it answers: <html>"),
+        (
+            400,
+            b"\n  this is a port\x1b[31m of clients\r\nsecond line",
+            "it answers: this is a port\ufffd[31m of clients",
+        ),
+        (200, b"x" * 500, "it answers: " + "x" * 120 + "…"),
+        (200, b"", "it answers nothing"),
+        (200, b"\xff\xfe", "it answers: \ufffd\ufffd"),
+        (200, b"[" * 100_000, "it answers: " + "[" * 120 + "…"),
+        (200, b"[1]", "it answers: [1]"),
+        (200, b"7", "it answers: 7"),
+        (404, b'{"detail":"Not Found"}', 'it answers: {"detail":"Not Found"}'),
+        (500, b'{"error":"no"}', 'it answers: {"error":"no"}'),
+        (
+            500,
+            b'{"error":{"code":1,"message":"m","hint":"h"}}',
+            'it answers: {"error":{"code":1,"message":"m","hint":"h"}}',
+        ),
+    ],
+)
+def test_an_answer_of_another_program_is_shown(stub: Stub, status: int, body: bytes, shown: str) -> None:
+    stub.answer = (status, body)
+    with pytest.raises(LocalError) as caught:
+        AdminApi([stub.address]).local("/v1/topics")
+    assert (caught.value.what, caught.value.why) == (f"{stub.address} is not the HTTP API of a node", shown)
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
     with pytest.raises(LocalError) as caught:
         AdminApi([stub.address]).delete("/v1/topics/t")
-    assert caught.value.exit_code == ExitCode.UNKNOWN
+    assert (caught.value.exit_code, caught.value.why) == (ExitCode.UNKNOWN, f"{shown}; the change may have been made")
 
 
 @pytest.mark.parametrize("name", sorted(STATUS))
