@@ -133,7 +133,7 @@ def demo(
         read_lines(file)
     except InputError as error:
         raise LocalError(
-            str(error), "the demo sends one message per line", "raftmq demo --file F", ExitCode.USAGE
+            str(error), "the demo sends one message per line", "raftmq demo    (it makes its own lines)", ExitCode.USAGE
         ) from None
     if data is not None and data.exists() and any(data.iterdir()):
         raise LocalError(

@@ -236,7 +236,7 @@ def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOpt
             tls = tls or Tls(local_file(local, LOCAL_CA))
     except ValueError as error:
         why = "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json"
-        raise LocalError(str(error), why, 'raftmq … --servers "host:9876"', ExitCode.USAGE) from error
+        raise LocalError(str(error), why, "--servers 127.0.0.1:9876", ExitCode.USAGE) from error
     files = dict(zip(("tlsCa", "tlsCert", "tlsKey"), tls or (), strict=False))
     if user and not any(os.environ.get(name) for name in USER_VARIABLES):
         files["userFile"] = user

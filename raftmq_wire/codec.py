@@ -50,6 +50,9 @@ LANGUAGES = (
     "NODE_JS",
 )
 
+REMARKS_AS_THEY_ARE: Final = ("JAVA", "GO")
+"""Languages of clients that are known to show a remark and never to take it for a format."""
+
 _PREFIX = struct.Struct(">ii")
 _BINARY_FIXED = struct.Struct(">hbhiii")
 _I32 = struct.Struct(">i")
@@ -188,6 +191,7 @@ def encode_frame(
     serialize_type: int = JSON,
     language: str = "PYTHON",
     version: int = VERSION_SENT,
+    reader: str | int = "",
 ) -> bytes:
     """Encodes a whole frame; the parameters are those of `encode_head`."""
     head = encode_head(
@@ -200,6 +204,7 @@ def encode_frame(
         serialize_type=serialize_type,
         language=language,
         version=version,
+        reader=reader,
     )
     return head + body if body else head
 
@@ -215,14 +220,15 @@ def encode_head(
     serialize_type: int = JSON,
     language: str = "PYTHON",
     version: int = VERSION_SENT,
+    reader: str | int = "",
 ) -> bytes:
     """Encodes a frame up to its body. `extFields` is always present, because the Java producer reads it without a null
-    check.
+    check. `reader` is the language that the header of the answered request names.
 
-    A `%` in the remark is replaced by U+FF05: the C++ client prints remarks as a printf format, and the name of a retry
-    topic (`%RETRY%sales`) would make it follow a wild pointer.
+    A `%` in the remark is replaced by U+FF05, unless the reader is of REMARKS_AS_THEY_ARE: the C++ client prints
+    remarks as a printf format, and the name of a retry topic (`%RETRY%sales`) would make it follow a wild pointer.
     """
-    if remark and "%" in remark:
+    if remark and "%" in remark and reader not in REMARKS_AS_THEY_ARE:
         remark = remark.replace("%", "\uff05")
     if serialize_type == BINARY:
         header = _encode_binary(code, opaque, flag, ext or {}, remark, language, version)

@@ -49,33 +49,109 @@ REFUSED_NAMES: dict[int, str] = {
     327: "ADD_WRITE_PERM_OF_BROKER",
     328: "GET_ALL_PRODUCER_INFO", 329: "DELETE_EXPIRED_COMMITLOG", 343: "QUERY_TOPICS_BY_CONSUMER",
     345: "QUERY_SUBSCRIPTION_BY_CONSUMER", 352: "GET_SUBSCRIPTIONGROUP_CONFIG", 353: "UPDATE_AND_GET_GROUP_FORBIDDEN",
+    354: "CHECK_ROCKSDB_CQ_WRITE_PROGRESS", 355: "EXPORT_ROCKSDB_CONFIG_TO_JSON",
     401: "SET_MESSAGE_REQUEST_MODE", 402: "GET_ALL_MESSAGE_REQUEST_MODE",
-    513: "UPDATE_AND_CREATE_STATIC_TOPIC", 901: "GET_BROKER_MEMBER_GROUP", 904: "BROKER_HEARTBEAT",
-    907: "GET_BROKER_HA_STATUS", 908: "RESET_MASTER_FLUSH_OFFSET", 1005: "CONTROLLER_GET_SYNC_STATE_DATA",
-    1007: "GET_BROKER_EPOCH_CACHE", 2001: "UPDATE_COLD_DATA_FLOW_CTR_CONFIG",
-    2002: "REMOVE_COLD_DATA_FLOW_CTR_CONFIG", 2003: "GET_COLD_DATA_FLOW_CTR_INFO", 2004: "SET_COMMITLOG_READ_MODE",
+    513: "UPDATE_AND_CREATE_STATIC_TOPIC", 901: "GET_BROKER_MEMBER_GROUP", 902: "ADD_BROKER", 903: "REMOVE_BROKER",
+    904: "BROKER_HEARTBEAT", 906: "EXCHANGE_BROKER_HA_INFO",
+    907: "GET_BROKER_HA_STATUS", 908: "RESET_MASTER_FLUSH_OFFSET",
+    1001: "CONTROLLER_ALTER_SYNC_STATE_SET", 1002: "CONTROLLER_ELECT_MASTER", 1003: "CONTROLLER_REGISTER_BROKER",
+    1004: "CONTROLLER_GET_REPLICA_INFO", 1005: "CONTROLLER_GET_METADATA_INFO", 1006: "CONTROLLER_GET_SYNC_STATE_DATA",
+    1007: "GET_BROKER_EPOCH_CACHE", 1009: "UPDATE_CONTROLLER_CONFIG", 1010: "GET_CONTROLLER_CONFIG",
+    1011: "CLEAN_BROKER_DATA", 1012: "CONTROLLER_GET_NEXT_BROKER_ID", 1013: "CONTROLLER_APPLY_BROKER_ID",
+    2001: "UPDATE_COLD_DATA_FLOW_CTR_CONFIG", 2002: "REMOVE_COLD_DATA_FLOW_CTR_CONFIG",
+    2003: "GET_COLD_DATA_FLOW_CTR_INFO", 2004: "SET_COMMITLOG_READ_MODE", 5001: "SWITCH_TIMER_ENGINE",
     200050: "POP_MESSAGE", 200051: "ACK_MESSAGE", 200052: "PEEK_MESSAGE",
     200053: "CHANGE_MESSAGE_INVISIBLETIME", 200054: "NOTIFICATION", 200055: "POLLING_INFO", 200056: "POP_ROLLBACK",
+    200070: "POP_LITE_MESSAGE", 200071: "LITE_SUBSCRIPTION_CTL", 200072: "ACK_LITE_MESSAGE",
+    200074: "GET_BROKER_LITE_INFO", 200075: "GET_PARENT_TOPIC_INFO", 200076: "GET_LITE_TOPIC_INFO",
+    200077: "GET_LITE_CLIENT_INFO", 200078: "GET_LITE_GROUP_INFO", 200079: "TRIGGER_LITE_DISPATCH",
     200151: "BATCH_ACK_MESSAGE",
 }  # fmt: skip
-"""RocketMQ's names of codes that RaftMQ has no handler for, used in log, metrics and remarks."""
+"""RocketMQ's names (4.9.8, 5.5.0) of codes that RaftMQ has no handler for, used in log, metrics and remarks."""
+
+_BY_RETENTION = "what is old goes by itself: `raftmq retention` shows what and when"
+_CONFIGURATION = "26 shows the configuration, `raftmq config set KEY VALUE` changes it"
+_PROGRESS = "208 tells how far a group is"
+_REPLICAS = "`raftmq status` shows the leader, and how far each node is"
+_NO_COLD_LIMIT = "no limit is for reads of old messages: `raftmq config explain` lists the limits"
+_DELAYED = "the metrics raftmq_delayed_messages and raftmq_delayed_lag_seconds tell what waits"
+_NO_LITE = "there are no lite topics: use topics (17)"
+_NO_ROCKSDB = "the nodes' rows are not RocketMQ's: `raftmq fsck DIR` checks those of a stopped node"
+_NO_UNITS = "there are no units: 206 lists all topics"
+_PULLS_ALONE = "consumers pull (11); there is no POP"
 
 INSTEAD: dict[int, str] = {
-    18: "206 lists topics, 351 describes one",
+    18: "17 makes or changes one topic",
     21: "206 lists topics, 351 describes one",
-    25: "26 shows the configuration, `raftmq config set KEY VALUE` changes it",
-    43: "208 tells how far a group is",
+    25: _CONFIGURATION,
+    43: _PROGRESS,
+    45: "each node has all offsets in its own rows",
+    50: "3001 makes a user, 3006 a rule (mqadmin 5: createUser, createAcl)",
+    51: "3003 deletes a user, 3008 a rule (mqadmin 5: deleteUser, deleteAcl)",
+    52: "3005 lists users, 3010 rules (mqadmin 5: listUser, listAcl)",
+    53: "a rule says for which addresses it counts (3006, mqadmin 5: createAcl)",
+    60: _DELAYED,
+    61: _DELAYED,
     205: "`raftmq node drain` sends producers elsewhere",
+    217: "17 makes a topic, on all nodes",
     223: "307 asks one consumer (mqadmin consumerStatus)",
     225: "200 changes one group",
-    317: "208 tells how far a group is",
+    303: _PROGRESS,
+    305: "304 lists the system's topics",
+    306: _BY_RETENTION,
+    308: _PROGRESS,
+    311: _NO_UNITS,
+    312: _NO_UNITS,
+    313: _NO_UNITS,
+    316: "215 deletes one topic (mqadmin deleteTopic)",
+    317: _PROGRESS,
+    318: _CONFIGURATION,
+    319: _CONFIGURATION,
+    321: "30 and 31 tell where a queue begins and ends, 11 reads it (mqadmin printMsgByQueue)",
+    322: _REPLICAS,
+    323: "`raftmq transactions list` shows what is open and when its producer is asked again",
     327: "`raftmq node drain --undo` sends producers back",
+    328: "204 shows the producers of one group (mqadmin producerConnection)",
+    329: _BY_RETENTION,
+    343: _PROGRESS,
+    345: "203 shows the subscriptions of a group (mqadmin consumerConnection)",
     352: "201 lists all groups",
+    353: "a rule that denies Sub keeps a user from a topic (3006, mqadmin 5: createAcl)",
+    354: _NO_ROCKSDB,
+    355: _NO_ROCKSDB,
+    401: _PULLS_ALONE,
+    402: _PULLS_ALONE,
+    513: "17 makes a topic; its queues are on all nodes, and stay when the leader changes",
+    901: "106 lists the nodes",
+    902: "`raftmq node add` adds a node",
+    903: "`raftmq node remove NODE` removes a node",
+    907: _REPLICAS,
+    908: _REPLICAS,
+    1002: "`raftmq node transfer NODE` makes a node lead",
+    1005: _REPLICAS,
+    1006: _REPLICAS,
+    1007: _REPLICAS,
+    1009: _CONFIGURATION,
+    1010: _CONFIGURATION,
+    1011: "`raftmq node remove NODE` removes a node",
+    2001: _NO_COLD_LIMIT,
+    2002: _NO_COLD_LIMIT,
+    2003: _NO_COLD_LIMIT,
+    2004: "each node decides by itself how it reads its log",
+    5001: "there is one timer, and nothing to switch",
+    200056: _PULLS_ALONE,
+    200074: _NO_LITE,
+    200075: _NO_LITE,
+    200076: _NO_LITE,
+    200077: _NO_LITE,
+    200078: _NO_LITE,
+    200079: _NO_LITE,
 }
-"""Advice for some codes of REFUSED_NAMES: what a client should use instead, in words."""
+"""What a person should use instead, for each code of a tool: all of REFUSED_NAMES but REPEATED."""
 
 REPEATED: frozenset[int] = frozenset(
-    {103, 104, 904, 200050, 200051, 200052, 200053, 200054, 200055, 200151}
+    {103, 104, 904, 906, 1001, 1003, 1004, 1012, 1013, 200050, 200051, 200052, 200053, 200054, 200055, 200070, 200071,
+     200072, 200151}
 )  # fmt: skip
 """The codes of REFUSED_NAMES that programs ask for again and again: brokers that register, and POP consumers. The
 others are those of tools, which ask once for each thing that they print."""

@@ -183,7 +183,7 @@ def _make_target(target: Path, data: Path | None) -> None:
         raise LocalError(
             f"{target} cannot be a backup target",
             str(error),
-            f"mkdir -p {target.parent}    (and check that the disk is mounted), or: raftmq backup create --to DIR",
+            f"mkdir -p {target.parent}    (and check that the disk is mounted)",
             ExitCode.REFUSED,
         ) from error
 
@@ -404,7 +404,7 @@ def _incomplete(identity: Identity, first: int, begin: int) -> LocalError:
         f"the backup was not made: node {identity.node_id} does not have all of the log",
         f"its files begin at position {first}, the messages that are kept at {begin}; it fetches the rest from the "
         "other nodes",
-        "raftmq backup create --to DIR --node ANOTHER    (or wait until it has them: raftmq status)",
+        "the same command with another --node    (or wait until it has them: raftmq status)",
         ExitCode.REFUSED,
     )
 
@@ -414,7 +414,7 @@ def _source_damaged(error: Exception, identity: Identity | None, left: str) -> L
     return LocalError(
         f"the backup was not made: what {who} holds is damaged, or what was written was not read back",
         f"{error}{left}",
-        "raftmq backup create --to DIR --node ANOTHER    (and raftmq logs, for what is wrong with this one)",
+        "the same command with another --node    (and raftmq logs, for what is wrong with this one)",
         ExitCode.FAILED,
     )
 

@@ -121,7 +121,7 @@ def target_error(error: OSError, target: Path, needed: int, left: str = "") -> L
         return LocalError(
             f"the backup target {target} is full",
             f"{free_text(target)}, this backup needs about {needed}{left}",
-            f"free space there, lower --keep, or use another target: raftmq backup create --to DIR (was {target})",
+            f"df -h {target}    (free space there; or the same command with a smaller --keep, or another --to)",
             ExitCode.FAILED,
         )
     if not target.is_dir() or error.errno in (errno.ESTALE, errno.ENOTCONN, errno.EIO, errno.ENODEV):
@@ -175,7 +175,7 @@ def backups_in(target: Path) -> tuple[list[Manifest], list[str]]:
         raise LocalError(
             f"there is no directory {target}",
             "backups lie in the directory that backup create was told with --to",
-            "raftmq backup create --to DIR",
+            f"raftmq backup create --to {target}",
             ExitCode.REFUSED,
         )
     found, problems = [], []

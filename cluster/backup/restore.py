@@ -150,7 +150,7 @@ def users_from(source: str, found: Found, into: Path, on_stage: Callable[[str], 
             raise LocalError(
                 f"{theirs.name} has no users that can be taken",
                 why,
-                "--acl-from takes a later backup of the same cluster: raftmq backup list --in DIR",
+                "--acl-from takes a later backup of the same cluster: raftmq backup list DIR",
                 ExitCode.REFUSED,
             )
         return revived_in(path / STATE), theirs.name
@@ -280,7 +280,7 @@ def _failed(error: OSError, into: Path, left: str) -> LocalError:
     return LocalError(
         f"the restore into {into} failed",
         f"{error.strerror or error}; {files.free_text(into.parent)}{left}; the backup is untouched",
-        "free space, or restore onto another disk: raftmq restore --from BACKUP --into DIR"
+        f"df -h {into.parent}    (free space there; or the same command with --into on another disk)"
         if full
         else f"ls -ld {into.parent}    (owner, space, read-only?)",
     )

@@ -226,7 +226,7 @@ class Backups:
             raise LocalError(
                 "no checkpoint of the state could be made",
                 str(error),
-                "raftmq backup create --to DIR --node ANOTHER    (and free space on this node's disk)",
+                "the same command with another --node    (and free space on this node's disk)",
             ) from error
 
     def _remove_checkpoint(self) -> None:

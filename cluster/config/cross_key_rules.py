@@ -282,7 +282,7 @@ def _check_ports(config: Config, source: Source) -> None:
 def _check_tls(config: Config, source: Source) -> None:
     tls = config.tls
     lacking = [key for key in ("cert_file", "key_file") if config.speaks_tls and not getattr(tls, key)]
-    why, fix = "a port takes TLS", 'write {} = "/etc/raftmq/FILE.pem" under [tls]; raftmq cert makes such files'
+    why, fix = "a port takes TLS", 'write {} = "/etc/raftmq/FILE.pem" under [tls]; raftmq cert node makes such files'
     if config.speaks_tls and tls.client_certificates != "none" and not tls.ca_file:
         lacking.append("ca_file")
     if config.tls_mode(config.peer.tls) != "disabled" and not tls.ca_file and not lacking:

@@ -425,17 +425,25 @@ def _cure(why: str) -> str:
     from raftmq.client.port_probe import PLAIN_ALONE, TLS_ALONE
 
     if "speaks HTTP" in why:
-        return "--servers HOST:9876    (the clients' port; the HTTP API's is for --admin)"
+        host = _host_before(" answers nothing", why) or "HOST"
+        return f"--servers {host}:9876    (the clients' port; the HTTP API's is for --admin)"
     if "a name that is not known" in why:
-        host = why.partition(" is a name that is not known")[0].rpartition(" ")[2].rpartition(":")[0]
+        host = _host_before(" is a name that is not known", why)
         return f"getent hosts {host}    (the name is in --servers or RAFTMQ_SERVERS)"
     if TLS_ALONE in why or "is not trusted" in why:
         return "--tls-ca FILE    (or RAFTMQ_TLS_CA: the CA that the servers' certificates come from)"
     if PLAIN_ALONE in why or "this client's TLS: it hung up" in why:
         return "the same without --tls-ca, RAFTMQ_TLS_CA and RAFTMQ_TLS    (that port speaks plain text)"
     if "closed the connection" in why or "reset by peer" in why:
-        return "--servers HOST:9876    (the clients' port), with --tls-ca FILE if it speaks TLS"
+        host = _host_before(" answers nothing", why) or _host_before(" closed the connection", why) or "HOST"
+        return f"--servers {host}:9876    (the clients' port), with --tls-ca FILE if it speaks TLS"
     return WHICH_CLUSTER
+
+
+def _host_before(words: str, why: str) -> str:
+    """Returns the host of the address that stands before these words of a reason; "" if they are not there."""
+    before, found, _ = why.partition(words)
+    return before.rpartition(" ")[2].rpartition(":")[0] if found else ""
 
 
 class _Repeated:
@@ -509,7 +517,8 @@ def _bad_option(error: ValueError) -> LocalError:
     told = str(error)
     if isinstance(error, IncompleteUser):  # no option names a user: these are variables
         told = f"{error.given} is set, and {error.missing} is not"
-        why, fix = "a user has a name and a secret", "export RAFTMQ_ACCESS_KEY=USER RAFTMQ_SECRET_KEY=SECRET"
+        what = "USER" if error.missing == USER_VARIABLES[0] else "SECRET"
+        why, fix = "a user has a name and a secret", f"export {error.missing}={what}"
     elif told.startswith("tls: "):
         why = "the files come from --tls-ca, --tls-cert and --tls-key, or RAFTMQ_TLS_CA and the like"
         named = [
@@ -520,5 +529,6 @@ def _bad_option(error: ValueError) -> LocalError:
         fix = f"ls -l {' '.join(named) or 'FILE'}"
     else:
         why = "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json"
-        fix = 'raftmq … --servers "127.0.0.1:9876;127.0.0.1:9877"'
+        url = re.match(r'"[a-z]+://([^/":]+:\d+)', told)
+        fix = f"--servers {url[1] if url else '127.0.0.1:9876'}"
     return LocalError(told, why, fix, ExitCode.USAGE)

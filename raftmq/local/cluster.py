@@ -128,7 +128,7 @@ REMOVED = "removed"
 READY_TIMEOUT_S = 30.0
 _COUNT = 3
 _FIRST_CONFIGURATION_S, _POLL_S = 3.0, 0.05
-_SECURITY = 'see the page "Security: users and rules" of the docs'
+_NO_PAUSE = 'the page "Security: users and rules" of the docs says how to do it without a pause'
 
 
 class LocalCluster:
@@ -385,8 +385,8 @@ class LocalCluster:
         if any(is_running(node) for node in nodes) and not speaks_tls(self.data):
             raise LocalError(
                 "a local cluster cannot change to TLS while nodes run",
-                f"nodes of the cluster in {self.data} are running, in plain text",
-                f"raftmq down && raftmq up --tls    (without a pause: {_SECURITY})",
+                f"nodes of the cluster in {self.data} are running, in plain text; {_NO_PAUSE}",
+                "raftmq down && raftmq up --tls",
                 ExitCode.REFUSED,
             )
         certify(self.data, nodes)
@@ -396,8 +396,8 @@ class LocalCluster:
         if any(is_running(node) for node in lack_key(nodes)):
             raise LocalError(
                 "this cluster gets its first user when its nodes start",
-                f"nodes of the cluster in {self.data} are running, without auth.key_file",
-                f"raftmq down && raftmq up --auth    (without a pause: {_SECURITY})",
+                f"nodes of the cluster in {self.data} are running, without auth.key_file; {_NO_PAUSE}",
+                "raftmq down && raftmq up --auth",
                 ExitCode.REFUSED,
             )
         provide_key(self.data, nodes)
@@ -406,10 +406,11 @@ class LocalCluster:
         self, nodes: list[NodeRecord], count: int | None, base_port: int | None, *, failpoints: bool
     ) -> list[NodeRecord]:
         if count is not None and count != len(nodes):
+            change = "add" if count > len(nodes) else f"remove {max(node.id for node in nodes)}"
             raise LocalError(
                 f"the cluster in {self.data} has {len(nodes)} nodes, not {count}",
                 "members are added and removed one at a time while the cluster runs",
-                "raftmq up --detach, then raftmq node add or raftmq node remove ID    (or another cluster with --data)",
+                f"raftmq up --detach && raftmq node {change}    (once for each; or another cluster with --data)",
                 ExitCode.REFUSED,
             )
         if not self._has_file() and all(is_empty(node.home / "data") for node in nodes):

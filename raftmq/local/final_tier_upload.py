@@ -26,7 +26,7 @@ class Rest(NamedTuple):
         return LocalError(
             f"the nodes are stopped, and {what} are not in the tier",
             f"{self.why} within {grace_s:g} s; nothing is lost: the nodes have it, and the next leader uploads it",
-            "raftmq up, raftmq tier status, raftmq down --grace SECONDS",
+            f"raftmq up --detach && raftmq down --grace {max(60, 2 * grace_s):g}",
             ExitCode.LEFT,
         )
 

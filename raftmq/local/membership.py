@@ -346,6 +346,6 @@ def _folder_is_there(folder: Path) -> LocalError:
     return LocalError(
         f"{folder} already exists",
         "a new node starts with an empty disk and takes over no existing files",
-        f"mv {folder} {folder.parent / REMOVED}    (then repeat the command), or raftmq node add --id N",
+        f"mv {folder} {folder.parent / REMOVED}    (then repeat the command)",
         ExitCode.REFUSED,
     )

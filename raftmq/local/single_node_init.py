@@ -209,14 +209,15 @@ def _keys(config: Config, config_path: Path, via: str, secret: Path | None) -> t
         raise LocalError(
             f"there is no secret in {file}",
             "the nodes of a cluster prove it to each other, and it is never sent",
-            f"scp FIRST:DATA/SECRET ./SECRET && raftmq init --join {via} --secret ./SECRET --config {config_path}",
+            f"scp {_host_of(via)}:{path_of(config)} ./SECRET && raftmq init --join {via} --secret ./SECRET --config "
+            f"{config_path}    (the secret of the first node is beside its node.data_dir, or in it)",
             ExitCode.USAGE,
         )
     return keys
 
 
 def _claim(addresses: list[str], node: int, token: str, key: bytes, wait_s: float) -> dict[str, Any]:
-    api = AdminApi(GivenAddresses(addresses), "raftmq status --admin HOST:PORT")
+    api = AdminApi(GivenAddresses(addresses), f"raftmq status --admin {addresses[0]}")
     body = {"id": node, "token": token, "proof": proof_of(key, node, token)}
     until = time.monotonic() + wait_s
     while True:
@@ -352,12 +353,16 @@ def use_ca(config_path: Path, tls_dir: Path, via: str, env: Mapping[str, str]) -
     certified = certificate_path(tls_dir, f"{NODE}-{config.node.id}").is_file()
     lacking = next((path for path in (authority, key) if not path.is_file()), None)
     if lacking is not None and not certified:
-        first = via.removeprefix("https://").rpartition(":")[0]
         raise LocalError(
             f"there is no {lacking}",
             "this node's certificate must come from the CA that issued those of the other nodes",
-            f"scp -r {first}:{tls_dir} {tls_dir}    (the folder that --tls named on the first node)",
+            f"scp -r {_host_of(via)}:{tls_dir} {tls_dir}    (the folder that --tls named on the first node)",
             ExitCode.USAGE,
         )
     if config.admin.tls != "disabled" and chosen_tls() is None and not env.get("RAFTMQ_TLS") and authority.is_file():
         speak_tls(str(authority))
+
+
+def _host_of(via: str) -> str:
+    """Returns the host of the first node's HTTP API."""
+    return via.rpartition("://")[2].rpartition(":")[0]

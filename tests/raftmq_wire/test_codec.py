@@ -197,9 +197,15 @@ def test_alike_heads_are_those_of_single_answers(
 @pytest.mark.parametrize("kind", [JSON, BINARY])
 def test_no_remark_is_a_printf_format(kind: int) -> None:
     """The C++ client prints the remark of an error as a format: "%RETRY%sales" read a string that is not there."""
-    frame = encode_frame(22, 1, 1, remark="no offset of %RETRY%sales", serialize_type=kind)
+    frame = encode_frame(22, 1, 1, remark="no offset of %RETRY%sales", serialize_type=kind, reader="CPP")
     assert b"%" not in frame
     assert decode_header(*split(frame)[:2]).remark == "no offset of \uff05RETRY\uff05sales"
+
+
+@pytest.mark.parametrize("reader", ["JAVA", "GO"])
+def test_who_shows_a_remark_as_it_is_gets_it_so(reader: str) -> None:
+    frame = encode_frame(22, 1, 1, remark="no offset of %RETRY%sales", reader=reader)
+    assert decode_header(*split(frame)[:2]).remark == "no offset of %RETRY%sales"
 
 
 @pytest.mark.parametrize(

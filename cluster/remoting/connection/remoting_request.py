@@ -192,4 +192,5 @@ class RemotingRequest(Untracked):
             remark=remark,
             serialize_type=self._serialize_type,
             language="JAVA",
+            reader=self._header.language,
         )

@@ -134,6 +134,7 @@ class Leaving(Dispatch):
                     remark=self._remark,
                     serialize_type=frame.serialize_type,
                     language="JAVA",
+                    reader=header.language,
                 )
             )
 

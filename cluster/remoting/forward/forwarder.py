@@ -551,7 +551,13 @@ def _answer(frame: Frame, code: int, remark: str) -> None:
     if not header.flag & FLAG_ONEWAY:
         frame.path.write(
             encode_frame(
-                code, header.opaque, FLAG_RESPONSE, remark=remark, serialize_type=frame.serialize_type, language="JAVA"
+                code,
+                header.opaque,
+                FLAG_RESPONSE,
+                remark=remark,
+                serialize_type=frame.serialize_type,
+                language="JAVA",
+                reader=header.language,
             )
         )
 

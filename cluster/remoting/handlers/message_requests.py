@@ -45,6 +45,8 @@ MESSAGES_MAX = 64
 UNIQUE_MESSAGES_MAX = 32
 """The most messages that a query for a UNIQ_KEY returns, whatever it asks for (RocketMQ: defaultQueryMaxNum)."""
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
+TAGS = "T"
+"""The `indexType` of a query for a tag (RocketMQ 5.5: MessageConst.INDEX_TAG_TYPE)."""
 
 
 class QueryRequests:
@@ -74,6 +76,9 @@ class QueryRequests:
 
     def _by_key(self, request: Request) -> None:
         topic, key = text(request, "topic"), text(request, "key", KEY_LENGTH_MAX)
+        if request.ext.get("indexType") == TAGS:
+            why = "tags are not indexed: a query finds messages by key alone; a consumer can select by tag"
+            raise Refused(Reason.INVALID, why)
         unique = is_true(request.ext.get(UNIQUE_FIELD))
         count_max = UNIQUE_MESSAGES_MAX if unique else min(integer(request, "maxNum"), MESSAGES_MAX)
         query = KeyQuery(key, unique, count_max, integer(request, "beginTimestamp"), integer(request, "endTimestamp"))

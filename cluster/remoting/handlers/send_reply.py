@@ -137,5 +137,6 @@ def _answer_refused(frame: Frame, refused: Refused) -> None:
             remark=remark,
             serialize_type=frame.serialize_type,
             language="JAVA",
+            reader=frame.header.language,
         )
     )

@@ -82,7 +82,10 @@ def _answer(request: Request, end: End | Refused) -> None:
     code, remark = answer_of(end) if isinstance(end, Refused) else (ResponseCode.SUCCESS, None)
     if request.flag & FLAG_ONEWAY and request.connection.forwarded:
         # The client hears nothing; the node that holds its connection forgets the request.
-        request.connection.write(encode_frame(code, request.opaque, FLAG_RESPONSE, remark=remark, language="JAVA"))
+        answer = encode_frame(
+            code, request.opaque, FLAG_RESPONSE, remark=remark, language="JAVA", reader=request.language
+        )
+        request.connection.write(answer)
     else:
         request.reply(code, remark, None if isinstance(end, Refused) else {END_FIELD: end.value})
 

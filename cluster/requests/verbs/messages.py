@@ -77,7 +77,7 @@ MESSAGES = (
         "QUERY_MESSAGE",
         named(topics="topic", on=READ),
         page='{fields} → messages, or 22; see "Queries"',
-        fields="topic! key! maxNum! beginTimestamp! endTimestamp! _UNIQUE_KEY_QUERY",
+        fields="topic! key! maxNum! beginTimestamp! endTimestamp! _UNIQUE_KEY_QUERY indexType",
         serves=Serves.OWN_ROWS,
         may_hand_over=True,
         cost=Cost.READS_MUCH,

@@ -140,7 +140,7 @@ def _certificates(key: str, path: str) -> list[Certificate]:
     except (OSError, ValueError) as error:
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error).splitlines()[0]
         raise ConfigError(
-            f"tls.{key}: cannot use {path}", why, "give a file with certificates in PEM: raftmq cert makes one"
+            f"tls.{key}: cannot use {path}", why, "give a file with certificates in PEM: raftmq cert node makes one"
         ) from None
 
 

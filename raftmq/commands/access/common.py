@@ -41,7 +41,7 @@ def addresses(admin: str | None, data: str | None, data_dir: Path | None) -> lis
     if data_dir is None:
         return admin_addresses(admin, data)
     named = admin or os.environ.get(ADMIN_VARIABLE) or ADMIN_DEFAULT
-    secret = secret_of(data_dir)
+    secret = secret_of(data_dir, named)
     return GivenAddresses(Address(each, RemoteSecret(each, secret)) for each in parse_addresses(named))
 
 
@@ -50,15 +50,16 @@ def api(admin: str | None, data: str | None, data_dir: Path | None, look: str = 
     return AdminApi(addresses(admin, data, data_dir), look)
 
 
-def secret_of(data_dir: Path) -> Path:
-    """Returns the path of the cluster's secret, in a node's data directory or in the folder above it."""
+def secret_of(data_dir: Path, named: str) -> Path:
+    """Returns the path of the cluster's secret, in a node's data directory or in the folder above it. `named` is the
+    HTTP API that it is for. Raises LocalError."""
     for folder in (data_dir, data_dir / "data"):
         if (folder / "SECRET").exists():
             return folder / "SECRET"
     raise LocalError(
         f"there is no secret in {data_dir}",
         "a node keeps it as SECRET in node.data_dir, or in the file that peer.secret_file names",
-        "RAFTMQ_SECRET_FILE=FILE raftmq user create NAME --super --admin HOST:PORT",
+        f"RAFTMQ_SECRET_FILE=FILE, and the same command with --admin {named} in place of --data-dir",
         ExitCode.USAGE,
     )
 
@@ -81,12 +82,15 @@ def new_secret(name: str, file: Path | None, *, generate: bool) -> tuple[str, bo
         raise click.UsageError("--generate and --secret-file exclude each other.", click.get_current_context())
     if generate:
         return base64.urlsafe_b64encode(os.urandom(GENERATED_BYTES)).decode(), True
-    return (_of_file(file) if file is not None else ask_secret(f"secret of {name}", confirm=True)), False
+    if file is not None:
+        return _of_file(file), False
+    instead = "the same command with --secret-file FILE    (or --generate)"
+    return ask_secret(f"secret of {name}", instead, confirm=True), False
 
 
-def ask_secret(prompt: str, *, confirm: bool = False) -> str:
-    """Asks for a secret on a terminal, without echo; without a terminal reads a line of standard input. Raises
-    LocalError."""
+def ask_secret(prompt: str, instead: str, *, confirm: bool = False) -> str:
+    """Asks for a secret on a terminal, without echo; without a terminal reads a line of standard input. `instead`:
+    what to type if there is none. Raises LocalError."""
     if sys.stdin.isatty():
         return str(click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
     line = sys.stdin.readline(SECRET_FILE_MAX).strip("\r\n")
@@ -94,7 +98,7 @@ def ask_secret(prompt: str, *, confirm: bool = False) -> str:
         raise LocalError(
             "no secret was given",
             "standard input is no terminal, and has no line with one",
-            "raftmq user create NAME --secret-file FILE    (or --generate)",
+            instead,
             ExitCode.USAGE,
         )
     return line

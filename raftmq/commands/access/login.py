@@ -31,8 +31,10 @@ def login(user: str, admin: str | None, hours: int, as_json: bool) -> None:
     The secret is asked for, or is the first line of standard input. The token is kept beside the contexts, in a file
     of mode 0600. For a script, give RAFTMQ_TOKEN a token of `raftmq user token`.
     """
-    name, addresses = _context(admin)
-    secret = ask_secret(f"secret of {user}")
+    name, addresses = _context(admin, user)
+    secret = ask_secret(
+        f"secret of {user}", f"raftmq login {user} --admin {name} < FILE    (its first line is the secret)"
+    )
     body = {"user": user, "secret": secret, "answer": "token", "hours": hours}
     answer = AdminApi(addresses, "raftmq login").post("/v1/session", body)
     write_token(name, str(answer.pop("token")))
@@ -45,7 +47,7 @@ def login(user: str, admin: str | None, hours: int, as_json: bool) -> None:
 @json_option
 def logout(admin: str | None, as_json: bool) -> None:
     """Log out: the token is taken away and its file removed."""
-    name, addresses = _context(admin)
+    name, addresses = _context(admin, "")
     token, told = _token(name), f"nobody was logged in at {name}"
     if token:
         told = f"logged out at {name}"
@@ -66,15 +68,17 @@ def _token(name: str) -> str:
         return ""  # others may have read it: the file goes; the token ends by itself, or by raftmq user revoke
 
 
-def _context(admin: str | None) -> tuple[str, list[str]]:
-    """Returns the context's name and addresses, after checking that its own cluster answers there. Raises
-    LocalError."""
+def _context(admin: str | None, user: str) -> tuple[str, list[str]]:
+    """Returns the context's name and addresses, after checking that its own cluster answers there. `user` logs in, ""
+    logs out. Raises LocalError."""
     name = (admin or os.environ.get(ADMIN_VARIABLE, "")).strip()
     if not name or ":" in name:
         raise LocalError(
             "a login needs a context",
             "the token is kept for a name; a local cluster needs none, since whoever reads its secret is its operator",
-            "raftmq context add prod --admin HOST:9644, then raftmq login USER --admin prod",
+            f"raftmq context add prod --admin {name or 'HOST:9644'} && raftmq login {user} --admin prod"
+            if user
+            else "raftmq context list    (the names to log out of: raftmq logout --admin NAME)",
             ExitCode.USAGE,
         )
     context = find_context(name)

@@ -122,7 +122,7 @@ def _write(mq: Client, selection: Selection, undecodable: Undecodable, to: Path,
         return written
     except OSError as error:
         raise LocalError(
-            f"{to} cannot be written", error.strerror or str(error), "raftmq export TOPIC --to FILE"
+            f"{to} cannot be written", error.strerror or str(error), f"ls -ld {to.parent}    (or another --to FILE)"
         ) from None
     finally:
         fresh.unlink(missing_ok=True)

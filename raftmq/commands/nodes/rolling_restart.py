@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 import click
 
@@ -62,7 +63,8 @@ def rolling_restart(
         raise LocalError(
             "--admin and --exec belong together",
             "one names the cluster, the other restarts one of its nodes; the nodes of raftmq up need neither",
-            "raftmq rolling-restart --admin HOST:9644 --exec 'ssh $RAFTMQ_HOST systemctl restart raftmq'",
+            f"raftmq rolling-restart --admin {admin or os.environ.get(ADMIN_VARIABLE) or 'HOST:9644'} --exec "
+            f"{shlex.quote(command or 'ssh $RAFTMQ_HOST systemctl restart raftmq')}",
             ExitCode.USAGE,
         )
     addresses, restart = _elsewhere(admin, data, command) if command is not None else _local(data)

@@ -119,7 +119,7 @@ def init(
         raise LocalError(
             "--secret and --wait belong to --join",
             "without --join the secret is made here, and nothing is waited for",
-            "raftmq init --join HOST:PORT --secret FILE --config FILE",
+            f"raftmq init --join HOST:PORT --secret {secret or 'FILE'} --config {configs[0]}",
             ExitCode.USAGE,
         )
     made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost, until_ms=until_ms)
@@ -179,7 +179,7 @@ def _init_one(
         raise LocalError(
             "--first and --join make one node each",
             "one is for the first machine of a cluster, the other for the rest; each takes one --config",
-            "raftmq init --first --config FILE",
+            f"raftmq init {'--first' if via is None else f'--join {via}'} --config {configs[0]}",
             ExitCode.USAGE,
         )
     (config,) = configs

@@ -9,7 +9,7 @@ import click
 
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, console, data_dir, print_json, print_table
-from raftmq.local.http.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses, raise_if_refused
+from raftmq.local.http.admin_http import ADMIN_VARIABLE, admin_addresses, raise_if_refused, status_of
 from raftmq.local.http.credentials import address_of
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -54,9 +54,9 @@ def _unanswered(view: ClusterView, where: str) -> LocalError:
     """Returns the error for the case that no node answers. Only nodes of a cluster on this machine can be examined, or
     started, from here."""
     running = [str(node.record.id) for node in view.nodes if node.running]
-    if any(node.elsewhere for node in view.nodes):
+    if named := [node.elsewhere for node in view.nodes if node.elsewhere]:
         why = "nothing listens there, or no HTTP API of a node, or one that takes another CA or https alone (--tls-ca)"
-        fix = f"{ELSEWHERE}    (the port is admin.port, by default 9644 and not a client's)"
+        fix = status_of(named[0])
     elif running:
         why, fix = f"node {', '.join(running)} runs but does not answer", "raftmq logs"
     else:

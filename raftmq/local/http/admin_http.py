@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -28,7 +29,8 @@ from raftmq_wire.user_file import USER_VARIABLES
 F = TypeVar("F", bound=Callable[..., Any])
 
 ADMIN_VARIABLE = "RAFTMQ_ADMIN"
-ELSEWHERE = "raftmq status --admin HOST:PORT"
+ADMIN_PORT = "9644"
+"""The usual port of the HTTP API."""
 """The command that is advised when no node answers at the addresses that were given."""
 _TIMEOUT_S = 10.0
 _LOOK_S = 2.0
@@ -185,7 +187,8 @@ class AdminApi:
         self._addresses = list(addresses)
         self._look = look
         self._timeout_s = timeout_s
-        self._fix = ELSEWHERE if isinstance(addresses, GivenAddresses) else "raftmq up    (or raftmq status)"
+        given = isinstance(addresses, GivenAddresses) and self._addresses
+        self._fix = status_of(self._addresses[0]) if given else "raftmq up    (or raftmq status)"
 
     def get(self, path: str) -> dict[str, Any]:
         """Sends a GET for data that a majority has confirmed. Raises LocalError."""
@@ -243,6 +246,8 @@ class AdminApi:
                 of_tls = isinstance(error, TlsError)
                 why = f"{address} {error}" if of_tls else f"{address}: {error.strerror or error}"
                 fix = _tls_cure(why) if of_tls else self._fix
+                if isinstance(error, socket.gaierror):
+                    fix = f"getent hosts {_host_of(address)}    (the name is in --admin or {ADMIN_VARIABLE})"
                 continue
             try:
                 return self._exchange(connection, address, method, path, body)
@@ -359,13 +364,25 @@ def each_node(
         raise LocalError(which, why, "raftmq status", ExitCode.UNREACHABLE)
 
 
+def status_of(address: str) -> str:
+    """Returns what to type if no HTTP API has answered at an address that a person named."""
+    if address.endswith(f":{ADMIN_PORT}"):
+        return f"raftmq status --admin {address}    (once a node runs there)"
+    usual = f"{_host_of(address)}:{ADMIN_PORT}"
+    return f"raftmq status --admin {usual}    (the port is admin.port, by default {ADMIN_PORT} and not a client's)"
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
 def _broken(method: str, address: str, error: Exception, look: str) -> LocalError:
     if method == "GET":
         foreign = isinstance(error, ForeignAnswerError)
         return LocalError(
             f"{address} is not the HTTP API of a node" if foreign else f"{address} closed the connection",
             str(error) or type(error).__name__,
-            "raftmq status --admin HOST:9644    (the port of the HTTP API, and not the clients')",
+            status_of(address),
             ExitCode.UNREACHABLE,
         )
     return LocalError(
@@ -389,7 +406,7 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         named = re.match(r"(?:group|topic) ([%|a-zA-Z0-9_-]+) ", error["message"])
         hint = f"raftmq {kind} create {named[1] if named else 'NAME'} --update    (or --keep, to leave it as it is)"
     if code == "unauthenticated" and hint.startswith("send Authorization"):
-        hint = "raftmq login USER --admin CONTEXT    (or RAFTMQ_TOKEN, or RAFTMQ_SECRET_FILE for the operator)"
+        hint = f"{_login()}    (or RAFTMQ_TOKEN, or RAFTMQ_SECRET_FILE for the operator)"
     if code == "unknown_outcome":
         hint = f"check first, then repeat the command if needed: {look}"
     message = error["message"].removeprefix("nothing was changed: ")
@@ -413,6 +430,15 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         "unknown_outcome": "the outcome is unknown",
     }.get(code, "nothing was changed")
     return ApiRefusal(code, message, reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
+
+
+def _login() -> str:
+    """Returns the command that logs in at the cluster which the present command asks."""
+    context = click.get_current_context(silent=True)
+    named = str((context.params.get("admin") if context is not None else "") or os.environ.get(ADMIN_VARIABLE, ""))
+    if ":" not in named:
+        return f"raftmq login USER --admin {named or 'CONTEXT'}"
+    return f"raftmq context add prod --admin {named} && raftmq login USER --admin prod"
 
 
 def _lack_of(refusal: ApiRefusal, method: str, path: str) -> str:

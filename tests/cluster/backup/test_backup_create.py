@@ -218,7 +218,7 @@ def test_damage_of_the_node_is_not_carried_into_a_backup(stopped: Any, tmp_path:
     path = sorted((stopped.data / "log").glob("*.seg"))[1]
     with path.open("r+b") as file:
         os.pwrite(file.fileno(), b"\xff\xfe", 4096 + 70_000)
-    with pytest.raises(LocalError, match=r"(?s)what node 1 holds is damaged.*at position.*--node ANOTHER"):
+    with pytest.raises(LocalError, match=r"(?s)what node 1 holds is damaged.*at position.*another --node"):
         create(stopped.request(tmp_path / "to"))
     assert names(tmp_path / "to") == []
 

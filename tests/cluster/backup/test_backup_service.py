@@ -179,7 +179,7 @@ async def test_a_checkpoint_that_cannot_be_made_is_told(make: Callable[..., Node
     assert failed.error == [
         "no checkpoint of the state could be made",
         "the disk is full",
-        "raftmq backup create --to DIR --node ANOTHER    (and free space on this node's disk)",
+        "the same command with another --node    (and free space on this node's disk)",
     ]
 
 

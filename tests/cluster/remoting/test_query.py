@@ -198,6 +198,15 @@ def test_a_message_whose_bytes_have_changed_is_never_sent(node: Any) -> None:
     assert "node 2" in answer.remark
 
 
+def test_a_query_for_a_tag_is_refused(node: Any) -> None:
+    """mqadmin 5.5 `queryMsgByKey -p T`: a search among the keys would find nothing, or what has such a key."""
+    node.create_topic("T")
+    node.store("T", b"x", keys="red")
+    answer = by_key(node, "red", indexType="T")
+    assert (answer.code, "tags are not indexed" in (answer.remark or "")) == (29, True)
+    assert bodies(by_key(node, "red", indexType="K")) == [b"x"]
+
+
 def test_by_position(node: Any) -> None:
     node.create_topic("T")
     first, second = node.store("T", b"1", b"2")

@@ -4,9 +4,11 @@ bounded."""
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 
 from cluster.node.metrics import NodeMetrics
@@ -19,6 +21,8 @@ from cluster.remoting.handlers.unsupported_codes import (
     WAITING_MAX,
     RefusedCodes,
 )
+from cluster.requests.table import VERBS
+from raftmq.cli import cli
 from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, REPEATED, RequestCode
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 
@@ -141,12 +145,40 @@ def test_the_remark_names_what_is_missing(refused: RefusedCodes, connect: Callab
 def test_the_remark_names_what_there_is_instead(refused: RefusedCodes, connect: Callable[..., Any]) -> None:
     remark = ask(refused, connect(), 223).answer.remark or ""
     assert "no INVOKE_BROKER_TO_GET_CONSUMER_STATUS yet; 307 asks one consumer" in remark
-    assert INSTEAD.keys() <= REFUSED_NAMES.keys()
+
+
+def test_every_code_of_a_tool_comes_with_advice() -> None:
+    assert INSTEAD.keys() == REFUSED_NAMES.keys() - REPEATED
+
+
+def test_advice_names_codes_that_are_served_and_commands_that_exist() -> None:
+    for text in INSTEAD.values():
+        for code in re.findall(r"\b\d{2,}\b", text):
+            assert int(code) in VERBS, text
+        for command in re.findall(r"`raftmq ([^`]*)`", text):
+            assert_exists(command)
+    assert sum("`raftmq " in text for text in INSTEAD.values()) > 10
+
+
+def assert_exists(command: str) -> None:
+    """Follows the words of a command through the groups, and looks up its options."""
+    at: click.Command = cli
+    for word in command.split():
+        if isinstance(at, click.Group):
+            found = at.get_command(click.Context(at), word)
+            assert found is not None, command
+            at = found
+        elif word.startswith("--"):
+            assert any(word in one.opts for one in at.params), command
 
 
 def test_no_code_has_both_a_handler_and_a_refusal(node: FakeNode) -> None:
     assert not REFUSED_NAMES.keys() & {*node.table, *map(int, RequestCode)}
 
 
-def test_code_18_is_called_what_rocketmq_calls_it() -> None:
-    assert REFUSED_NAMES[18] == "UPDATE_AND_CREATE_TOPIC_LIST"
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(18, "UPDATE_AND_CREATE_TOPIC_LIST"), (1005, "CONTROLLER_GET_METADATA_INFO"), (1002, "CONTROLLER_ELECT_MASTER")],
+)
+def test_codes_are_called_what_rocketmq_calls_them(code: int, name: str) -> None:
+    assert REFUSED_NAMES[code] == name
