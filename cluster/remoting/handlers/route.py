@@ -217,8 +217,10 @@ class Routes:
             _reply_topics(request, [])
 
     def _system_topics(self, request: Request) -> None:
-        cluster = self._services.config.cluster
-        _reply_topics(request, [*SYSTEM_TOPICS, cluster.name, *(group.name for group in self._map.groups())])
+        """Answers 304. RocketMQ has a topic named as the cluster and one as each broker; tools that send there make it."""
+        cluster, listener = self._services.config.cluster, request.connection.listener
+        brokers = [name for group in self._map.groups() for name in group.names(listener)]
+        _reply_topics(request, [*{*SYSTEM_TOPICS, cluster.name, *brokers}])
 
     def _kv_config(self, request: Request) -> None:
         """Answers 101. The only rows of the key-value table are order configurations, which are derived from the

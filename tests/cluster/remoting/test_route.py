@@ -264,7 +264,8 @@ def test_cluster_and_topic_lists(node: Any) -> None:
     assert node.ask(224, cluster="DefaultCluster").answer.body == b'{"topicList":["a","b"]}'
     assert node.ask(224, cluster="other").answer.body == b'{"topicList":[]}'
     system = json.loads(node.ask(304).answer.body)["topicList"]
-    assert {"TBW102", "DefaultCluster", "raftmq"} <= set(system)
+    assert {"TBW102", "DefaultCluster", "raftmq", "raftmq-1", "raftmq-2", "raftmq-3"} <= set(system)
+    assert len(system) == len(set(system))
     assert "a" not in system
 
 
