@@ -31,6 +31,9 @@ from jepsen_like.live.subjects.raftmq_subject import LOAD
 
 HAND_S, HAND_EVERY_S = 12.0, 4.0
 """Seconds of a hand in which rounds begin, and from one round of an attack to its next: three rounds of each attack."""
+HAND_MAX_S = 30.0
+"""The most seconds of a hand. It lasts until each of its attacks has begun as many rounds as are due; of an attack
+whose rounds take longer than the time between two, only `jepsen_like.hostile.attacker.AT_ONCE` are under way."""
 WINDOW_S = 100.0
 """The same if all attacks are played at once: such a hand is long, and each attack comes every EVERY_S."""
 TAIL_S = 32.0
@@ -69,6 +72,11 @@ class Layout(NamedTuple):
     every_s: float
     calm_s: float
 
+    @property
+    def due_in_hand(self) -> int:
+        """The rounds of each attack in one hand."""
+        return int(self.hand_s / self.every_s)
+
     def due(self, name: str) -> int:
         """Returns the number of rounds of an attack, at one every EVERY_S within its hands."""
         return int(sum(name in hand for hand in self.hands) * self.hand_s / EVERY_S)
@@ -102,7 +110,7 @@ def play(scene: Scene) -> None:
         orders.every_s = plan.every_s
         with Assault(subject.processes, orders, rounds.hear) as assault:
             for hand in plan.hands:
-                attacks.append(_play_hand(scene, assault, rounds, hand, plan.hand_s))
+                attacks.append(_play_hand(scene, assault, rounds, hand, plan))
                 scene.stage.sleep(DRAIN_S)
                 calms.append(_calm(scene, plan.calm_s, rate))
         if assault.died:
@@ -162,6 +170,11 @@ class _Rounds:
         with self._lock:
             (self.over if told.is_over else self.begun).append((time.monotonic(), told))
 
+    def counts(self) -> Counter[str]:
+        """Returns attack -> number of rounds that have begun."""
+        with self._lock:
+            return Counter(each.attack for _, each in self.begun)
+
     @property
     def open(self) -> list[str]:
         """Names of the attacks that have a round without its end."""
@@ -179,16 +192,20 @@ class _Rounds:
         return sorted(name for name, count in open_rounds.items() if count > 0)
 
 
-def _play_hand(scene: Scene, assault: Assault, rounds: _Rounds, hand: Hand, hand_s: float) -> Span:
+def _play_hand(scene: Scene, assault: Assault, rounds: _Rounds, hand: Hand, plan: Layout) -> Span:
     """Plays one hand and waits for the end of its last rounds. What is not over then ends when the next hand is
     dealt."""
-    before = len(rounds.over)
+    before, begun = len(rounds.over), rounds.counts()
     with scene.act(f"hand: {', '.join(hand)}" if len(hand) <= _NAMED else "all attacks") as told:
         start = time.monotonic_ns()
         assault.deal(hand)
-        deadline = time.monotonic() + hand_s
-        while (left_s := deadline - time.monotonic()) > 0 and _all_run(scene):
-            scene.stage.sleep(min(0.2, max(0.01, left_s)))
+        deadline = time.monotonic() + plan.hand_s
+        latest = deadline + max(0.0, HAND_MAX_S - plan.hand_s)
+        while _all_run(scene):
+            now, new = time.monotonic(), rounds.counts() - begun
+            if now >= latest or (now >= deadline and all(new[name] >= plan.due_in_hand for name in hand)):
+                break
+            scene.stage.sleep(min(0.2, max(0.01, deadline - now)))
         assault.deal(())
         deadline = time.monotonic() + TAIL_S
         scene.stage.sleep(_HEARD_S)
