@@ -255,9 +255,8 @@ def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
             rounds.hear(Round(name, 1, 0))
             rounds.hear(Round(name, 1, 0, sent=1, took_s=0.1))
 
-    scene.stage.sleep = sleep  # type: ignore[method-assign]
-    scene.subject.is_running = lambda _: True  # type: ignore[method-assign]
-    scene.subject.node_ids = [1]  # type: ignore[misc]
+    stage: Any = scene.stage
+    stage.sleep, stage.is_running, stage.node_ids = sleep, lambda node: True, [1]
     monkeypatch.setattr(Scene, "act", lambda scene, name: contextlib.nullcontext([]))
     assault: Any = SimpleNamespace(deal=lambda names: dealt.append((round(now[0]), tuple(names))))
     plan = story_hostile.Layout([("twins", "names")], 12.0, 4.0, 3.0)
