@@ -1,8 +1,8 @@
 """The story `--nemesis hostile`: deals the attacks of `jepsen_like.hostile` in hands, a few at once, beside honest
 clients, and measures their effect.
 
-First the honest load finds out what the cluster can take; from then on it runs at half of it. Then hand after hand is
-played. After each one the cluster gets some seconds for what the attacks left behind, and then comes a calm that is
+First the honest load finds out what the cluster can take; from then on it runs at a share of it. Then hand after hand
+is played. After each one the cluster gets some seconds for what the attacks left behind, and then comes a calm that is
 measured. The calms have the same effects of a disk, a machine and a longer log on latency, so the difference comes from
 the attacks. Nothing that a client sends may end a node, move the leadership, exceed the bound of memory or leave an
 honest request without its answer.
@@ -23,7 +23,7 @@ from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
 from jepsen_like.live.nemeses.coverage_gates import FELT, FULL_S
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
-from jepsen_like.live.probes.honest_clients import Seen, joined, seen_each
+from jepsen_like.live.probes.honest_clients import P99_MAX_MS, Seen, joined, seen_each
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.story import Scene, Story
@@ -46,7 +46,9 @@ CALM_S, CALM_SHARE = 3.0, 0.1
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
 """The probe of the cluster's capacity: its seconds, the factor of the load that is offered, and the seconds to settle
 afterwards."""
-SLOWER_MAX = 2.0
+LOAD_SHARE = 1 / 16
+"""The share of the capacity that goes on beside the attacks. With half of it, two cores have no time left for legal and
+heavy requests: what is measured then is the sum of both, which is the machine's."""
 MEMORY_MAX = 1 << 30
 """Bytes by which a node's memory may grow under attack: four budgets of `limits.node_inflight_bytes_max` (requests in
 flight, requests held for the leader, incomplete frames, answers that wait to be read), twice, because freed bytes stay
@@ -138,8 +140,8 @@ def _calm(scene: Scene, calm_s: float, rate: float) -> Span:
 
 
 def _settle_rate(scene: Scene) -> float:
-    """Sets the load to half of what the cluster takes, or to the user's rate; returns the sends per second that are now
-    offered."""
+    """Sets the load to LOAD_SHARE of what the cluster takes, or to the user's rate; returns the sends per second that
+    are now offered."""
     load = scene.stage.load
     if scene.rate is not None:
         return scene.rate
@@ -149,10 +151,10 @@ def _settle_rate(scene: Scene) -> float:
         before, begun = load.counts.acked, time.monotonic()
         scene.stage.sleep(PROBE_S)
         capacity = (load.counts.acked - before) / (time.monotonic() - begun)
-        rate = capacity / 2
+        rate = capacity * LOAD_SHARE
         load.factor = rate / LOAD.rate
         scene.stage.sleep(SETTLE_S)
-        told.append(f"{capacity:,.0f} sends per second are taken, half of it goes on")
+        told.append(f"{capacity:,.0f} sends per second are taken, {rate:,.0f} go on")
     scene.measured["capacity"] = round(capacity)
     return rate
 
@@ -277,8 +279,8 @@ def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: l
         f"{lost} honest requests were not answered as they should be: "
         f"{dict(always.unanswered)}; the first: {always.first}",
     )
-    slower = attacked_ms / calm_ms if calm_ms else 0.0
-    scene.gate("p99 of honest sends under attack, times that of the calm", round(slower, 2), SLOWER_MAX, at_most=True)
+    slowest_ms = max(seen.p99_ms() for seen in by_hand)
+    scene.gate("p99 of honest sends beside the worst hand, ms", round(slowest_ms), P99_MAX_MS, at_most=True)
 
 
 def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:

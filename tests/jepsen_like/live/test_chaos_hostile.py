@@ -264,7 +264,9 @@ def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
     assert dealt == [(0, ("twins", "names")), (ends_s, ())]
 
 
-def test_every_honest_request_counts_and_latency_is_that_beside_hands(tmp_path: Path) -> None:
+def test_every_honest_request_counts_and_latency_is_that_beside_hands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = scene_of(tmp_path, "twins,names")
     asked = [(5, 30, "ok"), (105, 60, "ok"), (155, 9_000, "ok"), (160, 1, "fail"), (205, 20, "ok"), (305, 90, "ok")]
     ops = [op(number, "invoke", "send", 1000 * at_ms) for number, (at_ms, _, _) in enumerate(asked)]
@@ -278,7 +280,10 @@ def test_every_honest_request_counts_and_latency_is_that_beside_hands(tmp_path: 
     assert scene.measured["p99_ms_of_hands"] == [(60.0, "twins"), (90.0, "names")]
     (told,) = scene.broken
     assert told.startswith("1 honest requests were not answered"), "what failed while the nodes drained counts"
-    assert [(gate.value, gate.holds) for gate in scene.gates] == [(3.0, False)]
+    assert [(gate.value, gate.holds) for gate in scene.gates] == [(90, True)]
+    monkeypatch.setattr(story_hostile, "P99_MAX_MS", 80.0)
+    story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    assert (scene.gates[-1].value, scene.gates[-1].holds) == (90, False), "the worst hand counts, and not all together"
 
 
 def test_the_number_at_once_is_one_a_core_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
