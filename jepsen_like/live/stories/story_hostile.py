@@ -279,8 +279,7 @@ def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: l
         f"{lost} honest requests were not answered as they should be: "
         f"{dict(always.unanswered)}; the first: {always.first}",
     )
-    slowest_ms = max(seen.p99_ms() for seen in by_hand)
-    scene.gate("p99 of honest sends beside the worst hand, ms", round(slowest_ms), P99_MAX_MS, at_most=True)
+    scene.gate("p99 of honest sends under attack, ms", round(attacked_ms), P99_MAX_MS, at_most=True)
 
 
 def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:
