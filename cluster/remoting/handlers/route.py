@@ -217,7 +217,8 @@ class Routes:
             _reply_topics(request, [])
 
     def _system_topics(self, request: Request) -> None:
-        """Answers 304. RocketMQ has a topic named as the cluster and one as each broker; tools that send there make it."""
+        """Answers 304. RocketMQ has a topic named as the cluster, and one as each broker; tools that send there make
+        them."""
         cluster, listener = self._services.config.cluster, request.connection.listener
         brokers = [name for group in self._map.groups() for name in group.names(listener)]
         _reply_topics(request, [*{*SYSTEM_TOPICS, cluster.name, *brokers}])

@@ -240,7 +240,7 @@ TOPICS = (
         304,
         "GET_SYSTEM_TOPIC_LIST_FROM_NS",
         on_cluster(LIST),
-        page="→ names that tools hide from their lists: RocketMQ's own topics, the cluster's name, and every broker name",
+        page="→ names that tools hide from their lists: RocketMQ's own, the cluster's name, every broker name",
     ),
     Verb(
         315,
