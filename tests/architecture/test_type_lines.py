@@ -82,7 +82,7 @@ def texts(node: ast.expr, returned: Returned) -> Iterator[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
-        yield "".join(part.value if isinstance(part, ast.Constant) else "~" for part in node.values)  # type: ignore[misc]
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "~" for part in node.values)
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 yield from texts(part.value, returned)
