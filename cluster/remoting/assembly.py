@@ -94,6 +94,7 @@ class Remoting:
         may have missed changes of users and rules, or "". `keyed` returns True if every node has proven the cluster's
         secret."""
         self._context, self._broker, self._services = context, broker, services
+        self._judge = Judge(services.state.access, broker.denials, context.config.cluster.name)
         self._figures, self._read_entries, self._metrics = figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
         rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate.clients)
@@ -132,7 +133,7 @@ class Remoting:
         self.admission = Admission(
             state.access,
             broker.secrets,
-            Judge(state.access, broker.denials, config.cluster.name),
+            self._judge,
             polls=broker.pulls.long_polls,
             stale=unheard,
             refuse=replies.refuse,
@@ -187,7 +188,7 @@ class Remoting:
             Part(name="pull requests", codes=pulls.codes()),
             Part(name="order conf", codes=OrderConf(services).codes()),
             Part(name="figures", codes=BrokerFigures(services, members, self._figures).codes()),
-            Part(name="queries", codes=QueryRequests(services, broker.rights, metrics, broker.keys, handover).codes()),
+            Part(name="queries", codes=QueryRequests(services, broker.queries, metrics, handover).codes()),
             Part(name="assignments", codes=Assignments(services, members, pulls.filters).codes()),
             Part(name="group requests", codes=GroupStats(services, members, groups).codes()),
             Part(name="send back requests", codes=SendBackRequests(broker.send_backs).codes()),
@@ -206,7 +207,7 @@ class Remoting:
                 name="replies",
                 codes=Replies(services, broker.reply_delivery, own_address(self._context.config)).codes(),
             ),
-            Part(name="user requests", codes=UserRequests(services, broker.user_admin).codes()),
+            Part(name="user requests", codes=UserRequests(services, broker.user_admin, self._judge).codes()),
         )
 
     def parts(self) -> tuple[Part, ...]:
