@@ -181,7 +181,7 @@ class Remoting:
         handover = Handover(self.forwarder.forward, services.writes_open)
         return (
             Part(name="route requests", codes=Routes(services, broker.early_routes).codes()),
-            Part(name="topic requests", codes=TopicsAdmin(services, groups, note).codes()),
+            Part(name="topic requests", codes=TopicsAdmin(services, note).codes()),
             Part(name="heartbeats", codes=Heartbeats(services, members, broker.locks).codes()),
             Part(name="queue locks", codes=QueueLockRequests(broker.locks, members).codes()),
             Part(name="offsets", codes=OffsetRequests(services, members, Offsets(services, broker.bounds)).codes()),

@@ -59,6 +59,7 @@ from statemachine.commands import (
     Command,
     pack,
 )
+from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, Run, encode
@@ -164,6 +165,8 @@ class FakeNode:
         self.refuses_transfer: RaftLogError | None = None
         self.failure: str | None = None
         self.reads_confirmed = 0
+        self.commits: dict[str, list[Any]] = {}
+        """Group -> oneway commits that wait."""
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
         self.idle: dict[str, set[str]] = {}
@@ -303,6 +306,13 @@ class FakeNode:
             return
         self.proposed += commands
         done(ProposeResult(Outcome.OK, self.apply(commands), self.state.applied, ""))
+
+    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
+        """Commits that wait are in the log then."""
+        waiting = self.commits.pop(group, [])
+        if waiting:
+            self.apply([CommitOffsets(waiting)])
+        done()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         if self.confirms is not None:

@@ -45,7 +45,8 @@ async def test_an_abort_that_discards_a_part_is_not_said_to_have_changed_nothing
 ) -> None:
     node.apply([OpenAttempt("q", 4, 5) for _ in range(3)])
     monkeypatch.setattr(staged_write_acts, "DISCARDED_MAX", 1)
-    first, propose = [], node.propose
+    first: list[Any] = []
+    propose = node.propose
 
     def lost_after_the_first(commands: Any, done: Any, *rest: Any) -> None:
         node.fate = Outcome.FAIL if first else Outcome.OK

@@ -257,7 +257,7 @@ class FakeNode:
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
         self.table: Handlers = {
             **Routes(self, self.early_routes).codes(),
-            **TopicsAdmin(self, groups, self.note_change).codes(),
+            **TopicsAdmin(self, self.note_change).codes(),
             **Heartbeats(self, self.members, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
             **ConsumerRequests(self, OffsetResets(self), relay, rights, self.note_change).codes(),
