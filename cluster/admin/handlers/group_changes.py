@@ -23,6 +23,7 @@ from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId
 from raftlog.work import ITEM_UNITS, charge
+from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.groups import GroupConfig
 
@@ -290,7 +291,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_group,
         GroupChanged,
         route.CONSTANT,
-        route_rights.GROUP_MAKE,
+        route_rights.of_verb(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, reads_body=True, groupName="body.name"),
         Serves.LEADER,
         GroupRequest,
         (200, 201),
@@ -301,7 +302,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_group,
         GroupChanged,
         route.CONSTANT,
-        route_rights.GROUP_DELETE,
+        route_rights.of_verb(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="name"),
         Serves.LEADER,
         asks=(DRY_RUN,),
     ),
@@ -311,7 +312,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         clone_group,
         GroupCloned,
         route.page(),
-        route_rights.GROUP_CLONE,
+        route_rights.of_verb(
+            RequestCode.CLONE_GROUP_OFFSET, srcGroup="body.source", destGroup="name", topic="body.topic"
+        ),
         Serves.LEADER,
         CloneRequest,
     ),
@@ -321,7 +324,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         reset_group,
         GroupReset,
         route.page(),
-        route_rights.GROUP_RESET,
+        route_rights.of_verb(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group="name", topic="body.topic"),
         Serves.LEADER,
         ResetRequest,
     ),

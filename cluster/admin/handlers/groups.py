@@ -19,6 +19,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.groups.assignment import owner
 from cluster.broker.groups.group_lag import QueueLag, lag_steps
 from cluster.requests.verb import Serves
+from raftmq_wire.codes import RequestCode
 from statemachine.consuming.groups import GroupConfig
 from statemachine.consuming.queue_locks import QueueLock
 
@@ -250,7 +251,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_groups,
         GroupsView,
         route.page(),
-        route_rights.CLUSTER_LIST,
+        route_rights.of_verb(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
         Serves.READ,
         asks=pagination.PAGE_QUERY,
     ),
@@ -260,7 +261,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         describe_group,
         GroupDetail,
         route.page(),
-        route_rights.GROUP_GET,
+        route_rights.of_verb(RequestCode.GET_CONSUME_STATS, consumerGroup="name"),
         Serves.READ,
         asks=pagination.PAGE_QUERY,
     ),

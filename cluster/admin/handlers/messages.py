@@ -36,6 +36,7 @@ from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError
 from raftlog.work import charge_bytes, charge_text
+from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import Message, decode_message, encode_message_id
 from raftmq_wire.properties import parse_properties
 from raftmq_wire.topic_identity import IDENTITY_FIELD
@@ -363,7 +364,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         find_messages,
         MessagesView,
         FOUND_COST,
-        route_rights.TOPIC_READ,
+        route_rights.of_verb(RequestCode.QUERY_MESSAGE, topic="name"),
         Serves.READ,
         asks=(BODY_BYTES,),
     ),
@@ -373,7 +374,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_messages,
         QueuePage,
         route.messages(MESSAGES_MAX),
-        route_rights.TOPIC_READ,
+        route_rights.PAGES,
         Serves.READ,
         asks=PAGE_QUERY,
     ),
@@ -383,7 +384,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_message,
         MessageDetail,
         route.WHOLE_MESSAGE,
-        route_rights.STORED,
+        route_rights.of_verb(RequestCode.VIEW_MESSAGE_BY_ID),
         Serves.READ,
         asks=(BODY_BYTES,),
     ),

@@ -17,6 +17,7 @@ from cluster.broker.transactions.staged_writes import Aborted, discard_attempts
 from cluster.requests.verb import Serves
 from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import Unsigned63
+from raftmq_wire.codes import RequestCode
 from statemachine.delivery.staged_writes import NAME_MAX, Attempt, ForgetWrite
 
 ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
@@ -196,7 +197,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         abort_write,
         WriteAborted,
         route.CONSTANT,
-        route_rights.SUPER,
+        route_rights.of_verb(RequestCode.ABORT_WRITE, name="body.name"),
         Serves.LEADER,
         AbortRequest,
     ),
