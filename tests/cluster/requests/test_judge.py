@@ -51,7 +51,7 @@ def test_a_super_is_the_same_for_a_row_and_for_a_handler_that_judges_in_every_mo
     for user in users:
         assert judge.why_no_super(user, "10.0.0.1") == judge.why_not(user, "10.0.0.1", None)
     assert "sign the request" in judge.why_no_super(None, "10.0.0.1")
-    judge._access.supers = 0  # type: ignore[misc]
+    judge._access.supers = 0
     assert {judge.why_no_super(user, "10.0.0.1") for user in (*users, None)} == {NO_SUPER}
 
 
