@@ -9,14 +9,14 @@ import itertools
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
 
 HOST = "127.0.0.1"
 ANSWER_S = 10.0
-"""Seconds after which a request counts as not answered."""
+"""Seconds without a byte on its connection after which a request counts as not answered."""
 _opaques = itertools.count(1)
 
 
@@ -30,7 +30,7 @@ class Target(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request. `code` is -1 if the connection closed, -2 if no answer came in time."""
+    """The answer to a request. `code` is -1 if the connection closed, -2 if no answer came."""
 
     code: int
     ext: dict[str, str]
@@ -84,8 +84,12 @@ def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
 class Wire(asyncio.Protocol):
     """One connection to a client port, made by `dial`."""
 
-    def __init__(self) -> None:
-        self.closed = asyncio.get_running_loop().create_future()
+    def __init__(self, silence_s: float = ANSWER_S) -> None:
+        """`silence_s`: the seconds without a byte from the node after which what waits counts as not answered."""
+        loop = asyncio.get_running_loop()
+        self._silence_s = silence_s
+        self.closed = loop.create_future()
+        self._heard_s = loop.time()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._buffer = bytearray()
@@ -93,9 +97,9 @@ class Wire(asyncio.Protocol):
         self._room.set()
 
     @classmethod
-    async def dial(cls, port: int) -> Self:
+    async def dial(cls, port: int, silence_s: float = ANSWER_S) -> Self:
         """Opens a connection. Raises OSError."""
-        _, wire = await asyncio.get_running_loop().create_connection(cls, HOST, port)
+        _, wire = await asyncio.get_running_loop().create_connection(lambda: cls(silence_s), HOST, port)
         return wire
 
     async def __aenter__(self) -> Self:
@@ -110,11 +114,9 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def ask(
-        self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float = ANSWER_S
-    ) -> Answer:
+    async def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
         """Sends a two-way request; returns its outcome."""
-        return await self.answer(self.put(code, ext, body), timeout_s)
+        return await self.answer(self.put(code, ext, body))
 
     def put(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> int:
         """Sends a two-way request without waiting; returns its opaque."""
@@ -135,11 +137,24 @@ class Wire(asyncio.Protocol):
         await asyncio.wait((room, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
         room.cancel()
 
-    async def answer(self, opaque: int, timeout_s: float = ANSWER_S) -> Answer:
-        """Waits for the answer with this opaque; SILENT if none comes in time."""
-        waiting = self.future(opaque)
-        await asyncio.wait((waiting,), timeout=timeout_s)
-        return waiting.result() if waiting.done() else SILENT
+    async def answer(self, opaque: int) -> Answer:
+        """Waits for the answer with this opaque; SILENT if the node is silent."""
+        return (await self.answers((opaque,)))[0]
+
+    async def answers(self, opaques: Sequence[int]) -> list[Answer]:
+        """Waits for the answers with these opaques. Those that have not come once the connection has brought no byte
+        for `silence_s` are SILENT.
+
+        The time from request to answer is no measure here: this process runs in time that nobody else wants, and may
+        need longer to read 100,000 answers than the node to send them.
+        """
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        all_ = [self.future(opaque) for opaque in opaques]
+        waiting = {each for each in all_ if not each.done()}
+        while waiting and (left_s := max(begun_s, self._heard_s) + self._silence_s - loop.time()) > 0:
+            _, waiting = await asyncio.wait(waiting, timeout=left_s)
+        return [each.result() if each.done() else SILENT for each in all_]
 
     def future(self, opaque: int) -> asyncio.Future[Answer]:
         """Returns a future that is done when the answer for this opaque arrives, or the connection closes."""
@@ -167,6 +182,7 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes answers out of the stream; requests of the node are ignored."""
+        self._heard_s = asyncio.get_running_loop().time()
         self._buffer += data
         try:
             for header, body in frames_of(self._buffer):
