@@ -87,5 +87,5 @@ async def test_a_clone_has_the_offsets_of_the_other(client: Any, node: Any) -> N
     for body, status in (({"source": "none"}, 404), ({"source": "billing", "topic": "none"}, 404), ({}, 400)):
         assert (await client.post("/v1/groups/audit/clone", json=body)).status == status
     for dry_run in (True, False):
-        body = {"source": "billing", "dry_run": dry_run}
-        assert (await client.post("/v1/groups/no%20spaces/clone", json=body)).status == 400, "a plan is judged alike"
+        wanted = {"source": "billing", "dry_run": dry_run}
+        assert (await client.post("/v1/groups/no%20spaces/clone", json=wanted)).status == 400, "a plan is judged alike"
