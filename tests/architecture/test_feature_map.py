@@ -113,7 +113,7 @@ def suite(tmp_path: Path) -> Path:
     """A tree with the real conftest.py, two tests (one skipped when asked) and a page that names both."""
     (tmp_path / "tests" / "support").mkdir(parents=True)
     (tmp_path / "docs" / "internals").mkdir(parents=True)
-    for name in ("conftest.py", "support/tools.py"):
+    for name in ("conftest.py", "support/pace.py", "support/tools.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     (tmp_path / "tests" / "test_a.py").write_text(

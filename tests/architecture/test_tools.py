@@ -97,7 +97,7 @@ def test_wants_nothing(): pass
 def run(folder: Path, *args: str, path: Path | None = None) -> tuple[int, str]:
     """SUITE under the real conftest.py, with `path` as PATH."""
     (folder / "tests" / "support").mkdir(parents=True, exist_ok=True)
-    for name in ("conftest.py", "support/tools.py"):
+    for name in ("conftest.py", "support/pace.py", "support/tools.py"):
         shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     (folder / "tests" / "test_a.py").write_text(SUITE)
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
