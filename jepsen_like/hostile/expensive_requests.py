@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields, topic_fields
-from jepsen_like.hostile.wire import SILENT, Answer, Target, Wire, ask_http, request
+from jepsen_like.hostile.wire import Answer, Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _PROPERTY_LETTERS = 29_900
@@ -45,10 +46,12 @@ async def connections(port: int, count: int) -> AsyncIterator[list[Wire]]:
 
 
 async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
-    """Waits for all answers, and notes each in the report."""
-    waiting = [wire.future(opaque) for wire, opaque in asked]
-    await asyncio.wait(waiting, timeout=_ANSWER_S)
-    return [report.note(each.result() if each.done() else SILENT, what) for each in waiting]
+    """Waits for all answers, notes each in the report, and returns them, connection by connection."""
+    opaques: dict[Wire, list[int]] = defaultdict(list)
+    for wire, opaque in asked:
+        opaques[wire].append(opaque)
+    heard = await asyncio.gather(*(wire.answers(some, _ANSWER_S) for wire, some in opaques.items()))
+    return [report.note(each, what) for some in heard for each in some]
 
 
 async def long_filter(arena: Arena, node: Target, report: Report) -> None:

@@ -9,14 +9,14 @@ import itertools
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
 
 HOST = "127.0.0.1"
 ANSWER_S = 10.0
-"""Seconds after which a request counts as not answered."""
+"""Seconds without a byte on its connection after which a request counts as not answered."""
 _opaques = itertools.count(1)
 
 
@@ -30,7 +30,7 @@ class Target(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request. `code` is -1 if the connection closed, -2 if no answer came in time."""
+    """The answer to a request. `code` is -1 if the connection closed, -2 if no answer came."""
 
     code: int
     ext: dict[str, str]
@@ -85,7 +85,9 @@ class Wire(asyncio.Protocol):
     """One connection to a client port, made by `dial`."""
 
     def __init__(self) -> None:
-        self.closed = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.closed = loop.create_future()
+        self._heard_s = loop.time()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._buffer = bytearray()
@@ -136,10 +138,23 @@ class Wire(asyncio.Protocol):
         room.cancel()
 
     async def answer(self, opaque: int, timeout_s: float = ANSWER_S) -> Answer:
-        """Waits for the answer with this opaque; SILENT if none comes in time."""
-        waiting = self.future(opaque)
-        await asyncio.wait((waiting,), timeout=timeout_s)
-        return waiting.result() if waiting.done() else SILENT
+        """Waits for the answer with this opaque; SILENT if the node is silent for `timeout_s`."""
+        return (await self.answers((opaque,), timeout_s))[0]
+
+    async def answers(self, opaques: Sequence[int], silence_s: float = ANSWER_S) -> list[Answer]:
+        """Waits for the answers with these opaques. Those that have not come once the connection has brought no byte
+        for `silence_s` are SILENT.
+
+        The time from request to answer is no measure here: this process runs in time that nobody else wants, and may
+        need longer to read 100,000 answers than the node to send them.
+        """
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        all_ = [self.future(opaque) for opaque in opaques]
+        waiting = {each for each in all_ if not each.done()}
+        while waiting and (left_s := max(begun_s, self._heard_s) + silence_s - loop.time()) > 0:
+            _, waiting = await asyncio.wait(waiting, timeout=left_s)
+        return [each.result() if each.done() else SILENT for each in all_]
 
     def future(self, opaque: int) -> asyncio.Future[Answer]:
         """Returns a future that is done when the answer for this opaque arrives, or the connection closes."""
@@ -167,6 +182,7 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes answers out of the stream; requests of the node are ignored."""
+        self._heard_s = asyncio.get_running_loop().time()
         self._buffer += data
         try:
             for header, body in frames_of(self._buffer):

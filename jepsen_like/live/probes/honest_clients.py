@@ -10,6 +10,8 @@ from typing import NamedTuple
 from jepsen_like.checkers.availability import quantile
 from jepsen_like.history import Op
 
+P99_MAX_MS = 250.0
+"""The highest 99th percentile allowed for honest sends beside hostile clients, in ms, while the leader stays."""
 ASKED = frozenset({"send", "poll", "commit_offset", "fetch_offset", "put", "delete", "get"})
 
 

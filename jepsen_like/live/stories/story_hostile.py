@@ -1,8 +1,8 @@
 """The story `--nemesis hostile`: deals the attacks of `jepsen_like.hostile` in hands, a few at once, beside honest
 clients, and measures their effect.
 
-First the honest load finds out what the cluster can take; from then on it runs at half of it. Then hand after hand is
-played. After each one the cluster gets some seconds for what the attacks left behind, and then comes a calm that is
+First the honest load finds out what the cluster can take; from then on it runs at a share of it. Then hand after hand
+is played. After each one the cluster gets some seconds for what the attacks left behind, and then comes a calm that is
 measured. The calms have the same effects of a disk, a machine and a longer log on latency, so the difference comes from
 the attacks. Nothing that a client sends may end a node, move the leadership, exceed the bound of memory or leave an
 honest request without its answer.
@@ -23,7 +23,7 @@ from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
 from jepsen_like.live.nemeses.coverage_gates import FELT, FULL_S
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
-from jepsen_like.live.probes.honest_clients import Seen, joined, seen_each
+from jepsen_like.live.probes.honest_clients import P99_MAX_MS, Seen, joined, seen_each
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.story import Scene, Story
@@ -31,6 +31,9 @@ from jepsen_like.live.subjects.raftmq_subject import LOAD
 
 HAND_S, HAND_EVERY_S = 12.0, 4.0
 """Seconds of a hand in which rounds begin, and from one round of an attack to its next: three rounds of each attack."""
+HAND_MAX_S = 30.0
+"""The most seconds of a hand. It lasts until each of its attacks has begun as many rounds as are due; of an attack
+whose rounds take longer than the time between two, only `jepsen_like.hostile.attacker.AT_ONCE` are under way."""
 WINDOW_S = 100.0
 """The same if all attacks are played at once: such a hand is long, and each attack comes every EVERY_S."""
 TAIL_S = 32.0
@@ -43,7 +46,9 @@ CALM_S, CALM_SHARE = 3.0, 0.1
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
 """The probe of the cluster's capacity: its seconds, the factor of the load that is offered, and the seconds to settle
 afterwards."""
-SLOWER_MAX = 2.0
+LOAD_SHARE = 1 / 16
+"""The share of the capacity that goes on beside the attacks. With half of it, two cores have no time left for legal and
+heavy requests: what is measured then is the sum of both, which is the machine's."""
 MEMORY_MAX = 1 << 30
 """Bytes by which a node's memory may grow under attack: four budgets of `limits.node_inflight_bytes_max` (requests in
 flight, requests held for the leader, incomplete frames, answers that wait to be read), twice, because freed bytes stay
@@ -68,6 +73,11 @@ class Layout(NamedTuple):
     hand_s: float
     every_s: float
     calm_s: float
+
+    @property
+    def due_in_hand(self) -> int:
+        """The rounds of each attack in one hand."""
+        return int(self.hand_s / self.every_s)
 
     def due(self, name: str) -> int:
         """Returns the number of rounds of an attack, at one every EVERY_S within its hands."""
@@ -102,7 +112,7 @@ def play(scene: Scene) -> None:
         orders.every_s = plan.every_s
         with Assault(subject.processes, orders, rounds.hear) as assault:
             for hand in plan.hands:
-                attacks.append(_play_hand(scene, assault, rounds, hand, plan.hand_s))
+                attacks.append(_play_hand(scene, assault, rounds, hand, plan))
                 scene.stage.sleep(DRAIN_S)
                 calms.append(_calm(scene, plan.calm_s, rate))
         if assault.died:
@@ -130,8 +140,8 @@ def _calm(scene: Scene, calm_s: float, rate: float) -> Span:
 
 
 def _settle_rate(scene: Scene) -> float:
-    """Sets the load to half of what the cluster takes, or to the user's rate; returns the sends per second that are now
-    offered."""
+    """Sets the load to LOAD_SHARE of what the cluster takes, or to the user's rate; returns the sends per second that
+    are now offered."""
     load = scene.stage.load
     if scene.rate is not None:
         return scene.rate
@@ -141,10 +151,10 @@ def _settle_rate(scene: Scene) -> float:
         before, begun = load.counts.acked, time.monotonic()
         scene.stage.sleep(PROBE_S)
         capacity = (load.counts.acked - before) / (time.monotonic() - begun)
-        rate = capacity / 2
+        rate = capacity * LOAD_SHARE
         load.factor = rate / LOAD.rate
         scene.stage.sleep(SETTLE_S)
-        told.append(f"{capacity:,.0f} sends per second are taken, half of it goes on")
+        told.append(f"{capacity:,.0f} sends per second are taken, {rate:,.0f} go on")
     scene.measured["capacity"] = round(capacity)
     return rate
 
@@ -161,6 +171,11 @@ class _Rounds:
     def hear(self, told: Round) -> None:
         with self._lock:
             (self.over if told.is_over else self.begun).append((time.monotonic(), told))
+
+    def counts(self) -> Counter[str]:
+        """Returns attack -> number of rounds that have begun."""
+        with self._lock:
+            return Counter(each.attack for _, each in self.begun)
 
     @property
     def open(self) -> list[str]:
@@ -179,16 +194,20 @@ class _Rounds:
         return sorted(name for name, count in open_rounds.items() if count > 0)
 
 
-def _play_hand(scene: Scene, assault: Assault, rounds: _Rounds, hand: Hand, hand_s: float) -> Span:
+def _play_hand(scene: Scene, assault: Assault, rounds: _Rounds, hand: Hand, plan: Layout) -> Span:
     """Plays one hand and waits for the end of its last rounds. What is not over then ends when the next hand is
     dealt."""
-    before = len(rounds.over)
+    before, begun = len(rounds.over), rounds.counts()
     with scene.act(f"hand: {', '.join(hand)}" if len(hand) <= _NAMED else "all attacks") as told:
         start = time.monotonic_ns()
         assault.deal(hand)
-        deadline = time.monotonic() + hand_s
-        while (left_s := deadline - time.monotonic()) > 0 and _all_run(scene):
-            scene.stage.sleep(min(0.2, max(0.01, left_s)))
+        deadline = time.monotonic() + plan.hand_s
+        latest = deadline + max(0.0, HAND_MAX_S - plan.hand_s)
+        while _all_run(scene):
+            now, new = time.monotonic(), rounds.counts() - begun
+            if now >= latest or (now >= deadline and all(new[name] >= plan.due_in_hand for name in hand)):
+                break
+            scene.stage.sleep(min(0.2, max(0.01, deadline - now)))
         assault.deal(())
         deadline = time.monotonic() + TAIL_S
         scene.stage.sleep(_HEARD_S)
@@ -260,8 +279,8 @@ def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: l
         f"{lost} honest requests were not answered as they should be: "
         f"{dict(always.unanswered)}; the first: {always.first}",
     )
-    slower = attacked_ms / calm_ms if calm_ms else 0.0
-    scene.gate("p99 of honest sends under attack, times that of the calm", round(slower, 2), SLOWER_MAX, at_most=True)
+    slowest_ms = max(seen.p99_ms() for seen in by_hand)
+    scene.gate("p99 of honest sends beside the worst hand, ms", round(slowest_ms), P99_MAX_MS, at_most=True)
 
 
 def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
-from jepsen_like.live.probes.honest_clients import seen_in
+from jepsen_like.live.probes.honest_clients import P99_MAX_MS, seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.probes.node_watch import Change, Watch
 from jepsen_like.live.stories.concurrent_events import BESIDE, Beside
@@ -31,8 +31,6 @@ ROUND_MAX: Final = 4.0
 """The longest time of a cell in which no round is over, as a multiple of its planned time."""
 ROUNDS: Final = 6
 """Rounds of an attack within the planned time."""
-P99_MAX_MS: Final = 250.0
-"""The highest 99th percentile allowed for honest sends, in ms, while the leader stays."""
 SETTLE_S: Final = 2.0
 STOPS: Final = 3
 """The most attempts to stop the nodes with equal states: an entry that the leader makes by itself may come between two

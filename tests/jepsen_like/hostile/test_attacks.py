@@ -90,6 +90,27 @@ async def test_the_second_of_two_equal_sends_that_gets_no_answer_is_found(monkey
     assert report.wrong == ["one of two equal sends was never answered"]
 
 
+async def test_a_request_is_unanswered_when_its_connection_is_silent_however_long_the_others_take() -> None:
+    """The node answers one request after the other, and the last one never."""
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opaques = []
+        for _ in range(6):
+            data = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            opaques.append(decode_header(data[0], data[4 : 4 + int.from_bytes(data[1:4], "big")]).opaque)
+        for opaque in opaques[:-1]:
+            await asyncio.sleep(0.2)
+            writer.write(encode_frame(0, opaque, 1))
+        await reader.read()
+        writer.close()
+
+    async with serving(slow) as (_, port), await Wire.dial(port) as one:
+        opaques = [one.put(RequestCode.HEART_BEAT) for _ in range(6)]
+        answers = await one.answers(opaques, 0.6)
+    assert answers[:-1] == [wire.Answer(0, {}, "", b"")] * 5
+    assert answers[-1] is wire.SILENT
+
+
 async def test_sends_without_fields_want_words() -> None:
     async with pretended(lambda code, ext, oneway: (29, {})) as node:
         report = Report()

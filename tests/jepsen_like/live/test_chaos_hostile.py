@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -235,7 +236,37 @@ def test_all_at_once_is_every_attack_in_each_hand(tmp_path: Path) -> None:
     assert (plan.hand_s, plan.every_s, plan.due("twins")) == (100.0, EVERY_S, 120)
 
 
-def test_every_honest_request_counts_and_latency_is_that_beside_hands(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("begins_s", "ends_s"), [([1, 5, 9], 12), ([1, 5, 18], 18), ([1, 5], 30)], ids=["usual", "slow rounds", "too slow"]
+)
+def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins_s: list[float], ends_s: float
+) -> None:
+    """On a clock of the test: `begins_s` of the rounds of one attack, beside one that begins at 0, 4 and 8 s."""
+    now, dealt = [0.0], []
+    monkeypatch.setattr(story_hostile, "time", SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=lambda: 0))
+    scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile._Rounds()
+    due = sorted([(at, "names") for at in begins_s] + [(at, "twins") for at in (0.0, 4.0, 8.0)])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        while due and due[0][0] <= now[0]:
+            name = due.pop(0)[1]
+            rounds.hear(Round(name, 1, 0))
+            rounds.hear(Round(name, 1, 0, sent=1, took_s=0.1))
+
+    stage: Any = scene.stage
+    stage.sleep, stage.is_running, stage.node_ids = sleep, lambda node: True, [1]
+    monkeypatch.setattr(Scene, "act", lambda scene, name: contextlib.nullcontext([]))
+    assault: Any = SimpleNamespace(deal=lambda names: dealt.append((round(now[0]), tuple(names))))
+    plan = story_hostile.Layout([("twins", "names")], 12.0, 4.0, 3.0)
+    story_hostile._play_hand(scene, assault, rounds, plan.hands[0], plan)
+    assert dealt == [(0, ("twins", "names")), (ends_s, ())]
+
+
+def test_every_honest_request_counts_and_latency_is_that_beside_hands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = scene_of(tmp_path, "twins,names")
     asked = [(5, 30, "ok"), (105, 60, "ok"), (155, 9_000, "ok"), (160, 1, "fail"), (205, 20, "ok"), (305, 90, "ok")]
     ops = [op(number, "invoke", "send", 1000 * at_ms) for number, (at_ms, _, _) in enumerate(asked)]
@@ -249,7 +280,10 @@ def test_every_honest_request_counts_and_latency_is_that_beside_hands(tmp_path: 
     assert scene.measured["p99_ms_of_hands"] == [(60.0, "twins"), (90.0, "names")]
     (told,) = scene.broken
     assert told.startswith("1 honest requests were not answered"), "what failed while the nodes drained counts"
-    assert [(gate.value, gate.holds) for gate in scene.gates] == [(3.0, False)]
+    assert [(gate.value, gate.holds) for gate in scene.gates] == [(90, True)]
+    monkeypatch.setattr(story_hostile, "P99_MAX_MS", 80.0)
+    story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    assert (scene.gates[-1].value, scene.gates[-1].holds) == (90, False), "the worst hand counts, and not all together"
 
 
 def test_the_number_at_once_is_one_a_core_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
