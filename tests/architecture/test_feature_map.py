@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "internals" / "feature-map.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
@@ -133,7 +135,9 @@ def suite(tmp_path: Path) -> Path:
 def run(suite: Path, names: str, *args: str, **env: str) -> tuple[int, str]:
     (suite / "docs" / "internals" / "feature-map.md").write_text(names)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
-    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=60, env={"PATH": "", **env})
+    done = subprocess.run(
+        command, cwd=suite, capture_output=True, text=True, timeout=at_most(60), env={"PATH": "", **env}
+    )
     return done.returncode, done.stdout
 
 

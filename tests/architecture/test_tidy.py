@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ NOT_OURS = re.compile(r"(^|/)(data|sample|static)/|\.jsonl(\.gz)?$|^LICENSE$|\.(
 def tracked_files() -> list[Path]:
     """Files under version control, with those that were added but not committed; deleted ones are left out."""
     command = ["git", "ls-files", "-z", "--cached"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=at_most(30))
     if listed.returncode:
         pytest.skip("not a git checkout")
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.tools import TOOLS, how_to_get
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +104,7 @@ def run(folder: Path, *args: str, path: Path | None = None) -> tuple[int, str]:
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
     env = {"PATH": str(path or ""), "CI": "true"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=env)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=at_most(600), env=env)
     return done.returncode, done.stdout
 
 
