@@ -4,11 +4,11 @@ figure makes all of them longer on a slow one."""
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import sources
+
 BARE = re.compile(
     r"\btimeout=\d|\basyncio\.timeout\(\d|\basyncio\.wait_for\(.*, \d[\d.]*\)(?!,)|\bmonotonic\(\) \+ \d"
     r"|\b(?:PATIENCE|WAIT)_S = \d"
@@ -30,13 +30,10 @@ def bare_limits(text: str) -> list[str]:
 
 
 def test_every_limit_grows_with_the_slowness_of_the_machine() -> None:
-    files = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__)]
-    # Programs of their own, and of a foreign client's environment: no run of pytest measures for them.
-    own = (ROOT / "tests" / "containers", ROOT / "tests" / "compat" / "clients")
+    # Programs of their own, and of a foreign client's environment: no run of pytest measures for them. And this file.
+    others = ("tests/containers/", "tests/compat/clients/", "tests/architecture/test_limits.py")
     found = {
-        path.relative_to(ROOT).as_posix(): lines
-        for path in files
-        if not any(path.is_relative_to(folder) for folder in own) and (lines := bare_limits(path.read_text()))
+        name: lines for name, text in sources("tests") if not name.startswith(others) and (lines := bare_limits(text))
     }
     assert {name: lines for name, lines in found.items() if name not in NO_LIMITS} == {}, "give it to at_most()"
     assert set(NO_LIMITS) - set(found) == set(), "this is gone: take it off the list"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.pace import at_most
 from tests.support.tools import TOOLS, how_to_get
+from tests.support.tree import sources
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "testing.md"
@@ -28,8 +29,7 @@ OWN = {"tests/support/tools.py", "tests/architecture/test_tools.py", "tests/conf
 @cache
 def texts() -> dict[str, str]:
     """The files below tests/ by name."""
-    files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
-    return {name: text for name, text in files.items() if name not in OWN}
+    return {name: text for name, text in sources("tests") if name not in OWN}
 
 
 def wanting(tool: str) -> list[str]:
