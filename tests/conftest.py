@@ -32,7 +32,7 @@ gc.disable()
 
 _TESTS = Path(__file__).parent
 _REST = "rest"
-_SPARK = "tests/pyspark_raftmq"
+_SHARED = ("tests/pyspark_raftmq", "tests/architecture")
 _PAGE = _TESTS.parent / "docs" / "internals" / "feature-map.md"
 _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
 _TAGS = {
@@ -70,17 +70,18 @@ def rewrite(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("--rewrite"))
 
 
-class OneSparkSession(LoadFileScheduling):  # type: ignore[misc]
-    """A file at a time in each process, and all files that need Spark in one: a JVM and a cluster start once."""
+class SharedFolders(LoadFileScheduling):  # type: ignore[misc]
+    """A file at a time in each process, and all files of a folder that shares something costly in one: a JVM and a
+    cluster start once, the tree is read once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return _SPARK if file.startswith(f"{_SPARK}/") else file
+        return next((folder for folder in _SHARED if file.startswith(f"{folder}/")), file)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedFolders | None:
     """Replaces what --dist loadfile would take."""
-    return OneSparkSession(config, log) if config.getoption("dist") == "loadfile" else None
+    return SharedFolders(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class TimeBudget:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-import time
 from collections import Counter
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from raftmq.client import NotFound, PullStatus, Refused, Unknown, aconnect, connect
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 
@@ -121,13 +122,12 @@ def test_d8_filters_select_by_properties_on_every_node(live_cluster: Any) -> Non
 
 def eventually_reads(mq: Any, topic: str, node: str, wanted: set[bytes]) -> None:
     """A follower may lag."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        result = mq.pull(topic, 1, 0, node=node, filter="price BETWEEN 40 AND 99")
-        if result.next_offset == 30:
-            break
-        time.sleep(0.05)
-    assert ({m.body for m in result.messages}, result.next_offset) == (wanted, 30)
+
+    def pulled() -> Any:
+        return mq.pull(topic, 1, 0, node=node, filter="price BETWEEN 40 AND 99")
+
+    wait(lambda: pulled().next_offset == 30, lambda: str(pulled()), progress=lambda: pulled().next_offset)
+    assert {m.body for m in pulled().messages} == wanted
 
 
 def test_d8_a_waiting_pull_wakes_for_its_filter_only(live_cluster: Any) -> None:
@@ -168,10 +168,9 @@ def test_every_replica_hands_out_the_same_bytes(live_cluster: Any) -> None:
         assert [f.result().queue_offset for f in futures] == list(range(500))
         for node in live_cluster.nodes:
             address = f"127.0.0.1:{node.broker_port}"
-            deadline = time.monotonic() + 10
-            while len(got := read_from(mq, topic, 0, address)) < 500 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert [m.body for m in got] == [b"%d" % n for n in range(500)]
+            reads = partial(read_from, mq, topic, 0, address)
+            wait(lambda reads=reads: len(reads()) >= 500, progress=lambda reads=reads: len(reads()))
+            assert [m.body for m in reads()] == [b"%d" % n for n in range(500)]
 
 
 def test_refusals(live_cluster: Any) -> None:
@@ -253,10 +252,11 @@ def test_ordered_consumers_share_queues_across_a_killed_leader(live_cluster: Any
     def send_and_wait(mq: Any, batches: int) -> None:
         for queue_id in range(queues):
             mq.send_batch(topic, [b"x"] * each, queue_id=queue_id)
-        deadline = time.monotonic() + 60
-        while len({row[:2] for row in seen}) < queues * each * batches:
-            assert time.monotonic() < deadline, Counter(row[0] for row in seen)
-            time.sleep(0.05)
+        wait(
+            lambda: len({row[:2] for row in seen}) >= queues * each * batches,
+            lambda: Counter(row[0] for row in seen),
+            progress=lambda: len(seen),
+        )
 
     with connect(live_cluster.servers) as mq, concurrent.futures.ThreadPoolExecutor(2) as readers:
         try:
