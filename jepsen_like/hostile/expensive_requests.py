@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields, topic_fields
@@ -29,6 +30,11 @@ _CROWD_TOPIC, _FILTER_TOPIC, _PAGE_TOPIC = "hostile-crowd", "hostile-filter", "h
 _ANSWER_S = 30.0
 
 
+def patient(port: int) -> Coroutine[Any, Any, Wire]:
+    """Opens a connection on which heavy requests have their time. Raises OSError."""
+    return Wire.dial(port, _ANSWER_S)
+
+
 async def end_of(wire: Wire, topic: str) -> int:
     """Returns the queue's next offset; creates the topic if it does not exist."""
     answer = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
@@ -42,7 +48,7 @@ async def end_of(wire: Wire, topic: str) -> int:
 async def connections(port: int, count: int) -> AsyncIterator[list[Wire]]:
     """Opens `count` connections."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(await Wire.dial(port)) for _ in range(count)]
+        yield [await stack.enter_async_context(await patient(port)) for _ in range(count)]
 
 
 async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
@@ -50,13 +56,13 @@ async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: st
     opaques: dict[Wire, list[int]] = defaultdict(list)
     for wire, opaque in asked:
         opaques[wire].append(opaque)
-    heard = await asyncio.gather(*(wire.answers(some, _ANSWER_S) for wire, some in opaques.items()))
+    heard = await asyncio.gather(*(wire.answers(some) for wire, some in opaques.items()))
     return [report.note(each, what) for some in heard for each in some]
 
 
 async def long_filter(arena: Arena, node: Target, report: Report) -> None:
     """Sends 100 pulls in one write, each with a filter of 135 CONTAINS over a property of 29,900 letters."""
-    async with await Wire.dial(node.client_port) as wire:
+    async with await patient(node.client_port) as wire:
         offset = await end_of(wire, _FILTER_TOPIC)
         letters = "ab" * (arena.sized(_PROPERTY_LETTERS) // 2)
         report.note(
@@ -137,27 +143,25 @@ async def large_topic(arena: Arena, node: Target, report: Report) -> None:
     """Deletes a topic of 200,000 messages, and creates it again at once."""
     name = f"hostile-large-{arena.turn('large', 4)}"
     leader = arena.leader
-    async with await Wire.dial(leader.client_port) as wire:
+    async with await patient(leader.client_port) as wire:
         report.note(await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, 4)), "making a topic")
         body = batch_body(_BATCH)
         for number in range(arena.sized(_ROWS) // _BATCH or 1):
             ext = send_fields(name) | {"e": str(number % 4), "m": "true"}
             if report.note(await wire.ask(RequestCode.SEND_BATCH_MESSAGE, ext, body), "a batch").code:
                 break
-        deleted = report.note(
-            await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, timeout_s=_ANSWER_S), ""
-        )
-        made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, 4), timeout_s=_ANSWER_S)
+        deleted = report.note(await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}), "")
+        made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, 4))
         report.note(made, "making a topic again")
         if deleted.code == made.code == ResponseCode.SUCCESS:
             end = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": name, "queueId": "0"})
             report.demand(end.ext.get("offset", "0") == "0", f"{name}, made again, begins with {end.ext.get('offset')}")
-        report.note(await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, timeout_s=_ANSWER_S), "")
+        report.note(await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}), "")
 
 
 async def control_pages(arena: Arena, node: Target, report: Report) -> None:
     """Asks for pages of messages over HTTP, whose bodies become six times as long in JSON, on 4 connections."""
-    async with await Wire.dial(node.client_port) as wire:
+    async with await patient(node.client_port) as wire:
         if await end_of(wire, _PAGE_TOPIC) < 32:
             for _ in range(32):
                 body = b"\1" * arena.sized(_PAGE_BODY)
@@ -170,7 +174,7 @@ async def control_pages(arena: Arena, node: Target, report: Report) -> None:
 
 async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
     """Creates 5,000 topics, and lists them from many connections."""
-    async with await Wire.dial(arena.leader.client_port) as leader, await Wire.dial(node.client_port) as wire:
+    async with await patient(arena.leader.client_port) as leader, await patient(node.client_port) as wire:
         if arena.turn("topics", 1 << 60) == 1:
             asked = []
             for number in range(arena.sized(_TOPICS)):

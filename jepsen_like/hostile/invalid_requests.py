@@ -14,6 +14,8 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 _FLUSHED_S = 0.4
 """Seconds after which oneway commits are in the log (offsets.flush_ms is 100)."""
 _GROUPS = 450_000
+_LARGE_S = 20.0
+"""Seconds without a byte from the node after which a large body counts as not answered."""
 _FLOATS = 3_000_000
 
 
@@ -41,8 +43,8 @@ async def large_json(arena: Arena, node: Target, report: Report) -> None:
     """Sends 15 MB of three million numbers, which become longer when they are written again."""
     numbers = b"1e15," * (arena.sized(_FLOATS) - 1)
     body = b'{"groupName":"%s","groupRetryPolicy":{"a":[%s1e15]}}' % (GROUP.encode(), numbers)
-    async with await Wire.dial(node.client_port) as wire:
-        answer = await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body, timeout_s=20)
+    async with await Wire.dial(node.client_port, _LARGE_S) as wire:
+        answer = await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
         report.note(answer, f"{len(body):,} bytes of JSON")
 
 
@@ -50,8 +52,8 @@ async def large_heartbeat(arena: Arena, node: Target, report: Report) -> None:
     """Sends one heartbeat for 450,000 groups (10.8 MB)."""
     rows = b",".join(b'{"groupName":"g%06d"}' % number for number in range(arena.sized(_GROUPS)))
     body = b'{"clientID":"hostile-large","consumerDataSet":[%s]}' % rows
-    async with await Wire.dial(node.client_port) as wire:
-        answer = await wire.ask(RequestCode.HEART_BEAT, {}, body, timeout_s=20)
+    async with await Wire.dial(node.client_port, _LARGE_S) as wire:
+        answer = await wire.ask(RequestCode.HEART_BEAT, {}, body)
         report.note(answer, f"a heartbeat of {len(body):,} bytes")
 
 
@@ -95,7 +97,7 @@ async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
         await asyncio.sleep(_FLUSHED_S)
         await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config)
         answer = await wire.ask(
-            RequestCode.QUERY_CONSUMER_OFFSET, place_of(group, TOPIC, 0) | {"setZeroIfNotFound": "false"}, timeout_s=5
+            RequestCode.QUERY_CONSUMER_OFFSET, place_of(group, TOPIC, 0) | {"setZeroIfNotFound": "false"}
         )
         report.demand(
             answer.code != 0 or answer.ext.get("offset") != "77",

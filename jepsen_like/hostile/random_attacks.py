@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from jepsen_like.hostile.attack import GROUP, Arena, Attack, Report
-from jepsen_like.hostile.expensive_requests import answers_of, batch_body, connections, end_of
+from jepsen_like.hostile.expensive_requests import answers_of, batch_body, connections, end_of, patient
 from jepsen_like.hostile.request_fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode
@@ -116,7 +116,7 @@ async def filters(arena: Arena, node: Target, report: Report) -> None:
 async def pages(arena: Arena, node: Target, report: Report) -> None:
     """Asks for pages of everything that has pages, of drawn sizes, several at once."""
     rng = arena.rng
-    async with await Wire.dial(node.client_port) as wire:
+    async with await patient(node.client_port) as wire:
         await _some_messages(arena, wire, report)
 
     async def some() -> None:
@@ -158,7 +158,7 @@ async def lists(arena: Arena, node: Target, report: Report) -> None:
 async def deletions(arena: Arena, node: Target, report: Report) -> None:
     """Creates, resets, clones and deletes topics and groups with drawn numbers of messages, queues and offsets."""
     rng = arena.rng
-    async with await Wire.dial(arena.leader.client_port) as wire:
+    async with await patient(arena.leader.client_port) as wire:
         for _ in range(arena.sized(_REQUESTS // 40)):
             name, queues = f"hostile-drawn-{rng.randrange(8)}", _few_or_many(rng, 256)
             group = f"{name}-group"
@@ -181,7 +181,7 @@ async def deletions(arena: Arena, node: Target, report: Report) -> None:
             if rng.random() < 0.7:
                 steps.append((RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, b""))
             for code, ext, body in steps:
-                report.note(await wire.ask(code, ext, body, timeout_s=30), f"request {code}")
+                report.note(await wire.ask(code, ext, body), f"request {code}")
 
 
 async def joins(arena: Arena, node: Target, report: Report) -> None:

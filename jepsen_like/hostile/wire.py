@@ -84,8 +84,10 @@ def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
 class Wire(asyncio.Protocol):
     """One connection to a client port, made by `dial`."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float = ANSWER_S) -> None:
+        """`silence_s`: the seconds without a byte from the node after which what waits counts as not answered."""
         loop = asyncio.get_running_loop()
+        self._silence_s = silence_s
         self.closed = loop.create_future()
         self._heard_s = loop.time()
         self._transport: asyncio.Transport | None = None
@@ -95,9 +97,9 @@ class Wire(asyncio.Protocol):
         self._room.set()
 
     @classmethod
-    async def dial(cls, port: int) -> Self:
+    async def dial(cls, port: int, silence_s: float = ANSWER_S) -> Self:
         """Opens a connection. Raises OSError."""
-        _, wire = await asyncio.get_running_loop().create_connection(cls, HOST, port)
+        _, wire = await asyncio.get_running_loop().create_connection(lambda: cls(silence_s), HOST, port)
         return wire
 
     async def __aenter__(self) -> Self:
@@ -112,11 +114,9 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def ask(
-        self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float = ANSWER_S
-    ) -> Answer:
+    async def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
         """Sends a two-way request; returns its outcome."""
-        return await self.answer(self.put(code, ext, body), timeout_s)
+        return await self.answer(self.put(code, ext, body))
 
     def put(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> int:
         """Sends a two-way request without waiting; returns its opaque."""
@@ -137,11 +137,11 @@ class Wire(asyncio.Protocol):
         await asyncio.wait((room, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
         room.cancel()
 
-    async def answer(self, opaque: int, timeout_s: float = ANSWER_S) -> Answer:
-        """Waits for the answer with this opaque; SILENT if the node is silent for `timeout_s`."""
-        return (await self.answers((opaque,), timeout_s))[0]
+    async def answer(self, opaque: int) -> Answer:
+        """Waits for the answer with this opaque; SILENT if the node is silent."""
+        return (await self.answers((opaque,)))[0]
 
-    async def answers(self, opaques: Sequence[int], silence_s: float = ANSWER_S) -> list[Answer]:
+    async def answers(self, opaques: Sequence[int]) -> list[Answer]:
         """Waits for the answers with these opaques. Those that have not come once the connection has brought no byte
         for `silence_s` are SILENT.
 
@@ -152,7 +152,7 @@ class Wire(asyncio.Protocol):
         begun_s = loop.time()
         all_ = [self.future(opaque) for opaque in opaques]
         waiting = {each for each in all_ if not each.done()}
-        while waiting and (left_s := max(begun_s, self._heard_s) + silence_s - loop.time()) > 0:
+        while waiting and (left_s := max(begun_s, self._heard_s) + self._silence_s - loop.time()) > 0:
             _, waiting = await asyncio.wait(waiting, timeout=left_s)
         return [each.result() if each.done() else SILENT for each in all_]
 

@@ -75,7 +75,7 @@ async def test_a_commit_that_comes_back_is_found(attack: object, reorders: bool)
 
 
 async def test_the_second_of_two_equal_sends_that_gets_no_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire.Wire.answer, "__defaults__", (0.2,))
+    monkeypatch.setattr(wire.Wire.dial.__func__, "__defaults__", (0.2,))  # type: ignore[attr-defined]
     seen: set[str] = set()
 
     def once(code: int, ext: dict[str, str], oneway: bool) -> tuple[int, dict[str, str]] | None:
@@ -104,9 +104,9 @@ async def test_a_request_is_unanswered_when_its_connection_is_silent_however_lon
         await reader.read()
         writer.close()
 
-    async with serving(slow) as (_, port), await Wire.dial(port) as one:
+    async with serving(slow) as (_, port), await Wire.dial(port, 0.6) as one:
         opaques = [one.put(RequestCode.HEART_BEAT) for _ in range(6)]
-        answers = await one.answers(opaques, 0.6)
+        answers = await one.answers(opaques)
     assert answers[:-1] == [wire.Answer(0, {}, "", b"")] * 5
     assert answers[-1] is wire.SILENT
 
@@ -204,9 +204,9 @@ async def test_hands_follow_each_other_and_a_round_under_way_may_end(monkeypatch
 
 async def test_a_wire_tells_answer_silence_and_the_end_apart() -> None:
     async with pretended(lambda code, ext, oneway: None if code == 1 else (code, {"a": "b"})) as node:
-        line = await Wire.dial(node.client_port)
+        line = await Wire.dial(node.client_port, 0.2)
         assert (await line.ask(7)).ext == {"a": "b"}
-        assert (await line.ask(1, timeout_s=0.05)).code == -2
+        assert (await line.ask(1)).code == -2
         line.abort()
         assert (await line.ask(7)).code == -1
 
