@@ -56,5 +56,7 @@ def nodes(text: str) -> tuple[ast.AST, ...]:
 
 def forget() -> None:
     """Gives the memory back."""
-    for remembered in (python_files, text_of, parsed, nodes):
-        remembered.cache_clear()
+    python_files.cache_clear()
+    text_of.cache_clear()
+    parsed.cache_clear()
+    nodes.cache_clear()

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import threading
 from collections import Counter
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -120,6 +119,16 @@ def test_d8_filters_select_by_properties_on_every_node(live_cluster: Any) -> Non
             mq.pull(topic, 0, 0, filter="price LIKE '4%'")
 
 
+def read_once_there(mq: Any, topic: str, node: str, count: int) -> list[Any]:
+    """What a node has in queue 0, once it has so many messages."""
+
+    def there() -> int:
+        return len(read_from(mq, topic, 0, node))
+
+    wait(lambda: there() >= count, lambda: there(), progress=there)
+    return list(read_from(mq, topic, 0, node))
+
+
 def eventually_reads(mq: Any, topic: str, node: str, wanted: set[bytes]) -> None:
     """A follower may lag."""
 
@@ -168,9 +177,7 @@ def test_every_replica_hands_out_the_same_bytes(live_cluster: Any) -> None:
         assert [f.result().queue_offset for f in futures] == list(range(500))
         for node in live_cluster.nodes:
             address = f"127.0.0.1:{node.broker_port}"
-            reads = partial(read_from, mq, topic, 0, address)
-            wait(lambda reads=reads: len(reads()) >= 500, progress=lambda reads=reads: len(reads()))
-            assert [m.body for m in reads()] == [b"%d" % n for n in range(500)]
+            assert [m.body for m in read_once_there(mq, topic, address, 500)] == [b"%d" % n for n in range(500)]
 
 
 def test_refusals(live_cluster: Any) -> None:
