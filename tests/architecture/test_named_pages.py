@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tree import nodes, sources
-from tests.support.words import ROOT
+from tests.support.tree import ROOT, nodes, sources
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 FILE = re.compile(r"\bdocs/|\b[\w-]+\.md\b")
