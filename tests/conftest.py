@@ -1,5 +1,5 @@
-"""Options, the time budget, the list of missing tools, and what docs/internals/feature-map.md promises: for every
-test folder."""
+"""Options, limits of time, the time budget, the list of missing tools, and what docs/internals/feature-map.md promises:
+for every test folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_timeout
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from raftmq_wire import kernel
+from tests.support.pace import at_most, slowness
 from tests.support.tools import how_to_get, lacked, skip_without
 
 EXAMPLES = 50
@@ -30,7 +32,7 @@ gc.disable()
 
 _TESTS = Path(__file__).parent
 _REST = "rest"
-_SPARK = "tests/pyspark_raftmq"
+_SHARED = ("tests/pyspark_raftmq", "tests/architecture")
 _PAGE = _TESTS.parent / "docs" / "internals" / "feature-map.md"
 _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
 _TAGS = {
@@ -68,23 +70,25 @@ def rewrite(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("--rewrite"))
 
 
-class OneSparkSession(LoadFileScheduling):  # type: ignore[misc]
-    """A file at a time in each process, and all files that need Spark in one: a JVM and a cluster start once."""
+class SharedFolders(LoadFileScheduling):  # type: ignore[misc]
+    """A file at a time in each process, and all files of a folder that shares something costly in one: a JVM and a
+    cluster start once, the tree is read once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return _SPARK if file.startswith(f"{_SPARK}/") else file
+        return next((folder for folder in _SHARED if file.startswith(f"{folder}/")), file)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedFolders | None:
     """Replaces what --dist loadfile would take."""
-    return OneSparkSession(config, log) if config.getoption("dist") == "loadfile" else None
+    return SharedFolders(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class TimeBudget:
     """Adds up what each top folder of tests/ took and prints it beside its budget.
 
-    Several folders run at a time. It reports and never fails: the machine that runs the suite is shared.
+    Several folders run at a time. A slow machine may take longer by its figure (tests/support/pace.py). It reports and
+    never fails: the machine that runs the suite is shared.
     """
 
     def __init__(self) -> None:
@@ -105,7 +109,7 @@ class TimeBudget:
             if not self._tests[folder]:
                 continue
             seconds = self._seconds[folder]
-            over = "  over" if seconds > budget else ""
+            over = "  over" if seconds > at_most(budget) else ""
             terminalreporter.write_line(f"{folder:<16}{self._tests[folder]:>7}{seconds:>10.1f}{budget:>8}{over}")
 
 
@@ -214,13 +218,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     skip_without(item.iter_markers("needs"))
 
 
-def pytest_report_header() -> str:
-    """Which kernel the product uses in this run: RAFTMQ_KERNEL=python chooses."""
-    return f"kernel: {kernel.NAME}" + (f" ({kernel.WHY})" if kernel.WHY else "")
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
+    """Replaces what would set the timer: every limit of a test, of its mark or of pyproject.toml, is one of a quiet
+    machine."""
+    scaled = settings._replace(timeout=at_most(settings.timeout))
+    return pytest_timeout.pytest_timeout_set_timer(item, scaled)
+
+
+def pytest_report_header() -> list[str]:
+    """Which kernel the product uses in this run, RAFTMQ_KERNEL=python chooses; and by how much limits are longer."""
+    why = f" ({kernel.WHY})" if kernel.WHY else ""
+    return [f"kernel: {kernel.NAME}{why}", f"limits of time: {slowness():.1f} times those of a quiet machine"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Install each once; the terminal exists only in the main process."""
+    slowness()  # before workers start: they find it in their environment
     if hasattr(config, "workerinput"):  # runs a part of the tests; their reports go to the main process
         return
     config.pluginmanager.register(TimeBudget(), "raftmq-time-budget")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.pace import at_most
 from tests.support.tools import TOOLS, needs
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,7 @@ def test_a_bare_path_has_no_tool_that_the_readme_does_not_ask_for() -> None:
     look = 'for name; do command -v "$name"; done; exit 3'
     command = [str(ROOT / ".ci" / "bare"), "sh", "-c", look, "sh", "sh", "make", "python3", *FOREIGN]
     env = os.environ | {"PYTHON": sys.executable}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=at_most(60), check=False)
     assert [Path(line).name for line in done.stdout.splitlines()] == ["sh", "make", "python3"], done.stderr
     assert done.returncode == 3, "the command's"
 

@@ -12,7 +12,8 @@ import pytest
 
 from cluster.config.config import Config
 from tests.architecture.test_docs import NO_MODULES, PACKAGES, is_defined
-from tests.support.words import ROOT, comments, product_files, words_of
+from tests.support.tree import ROOT
+from tests.support.words import comments, product_files, words_of
 
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.\w+)+)")
 PATH = re.compile(r"(?<![\w./<>{}*-])((?:[\w-]+/)+[\w-]+\.(?:pyx?|md|c))\b")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ import pytest
 
 import pyspark_raftmq
 import raftmq
+from tests.support.tree import parsed, text_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
@@ -59,11 +59,6 @@ def cited_names(text: str) -> set[str]:
     return names
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def module_file(parts: list[str]) -> Path | None:
     folder = ROOT.joinpath(*parts)
     for candidate in (folder.with_suffix(".py"), folder / "__init__.py"):
@@ -77,7 +72,7 @@ def is_defined(name: str) -> bool:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         if path := module_file(parts[:length]):
-            return defines(parsed(path), parts[length:])
+            return defines(parsed(text_of(path)), parts[length:])
     return False
 
 
@@ -237,7 +232,7 @@ def test_python_examples_compile(page: Path) -> None:
 def test_examples_use_names_that_raftmq_exports(page: Path) -> None:
     code = "\n".join(fences(page, "python")) + "\n" + "\n".join(CODE_SPAN.findall(page.read_text()))
     used = set(re.findall(r"\braftmq\.([A-Za-z]\w*)", code)) - {name.partition(".")[2] for name in NO_MODULES}
-    exported = set().union(*(bindings(node) for node in statements(parsed(ROOT / "raftmq" / "__init__.py"))))
+    exported = set().union(*(bindings(node) for node in statements(parsed(text_of(ROOT / "raftmq" / "__init__.py")))))
     parts = {path.stem for path in (ROOT / "raftmq").iterdir()}
     assert used - exported - parts == set()
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
+from tests.support.tree import nodes, parsed, text_of
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "internals" / "feature-map.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
@@ -73,18 +76,12 @@ def is_test(path: str, name: str, tag: str) -> bool:
     """A test function of that name is in the file; a tag is the name of a mark that stands somewhere in the file."""
     if not (ROOT / path).is_file():
         return False
-    source = parsed(path)
-    return name in functions(source) and (not tag or tag in marks(path))
+    return name in functions(parsed(text_of(ROOT / path))) and (not tag or tag in marks(path))
 
 
 @cache
 def marks(path: str) -> set[str]:
-    return {node.attr for node in ast.walk(parsed(path)) if isinstance(node, ast.Attribute)}
-
-
-@cache
-def parsed(path: str) -> ast.Module:
-    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.attr for node in nodes(text_of(ROOT / path)) if isinstance(node, ast.Attribute)}
 
 
 def functions(scope: ast.Module | ast.ClassDef, prefix: str = "") -> set[str]:
@@ -113,7 +110,7 @@ def suite(tmp_path: Path) -> Path:
     """A tree with the real conftest.py, two tests (one skipped when asked) and a page that names both."""
     (tmp_path / "tests" / "support").mkdir(parents=True)
     (tmp_path / "docs" / "internals").mkdir(parents=True)
-    for name in ("conftest.py", "support/tools.py"):
+    for name in ("conftest.py", "support/pace.py", "support/tools.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     (tmp_path / "tests" / "test_a.py").write_text(
@@ -133,7 +130,9 @@ def suite(tmp_path: Path) -> Path:
 def run(suite: Path, names: str, *args: str, **env: str) -> tuple[int, str]:
     (suite / "docs" / "internals" / "feature-map.md").write_text(names)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
-    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=60, env={"PATH": "", **env})
+    done = subprocess.run(
+        command, cwd=suite, capture_output=True, text=True, timeout=at_most(60), env={"PATH": "", **env}
+    )
     return done.returncode, done.stdout
 
 

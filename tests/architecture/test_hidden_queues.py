@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from tests.support.tree import sources
+
 ROOT = Path(__file__).resolve().parents[2]
 PRESENT = re.compile(r"\b(?:topic|config|known|there|existing|before)\.queues\b")
 BY_PRESENT_QUEUES = {
@@ -28,11 +30,7 @@ def by_present_queues(files: dict[str, str]) -> dict[str, int]:
 
 
 def test_only_these_go_by_the_present_queues() -> None:
-    files = {
-        str(path.relative_to(ROOT)): path.read_text()
-        for room in ("cluster", "statemachine", "raftmq")
-        for path in (ROOT / room).rglob("*.py")
-    }
+    files = dict(sources("cluster", "statemachine", "raftmq"))
     assert by_present_queues(files) == {name: count for name, (count, _) in BY_PRESENT_QUEUES.items()}
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SUBPACKAGES = (
@@ -40,7 +42,9 @@ for folder in sys.argv[1:]:
 
 
 def run(tool: str, *args: str, cwd: Path = ROOT, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([BIN / tool, *args], cwd=cwd, input=text, capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        [BIN / tool, *args], cwd=cwd, input=text, capture_output=True, text=True, timeout=at_most(100)
+    )
 
 
 def test_all_contracts_hold() -> None:
@@ -104,7 +108,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str
     """Line -> exit code and output of lint-imports for a tree with it. One process runs all: its start is slow."""
     files = [*((f"{module}/__init__.py", line) for module, line, _ in FORBIDDEN), *ALLOWED]
     folders = [small_tree(tmp_path_factory.mktemp("tree"), *each) for each in files]
-    done = subprocess.run([sys.executable, "-P", "-c", LINT, *folders], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LINT, *folders], capture_output=True, text=True, timeout=at_most(100)
+    )
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     return {f"{file}: {line}": (code, said) for (file, line), (code, said) in zip(files, told, strict=True)}

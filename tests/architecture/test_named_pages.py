@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.words import ROOT
+from tests.support.tree import ROOT, nodes, sources
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 FILE = re.compile(r"\bdocs/|\b[\w-]+\.md\b")
@@ -27,11 +27,11 @@ NO_MESSAGES = {
 """Strings that are no messages, with the reason."""
 
 
-def messages(source: ast.AST) -> Iterator[tuple[int, str]]:
+def messages(source: str) -> Iterator[tuple[int, str]]:
     """Yields line and text of each string that somebody may read: the constants, and the help of commands, which is
     their docstring."""
-    alone = {id(node.value) for node in ast.walk(source) if isinstance(node, ast.Expr)}
-    for node in ast.walk(source):
+    alone = {id(node.value) for node in nodes(source) if isinstance(node, ast.Expr)}
+    for node in nodes(source):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
             yield node.lineno, node.value
         elif isinstance(node, ast.FunctionDef) and any(map(_makes_command, node.decorator_list)):
@@ -46,12 +46,11 @@ def _makes_command(decorator: ast.expr) -> bool:
 @cache
 def all_messages() -> list[tuple[Path, int, str]]:
     """Returns (path, line, text) of the messages in files that mention documentation."""
-    sources = [(path, path.read_text()) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     return [
-        (path.relative_to(ROOT), line, text)
-        for path, source in sources
+        (Path(name), line, text)
+        for name, source in sources(*PACKAGES)
         if "docs" in source or ".md" in source
-        for line, text in messages(ast.parse(source))
+        for line, text in messages(source)
     ]
 
 
@@ -98,11 +97,11 @@ def test_no_file_that_is_used_without_the_sources_names_one_of_the_docs() -> Non
     ],
 )
 def test_a_planted_message_is_found(planted: str) -> None:
-    assert any(FILE.search(text) for _, text in messages(ast.parse(planted)))
+    assert any(FILE.search(text) for _, text in messages(planted))
 
 
 def test_docstrings_may_name_files_because_only_readers_of_the_sources_see_them() -> None:
     source = (
         '"""Drawn in docs/disk-format.md."""\nLIMIT = 3\n"""docs/style.md"""\ndef f() -> None:\n    """docs/x.md"""'
     )
-    assert not [text for _, text in messages(ast.parse(source)) if FILE.search(text)]
+    assert not [text for _, text in messages(source) if FILE.search(text)]

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from tests.support.words import ROOT, docstrings, product_files, words_of
+from tests.support.tree import ROOT
+from tests.support.words import docstrings, product_files, words_of
 
 OPENINGS = "What|Who|Whoever|Whose|Whether|Where|How|Of|As|From|In|By|For|Until|Taken|That"
 OPENING = re.compile(rf"\W*({OPENINGS})\b")

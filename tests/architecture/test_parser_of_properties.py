@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.words import ROOT
+from tests.support.tree import ROOT, nodes, sources
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 THE_PARSER = "raftmq_wire/properties.py"
@@ -25,7 +25,7 @@ SEPARATORS = {"\x01", "\x02"}
 
 def searches(source: str) -> Iterator[int]:
     """Yields the lines that search in something called properties, or for one of the two separators."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in SEARCHES:
             continue
         of = node.func.value
@@ -41,12 +41,7 @@ def _has_separator(node: ast.AST) -> bool:
 
 
 def test_properties_are_searched_in_one_place() -> None:
-    found = {
-        f"{path.relative_to(ROOT)}:{line}"
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for line in searches(path.read_text())
-    }
+    found = {f"{name}:{line}" for name, text in sources(*PACKAGES) for line in searches(text)}
     assert {each for each in found if not each.startswith(f"{THE_PARSER}:")} == set()
     assert found, "the parser itself"
 

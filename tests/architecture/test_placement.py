@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tree import nodes, sources
+
 ROOT = Path(__file__).parents[2]
 HOME = "cluster/placement/"
 ABOVE = (
@@ -38,9 +40,9 @@ ALLOWED = {
 }
 
 
-def knows(name: str, tree: ast.AST) -> Iterator[str]:
+def knows(name: str, source: str) -> Iterator[str]:
     """Yields what a file knows of groups of brokers and should ask the route map."""
-    for node in ast.walk(tree):
+    for node in nodes(source):
         match node:
             case ast.Call(func=ast.Name(id="BrokerData") | ast.Attribute(attr="BrokerData")):
                 yield "BrokerData"
@@ -54,19 +56,18 @@ def knows(name: str, tree: ast.AST) -> Iterator[str]:
                 yield "broker_addresses"
 
 
-def offenders(sources: dict[str, str]) -> set[tuple[str, str]]:
+def offenders(files: dict[str, str]) -> set[tuple[str, str]]:
     """File and what it knows, outside the home of the route map and the configuration."""
     return {
         (name, known)
-        for name, text in sources.items()
+        for name, text in files.items()
         if not name.startswith((HOME, "cluster/config/"))
-        for known in knows(name, ast.parse(text))
+        for known in knows(name, text)
     }
 
 
 def test_only_the_route_map_knows_groups_of_brokers() -> None:
-    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "cluster").rglob("*.py")}
-    found = offenders(sources)
+    found = offenders(dict(sources("cluster")))
     assert found - set(ALLOWED) == set(), "ask `Services.routes`"
     assert set(ALLOWED) - found == set(), "this is gone: take it off the list"
 

@@ -19,6 +19,7 @@ import pytest
 from cluster.admin.routes import ROUTES
 from cluster.config.config import Config
 from cluster.remoting import handlers
+from tests.support.tree import nodes, python_files, text_of
 
 ROOT = Path(__file__).parents[2]
 READERS = ("cluster", "raftlog", "raftmq", "statemachine")
@@ -43,10 +44,10 @@ def attributes_read() -> frozenset[str]:
     since some handlers loop over the names of fields."""
     found: set[str] = set()
     for package in READERS:
-        for path in (ROOT / package).rglob("*.py"):
+        for path in python_files(package):
             if path.name in CHECKS:
                 continue
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in nodes(text_of(path)):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                     found.add(node.attr)
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import nodes, sources
+
 ROOMS = ("cluster", "statemachine", "raftlog", "raftmq_wire")
 
 
 def kept_with_traceback(source: str) -> Iterator[int]:
     """Yields the lines that return, yield or assign an error that they have caught, as it is, or with its own
     traceback alone taken away: the error behind it has one too."""
-    for handler in ast.walk(ast.parse(source)):
+    for handler in nodes(source):
         if isinstance(handler, ast.ExceptHandler) and handler.name is not None:
             for node in ast.walk(handler):
                 if isinstance(node, ast.Return | ast.Yield | ast.Assign | ast.AnnAssign):
@@ -36,11 +36,7 @@ def _is_error(value: ast.expr | None, name: str) -> bool:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_error_is_kept_with_its_traceback(room: str) -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted((ROOT / room).rglob("*.py"))
-        for line in kept_with_traceback(path.read_text())
-    ]
+    found = [f"{name}:{line}" for name, text in sources(room) for line in kept_with_traceback(text)]
     assert found == [], "keep bare(error)"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def put(bin_dir: Path, name: str, script: str) -> None:
 
 def preflight(bin_dir: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = [str(bin_dir / "sh"), str(PREFLIGHT), *args]
-    return subprocess.run(command, env={"PATH": str(bin_dir)}, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env={"PATH": str(bin_dir)}, capture_output=True, text=True, timeout=at_most(30))
 
 
 def assert_three_lines(result: subprocess.CompletedProcess[str], what: str, to_type: str) -> None:
@@ -89,7 +90,9 @@ def which(bin_dir: Path, *folders: Path) -> tuple[str, str]:
     """The interpreter that preflight takes with these folders after bin_dir on PATH, and what it says about it."""
     path = ":".join(map(str, [bin_dir, *folders]))
     command = [str(bin_dir / "sh"), str(PREFLIGHT), "which"]
-    result = subprocess.run(command, env={"PATH": path}, check=True, capture_output=True, text=True, timeout=30)
+    result = subprocess.run(
+        command, env={"PATH": path}, check=True, capture_output=True, text=True, timeout=at_most(30)
+    )
     return result.stdout.removesuffix("\n"), result.stderr
 
 
@@ -213,7 +216,9 @@ def tree(tmp_path: Path) -> Path:
 def build_kernel(tree: Path, **variables: str) -> tuple[list[Path], str]:
     """Returns the libraries that were built, and the output. The build succeeds in any case."""
     command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_ext", "--inplace"]
-    done = subprocess.run(command, cwd=tree, env=os.environ | variables, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, cwd=tree, env=os.environ | variables, capture_output=True, text=True, timeout=at_most(100)
+    )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return list(tree.glob("raftmq_wire/kernel/_native.*.so")), done.stderr
 
@@ -269,7 +274,7 @@ def plan_of(target: str, folder: Path) -> str:
     shutil.copytree(ROOT / "requirements", folder / "requirements")
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     return subprocess.run(
-        ["make", "-n", target], cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=30
+        ["make", "-n", target], cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=at_most(30)
     ).stdout
 
 

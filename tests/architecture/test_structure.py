@@ -3,16 +3,18 @@ attributes assigned from outside."""
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
-from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import grimp
 import pytest
 
 from tests.support.assignments import Assignment, assignments
+from tests.support.tree import sources
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftmq_wire", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
@@ -41,6 +43,7 @@ ASSIGNED = {
 }
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """Module -> modules of the product that it imports, for annotations too. The graph does not see what is compiled: a
     package that imports its own compiled module seems to import itself."""
@@ -82,35 +85,22 @@ def test_no_imports_in_a_circle() -> None:
     assert found == [], "cut these: move what both need below both"
 
 
-def product_files() -> Iterator[Path]:
-    for package in PRODUCT:
-        yield from sorted((ROOT / package).rglob("*.py"))
-
-
 def test_no_import_hides_in_a_string() -> None:
     """A module of the server that is named in a string would be an arrow that no contract sees."""
     hidden = [
-        f"{path.relative_to(ROOT)}: {match[0]}"
-        for path in product_files()
-        if path.relative_to(ROOT).parts[0] == "cluster"
-        for match in re.finditer(r"import_module\W+.*", path.read_text())
+        f"{name}: {match[0]}" for name, text in sources("cluster") for match in re.finditer(r"import_module\W+.*", text)
     ]
     assert hidden == []
 
 
-def assigned_from_outside(sources: dict[str, str]) -> list[Assignment]:
-    return [each for each in assignments(sources) if not each.is_at_home and each.attribute not in COUNTED]
+def assigned_from_outside(files: dict[str, str]) -> list[Assignment]:
+    return [each for each in assignments(files) if not each.is_at_home and each.attribute not in COUNTED]
 
 
 def test_no_attribute_of_a_finished_object_is_assigned_from_outside() -> None:
     """An assignment from outside makes an object in two steps, and every reader has to find the second one. An object
     gets all that it needs as arguments of its constructor; where two need each other, a Signal is made before both."""
-    sources = {
-        str(path.relative_to(ROOT)): path.read_text()
-        for path in product_files()
-        if path.relative_to(ROOT).parts[0] in SERVED
-    }
-    outside = assigned_from_outside(sources)
+    outside = assigned_from_outside(dict(sources(*SERVED)))
     found = [each for each in outside if not each.is_beside(SPREAD)]
     for each in found:
         print(f"{each.file}:{each.line} {each.receiver}.{each.attribute}")  # noqa: T201
@@ -138,8 +128,8 @@ def test_assignments_from_outside_are_found(text: str, found: list[str]) -> None
     lane = "class Lane:\n    def __init__(self): self.rules = self.size = 0\n    def run(self): ...\n"
     record = "class Record:\n    def __init__(self): self.size = 0\n"
     inside = "def g(lane: Lane): lane.rules = 1\n"
-    sources = {"lane.py": lane + inside + record, "other.py": text}
-    assert [each.target for each in assigned_from_outside(sources)] == found
+    files = {"lane.py": lane + inside + record, "other.py": text}
+    assert [each.target for each in assigned_from_outside(files)] == found
 
 
 # --- arrows between the rooms of the server ------------------------------------------------------------------------
@@ -202,3 +192,34 @@ def test_rooms_of_the_server_have_walls() -> None:
     assert upward(rooms, FLOORS["floors"](ROOT)["cluster"]) == []
     assert between_fronts(rooms) == []
     assert share(rooms) <= Fraction(2, 3)
+
+
+# --- constructors ---------------------------------------------------------------------------------------------------
+
+PARAMETERS_MAX = 12
+MORE_PARAMETERS = {"Remoting": 18, "Broker": 15, "RaftDriver": 15, "PeerTransport": 13}
+"""Class -> the parameters of its constructor, where there are more: a ceiling that only sinks. Give a class one object
+in place of several that go together, or split it."""
+
+
+def parameters(source: str) -> dict[str, int]:
+    """Class -> the number of parameters of its constructor, without `self`."""
+    return {
+        made.name: len(method.args.posonlyargs) + len(method.args.args) + len(method.args.kwonlyargs) - 1
+        for made in ast.walk(ast.parse(source))
+        if isinstance(made, ast.ClassDef)
+        for method in made.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
+
+
+def test_parameters_are_counted() -> None:
+    assert parameters("class A:\n    def __init__(self, a, /, b, *, c=1): ...\n    def f(self, a): ...\n") == {"A": 3}
+
+
+def test_no_constructor_takes_many_parameters() -> None:
+    found: dict[str, int] = {}
+    for path in (ROOT / "cluster").rglob("*.py"):
+        if "def __init__" in (source := path.read_text()):
+            found |= {name: count for name, count in parameters(source).items() if count > PARAMETERS_MAX}
+    assert found == MORE_PARAMETERS

@@ -19,6 +19,7 @@ import pytest
 from cluster.admin.routes import ROUTES
 from raftmq_wire.codes import RequestCode
 from tests.architecture.test_feature_map import PAGE, ROWS
+from tests.support.tree import sources
 
 ROOT = Path(__file__).parents[2]
 SURFACE = Path(__file__).with_name("surface.txt")
@@ -65,9 +66,9 @@ def metrics() -> list[str]:
 def literals() -> dict[str, set[str]]:
     """A metric's name or a request code in the sources -> the files that it stands in."""
     found: dict[str, set[str]] = {}
-    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
-        for name in re.findall(r'"((?:raftmq|rocketmq|ha)_\w+)"|RequestCode\.([A-Z]\w+)', path.read_text()):
-            found.setdefault(name[0] or name[1], set()).add(path.relative_to(ROOT).as_posix())
+    for file, source in sources(*FOLDERS):
+        for name in re.findall(r'"((?:raftmq|rocketmq|ha)_\w+)"|RequestCode\.([A-Z]\w+)', source):
+            found.setdefault(name[0] or name[1], set()).add(file)
     return found
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.tools import needs
+from tests.support.tree import parsed, python_files, text_of
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
@@ -30,14 +32,14 @@ NOT_OURS = re.compile(r"(^|/)(data|sample|static)/|\.jsonl(\.gz)?$|^LICENSE$|\.(
 def tracked_files() -> list[Path]:
     """Files under version control, with those that were added but not committed; deleted ones are left out."""
     command = ["git", "ls-files", "-z", "--cached"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=at_most(30))
     if listed.returncode:
         pytest.skip("not a git checkout")
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 def product_modules() -> list[Path]:
-    return [path for package in PRODUCT for path in sorted((ROOT / package).rglob("*.py"))]
+    return [path for package in PRODUCT for path in python_files(package)]
 
 
 def name_of(path: Path) -> str:
@@ -60,7 +62,7 @@ def findings(text: str) -> list[str]:
 def test_nothing_of_the_writing_place_is_left() -> None:
     found = {}
     for path in tracked_files():
-        if not NOT_OURS.search(name_of(path)) and (lines := findings(path.read_text())):
+        if not NOT_OURS.search(name_of(path)) and (lines := findings(text_of(path))):
             found[name_of(path)] = lines
     assert found == {}
 
@@ -85,16 +87,16 @@ def test_an_innocent_line_is_not(line: str) -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [name_of(path) for path in product_modules() if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [name_of(path) for path in product_modules() if not ast.get_docstring(parsed(text_of(path)))]
     assert silent == []
 
 
 def test_no_test_edits_the_import_path() -> None:
     """Helpers live in tests/support; a path of their own would hide them from mypy."""
     edit = "sys.path" + ".insert"
-    assert [name_of(path) for path in (ROOT / "tests").rglob("*.py") if edit in path.read_text()] == []
+    assert [name_of(path) for path in python_files("tests") if edit in text_of(path)] == []
 
 
 def test_test_files_have_unique_names() -> None:
-    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    names = [path.name for path in python_files("tests") if path.name.startswith("test_")]
     assert sorted(names) == sorted(set(names))

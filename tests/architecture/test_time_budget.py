@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,11 +22,11 @@ def run_suite(folder: Path, *args: str) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(f"def test_{i}(rewrite): print('rewrite is', rewrite)" for i in range(tests)))
     (folder / "tests" / "support").mkdir()
-    for name in ("conftest.py", "support/tools.py"):
+    for name in ("conftest.py", "support/pace.py", "support/tools.py"):
         shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=at_most(60)).stdout
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.tools import TOOLS, how_to_get
+from tests.support.tree import sources
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "testing.md"
@@ -27,8 +29,7 @@ OWN = {"tests/support/tools.py", "tests/architecture/test_tools.py", "tests/conf
 @cache
 def texts() -> dict[str, str]:
     """The files below tests/ by name."""
-    files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
-    return {name: text for name, text in files.items() if name not in OWN}
+    return {name: text for name, text in sources("tests") if name not in OWN}
 
 
 def wanting(tool: str) -> list[str]:
@@ -97,13 +98,13 @@ def test_wants_nothing(): pass
 def run(folder: Path, *args: str, path: Path | None = None) -> tuple[int, str]:
     """SUITE under the real conftest.py, with `path` as PATH."""
     (folder / "tests" / "support").mkdir(parents=True, exist_ok=True)
-    for name in ("conftest.py", "support/tools.py"):
+    for name in ("conftest.py", "support/pace.py", "support/tools.py"):
         shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     (folder / "tests" / "test_a.py").write_text(SUITE)
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
     env = {"PATH": str(path or ""), "CI": "true"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=env)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=at_most(600), env=env)
     return done.returncode, done.stdout
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.tools import is_here, needs
 
 pytestmark = pytest.mark.ci
@@ -40,7 +41,7 @@ def build(what: str, folder: Path, *, kernel: str = "", **variables: str) -> Pat
         (folder / "tree/raftmq_wire/kernel/_native.pyx").write_text(kernel)
     command = [sys.executable, "-W", "ignore", "-c", BUILD.format(what), str(folder)]
     env = os.environ | variables
-    subprocess.run(command, cwd=folder / "tree", env=env, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, cwd=folder / "tree", env=env, check=True, capture_output=True, timeout=at_most(100))
     (path,) = folder.glob("raftmq-*")
     return path
 
@@ -124,7 +125,7 @@ def user(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
     python = folder / "bin/python"
     install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install"]
     command = [*install, "--quiet", "--no-index", "--no-deps", str(wheel.filename)]
-    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, check=True, capture_output=True, timeout=at_most(100))
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
     return python
@@ -135,7 +136,9 @@ def check_types(python: Path, folder: Path) -> str:
     (folder / "use.py").write_text(USE)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(python), "use.py"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may name this tree
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False).stdout
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=at_most(100), check=False
+    ).stdout
 
 
 def test_a_users_type_checker_sees_the_types_of_the_installed_package(user: Path, tmp_path: Path) -> None:
@@ -175,4 +178,4 @@ def test_every_command_of_the_entry_point_group_exists() -> None:
     for target in (*project["scripts"].values(), *project["entry-points"]["raftmq.commands"].values()):
         module, _, attribute = target.partition(":")
         code = f"import importlib; assert callable(importlib.import_module({module!r}).{attribute})"
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=at_most(60))

@@ -6,11 +6,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from logging import makeLogRecord
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import nodes, sources
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 CONSTRUCTORS = ("__init__", "__post_init__", "__new__")
 FINISHING = ("attach", "watch", "connect", "bind")
@@ -64,12 +64,11 @@ def _stored(function: Function) -> Iterator[str]:
             yield each.attr
 
 
-def late(sources: dict[str, str], below: Iterable[str] = ()) -> list[str]:
-    """Returns the breaches of the rule, as "file: what". `sources`: file -> text; `below`: texts of classes that these
+def late(files: dict[str, str], below: Iterable[str] = ()) -> list[str]:
+    """Returns the breaches of the rule, as "file: what". `files`: file -> text; `below`: texts of classes that these
     files use."""
-    trees = {file: ast.parse(text) for file, text in sources.items()}
     shapes = [
-        Shape(each, file) for file, tree in trees.items() for each in ast.walk(tree) if isinstance(each, ast.ClassDef)
+        Shape(each, file) for file, text in files.items() for each in nodes(text) if isinstance(each, ast.ClassDef)
     ]
     by_name: dict[str, list[Shape]] = {}
     for shape in shapes:
@@ -82,7 +81,7 @@ def late(sources: dict[str, str], below: Iterable[str] = ()) -> list[str]:
                 own = own.union(*(known(each, seen | {base}) for each in by_name.get(base, ())))
         return own
 
-    used = [Shape(each, "") for text in below for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef)]
+    used = [Shape(each, "") for text in below for each in nodes(text) if isinstance(each, ast.ClassDef)]
     attributes = {name for shape in [*shapes, *used] for name in known(shape)} | set(vars(makeLogRecord({})))
     found = []
     for shape in shapes:
@@ -95,8 +94,8 @@ def late(sources: dict[str, str], below: Iterable[str] = ()) -> list[str]:
             if name not in has
         ]
         found += [f"{shape.file}: {shape.name}.{method} finishes it" for method in shape.methods if _finishes(method)]
-    for file, tree in trees.items():
-        found += [f"{file}: {what}" for what in _from_outside(tree, attributes)]
+    for file, text in files.items():
+        found += [f"{file}: {what}" for what in _from_outside(text, attributes)]
     return found
 
 
@@ -104,9 +103,9 @@ def _finishes(method: str) -> bool:
     return method in FINISHING or method.startswith(tuple(f"{name}_" for name in FINISHING))
 
 
-def _from_outside(tree: ast.Module, attributes: set[str]) -> Iterator[str]:
+def _from_outside(source: str, attributes: set[str]) -> Iterator[str]:
     """Attributes that no class has and somebody sets on another object, and calls of setattr."""
-    for each in ast.walk(tree):
+    for each in nodes(source):
         if isinstance(each, ast.Call):
             name = each.func.id if isinstance(each.func, ast.Name) else getattr(each.func, "attr", "")
             if name in ("setattr", "__setattr__"):
@@ -116,9 +115,10 @@ def _from_outside(tree: ast.Module, attributes: set[str]) -> Iterator[str]:
 
 
 def test_every_object_is_complete_when_its_constructor_returns() -> None:
-    sources = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "cluster").rglob("*.py"))}
-    below = [path.read_text() for package in ("raftlog", "statemachine") for path in (ROOT / package).rglob("*.py")]
-    assert late(sources, below) == [], "make it an argument of the constructor, or a Signal that is made before both"
+    below = [text for _, text in sources("raftlog", "statemachine")]
+    assert late(dict(sources("cluster")), below) == [], (
+        "make it an argument of the constructor, or a Signal that is made before both"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from bench.peers.processes import TICKS_PER_SECOND, Processes, end_all, ended_at_exit, ticks
+from tests.support.pace import at_most
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 # A node that starts a process of its own, and says its pid.
@@ -144,6 +145,6 @@ def test_nothing_stays_behind(how: str, tmp_path: Path) -> None:
             benchmark.stdin.flush()
         else:
             benchmark.send_signal(signal.Signals[how])
-    psutil.wait_procs([node], timeout=60)  # it is init's by then; its end is what we wait for
+    psutil.wait_procs([node], timeout=at_most(60))  # it is init's by then; its end is what we wait for
     assert not is_alive(node.pid)
     assert benchmark.returncode != 0

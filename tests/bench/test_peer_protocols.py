@@ -18,6 +18,7 @@ from bench.peers.pysyncobj import ANSWER, ASK, FRAME, Proposer
 from bench.peers.system import Load
 from raftmq.commands import bench_load
 from raftmq.commands.bench_load import PREFIX
+from tests.support.pace import at_most
 
 LOAD = Load(8, 1, 2, 0.0)
 """Two messages of eight bytes, and no more after the first answer."""
@@ -288,6 +289,6 @@ def test_both_ends_of_the_front_of_pysyncobj_agree() -> None:
     tell = "import runpy, sys; n = runpy.run_path(sys.argv[1]); print(n['FRAME'].format, n['ANSWER'].format, n['ASK'])"
     node = Path(pysyncobj.__file__).with_name("pysyncobj_node.py")
     done = subprocess.run(
-        [sys.executable, "-P", "-c", tell, node], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-P", "-c", tell, node], capture_output=True, text=True, timeout=at_most(60), check=True
     )
     assert done.stdout.split() == [FRAME.format, ANSWER.format, str(ASK)]

@@ -12,6 +12,7 @@ import pytest
 from raftmq.client import connect
 from tests.support.chromium import Page, browser
 from tests.support.live_nodes import LiveCluster, live_cluster
+from tests.support.pace import at_most
 
 __all__ = ["live_cluster"]
 
@@ -42,7 +43,7 @@ class Load:
         self._thread.join()
 
     def _send(self) -> None:
-        with connect(self._servers) as mq, mq.producer(timeout_s=60) as producer:
+        with connect(self._servers) as mq, mq.producer(timeout_s=at_most(60)) as producer:
             for number in itertools.count():
                 if self._ended.wait(PAUSE_S):
                     return

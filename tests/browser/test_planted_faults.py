@@ -15,6 +15,7 @@ import pytest
 from tests.support.chromium import Page
 from tests.support.faulty_cluster import CLEARED_S, FaultyCluster, calm, faulty_cluster, findings, wait_for
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 from tests.support.planted_faults import FAULTS, NAMED_S, Planted
 from tests.support.small_disk_nodes import filling_disk, full_disk, small_disk_cluster
 from tests.support.tools import needs
@@ -26,7 +27,7 @@ LISTED = """[...document.querySelectorAll('#findings li')].map(
   (item) => [item.dataset.code ?? '', item.dataset.object, item.dataset.severity, item.textContent])"""
 VOTERS = "document.querySelector('[data-tile=Voters]').textContent"
 NOTHING = "document.querySelectorAll('#findings li:not([data-severity=info])').length === 0"
-PAGE_S = 30.0
+PAGE_S = at_most(30)
 QUICK = ("cut_link", "damage", "tier_stuck", "killed_node", "differing_setting", "stuck_queue", "isolated_node")
 MARKS = {"clock": [pytest.mark.slow, needs("gcc")], **dict.fromkeys(QUICK, ())}
 CHOSEN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in FAULTS]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.chromium import Page, browser
+from tests.support.pace import at_most
 from tests.support.tools import needs
 
 pytestmark = [pytest.mark.browser, needs("chromium")]
@@ -20,7 +21,7 @@ PAGES = ("index.html", "cli.html", "adr/index.html", "internals/feature-map.html
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the site in a folder of its own."""
-    subprocess.run(["make", "-s", "docs"], cwd=ROOT, check=True, timeout=600)
+    subprocess.run(["make", "-s", "docs"], cwd=ROOT, check=True, timeout=at_most(600))
     return Path(shutil.copytree(ROOT / "build" / "site", tmp_path_factory.mktemp("site") / "site"))
 
 

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from raftmq.client import SendResult, connect
+from tests.support.pace import at_most
 
-PATIENCE_S = 90.0
+PATIENCE_S = at_most(90)
 QUEUES = 4
 
 

@@ -24,9 +24,10 @@ from raftmq_wire.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, 
 from raftmq_wire.message_format import decode_message
 from statemachine.topics import CreateTopic
 from tests.support.first_leader import stand
+from tests.support.pace import at_most
 from tests.support.small_segments import LOG
 
-PATIENCE_S = 20.0
+PATIENCE_S = at_most(20)
 DEADLINE_MS = 600
 """Time that a node looks for a leader, and that it waits before it says UNKNOWN where a test wants to hear that."""
 KEY = "7F0000010000000000000000000000AA"

@@ -20,6 +20,7 @@ from cluster.runtime.tls.accepted_sockets import ARRIVALS_MAX, HANDSHAKES_MAX
 from raftmq.client.discovery import LOCAL_CA
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -28,7 +29,7 @@ SOURCES = (32, 200)
 """The numbers of addresses that strangers have, 127.0.0.2 and the following: few, and more than places for handshakes.
 """
 PER_SECOND = 500
-PATIENCE_S = 120.0
+PATIENCE_S = at_most(120)
 OTHER_DESCRIPTORS = 64
 """The descriptors that the node may open meanwhile for its own work and for honest clients."""
 MEMORY_MAX = 48 << 20

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from raftmq.client import Client, RaftMQError, SendResult, Unknown, connect
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 
@@ -65,7 +67,7 @@ class Load:
     def stop(self) -> None:
         self.stopping.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(at_most(60))
         self._mq.close()
         assert not any(thread.is_alive() for thread in self._threads)
         assert not self.errors, self.errors
@@ -77,7 +79,7 @@ class Load:
             self.errors.append(error)
 
     def _produce(self, name: str) -> None:
-        with self._mq.producer(timeout_s=40, max_messages=64) as producer:
+        with self._mq.producer(timeout_s=at_most(40), max_messages=64) as producer:
             at = 0
             while not self.stopping.is_set():
                 body = f"{name}-{at}".encode()
@@ -136,24 +138,17 @@ def kill_all(live_cluster: Any, rounds: int) -> None:
         for _ in range(rounds):
             known = len(ledger.acked)
             time.sleep(rng.uniform(0.2, 1.0))
-            _wait(lambda known=known: len(ledger.acked) > known or load.errors, "something is acknowledged")  # type: ignore[misc]
+            wait(lambda known=known: len(ledger.acked) > known or load.errors, "something is acknowledged")  # type: ignore[misc]
             strikes = [live_cluster.local.aim(node.id) for node in live_cluster.nodes]
             rng.shuffle(strikes)
             for strike in strikes:
                 strike()
-            _wait(lambda: not any(view.running for view in live_cluster.local.view().nodes), "all are dead")
+            wait(lambda: not any(view.running for view in live_cluster.local.view().nodes), "all are dead")
             live_cluster.heal()
     finally:
         load.stop()
     live_cluster.wait_equal()
     check(live_cluster, ledger)
-
-
-def _wait(reached: Callable[[], object], what: str, patience_s: float = 60.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not reached():
-        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
-        time.sleep(0.01)
 
 
 def check(live_cluster: Any, ledger: Ledger) -> None:

@@ -25,6 +25,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_message_id
 from raftmq_wire.signature import Credentials
+from tests.support.pace import at_most
 from tests.support.user_cluster import ROOT, as_user, cluster_with_users
 
 pytestmark = [pytest.mark.live, pytest.mark.ci]
@@ -88,7 +89,7 @@ async def store(wire: Wire) -> Stored:
 
 async def until_sent(wire: Wire, fields: dict[str, str], body: bytes) -> Answer:
     """Sends until it is stored: a new topic takes a moment."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(at_most(30)):
         while (answer := await wire.ask(310, fields, body)).code != 0:
             await asyncio.sleep(0.1)
     return answer
@@ -132,7 +133,7 @@ async def attack(cluster: LocalCluster, leader: int, port: int, seed: int) -> No
     arena = Arena([target], leader, "", seed, 0.05)
     for name in HOSTILE:
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(at_most(20)):
                 await ATTACKS[name].play(arena, target, Report())
 
 

@@ -29,12 +29,14 @@ from raftmq.local.cluster import LocalCluster, prepare_data_dir
 from raftmq.local.init import create_data_dirs
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port, log_tail
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPIC = "load"
 QUEUES = 4
-PATIENCE_S = 90.0
+PATIENCE_S = at_most(90)
 COST_ROUNDS = 3
 BULK_ROUNDS = 16
 SETTINGS = """
@@ -154,7 +156,7 @@ delete_gap_ms = 0
 def _told(node: NodeRecord, path: str) -> Any:
     """A node's own answer, None if it does not give one (it may be about to restart in its process)."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}{path}", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}{path}", timeout=at_most(10)) as reply:
             return json.load(reply)
     except OSError:
         return None
@@ -191,10 +193,7 @@ class Nodes:
         self.local.wait_ready(PATIENCE_S)
 
     def until(self, reached: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not reached():
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-            time.sleep(0.1)
+        wait(reached, what, patience_s=PATIENCE_S, every_s=0.1)
 
     def end(self, load: Load, reader: Reader) -> None:
         """The load ends, everybody catches up, and everything is compared."""

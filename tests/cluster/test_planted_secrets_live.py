@@ -23,6 +23,7 @@ from raftmq.local.http.http_exchange import exchange
 from raftmq.local.process import free_base_port
 from raftmq.local.waiting import until
 from tests.support.archives import extract
+from tests.support.pace import at_most
 from tests.support.secret_forms import found_in
 from tests.support.small_segments import small_segments
 
@@ -73,7 +74,7 @@ def types(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def ask(cluster: LocalCluster, method: str, path: str, body: Mapping[str, object]) -> tuple[int, str]:
     (node,) = cluster.nodes
-    reply = exchange(address_of(node), method, path, json.dumps(body).encode(), timeout_s=20)
+    reply = exchange(address_of(node), method, path, json.dumps(body).encode(), timeout_s=at_most(20))
     return reply.status, reply.body.decode()
 
 

@@ -29,6 +29,7 @@ from raftmq.local.process import free_base_port
 from raftmq.local.tls.certificates import CA, new_ca, read_ca, write_pair
 from raftmq.local.tls.node_certificates import issue_node
 from raftmq.local.waiting import until
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(300)]
 SHOP = ("shop", "the-secret-of-shop")
@@ -96,19 +97,19 @@ def issuers(cluster: LocalCluster) -> set[str]:
     names = set()
     for node in cluster.nodes:
         for port in (node.namesrv_port, node.broker_port, node.admin_port, node.peer_port):
-            pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=20)
+            pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=at_most(20))
             names.add(x509.load_pem_x509_certificate(pem.encode()).issuer.rfc4514_string())
     return names
 
 
 def findings(cluster: LocalCluster) -> set[str]:
-    answer = json.loads(exchange(address_of(cluster.nodes[0]), "GET", "/v1/findings", timeout_s=20).body)
+    answer = json.loads(exchange(address_of(cluster.nodes[0]), "GET", "/v1/findings", timeout_s=at_most(20)).body)
     return {finding["code"] for finding in answer["findings"]}
 
 
 def key_view(cluster: LocalCluster, *more: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "raftmq.cli", "auth", "key", *more, "--json", "--data", str(cluster.data)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=at_most(60), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said

@@ -19,6 +19,7 @@ from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import ENVIRONMENT
 
 pytestmark = pytest.mark.live
@@ -46,7 +47,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
 def raftmq(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAFTMQ_")}
     command = [sys.executable, "-m", "raftmq.cli", *arguments, "--data", str(cluster.data), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=at_most(120), check=False)
     assert done.returncode == code, done.stdout + done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from raftmq.client import Client, SendResult, connect
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -38,7 +39,7 @@ class Flood:
 
     def _run(self) -> None:
         try:
-            with self._mq.producer(timeout_s=60, max_messages=256) as producer:
+            with self._mq.producer(timeout_s=at_most(60), max_messages=256) as producer:
                 while not self._stopping.is_set():
                     sequence = len(self.acked)
                     self.acked.append(0)
@@ -96,7 +97,7 @@ def test_a_follower_with_a_slow_disk_harms_nobody(live_cluster: Any) -> None:
             lag = max(lag, *(peer["lag_entries"] for peer in status["peers"] if peer["node"] == slow))
         stopping.set()
         for flood in floods:
-            flood.thread.join(120)
+            flood.thread.join(at_most(120))
     for point in ("append.fdatasync", "append.write"):
         live_cluster.failpoint(slow, point, "off")
     live_cluster.wait_equal(300)

@@ -14,6 +14,7 @@ from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -55,7 +56,7 @@ def test_short_standstills_change_nothing_and_the_third_of_a_leader_hands_over_o
     before, stopped, sent = office(live), threading.Event(), []
 
     def send() -> None:
-        with connect(live.servers, timeout_s=30) as mq, mq.producer() as producer:
+        with connect(live.servers, timeout_s=at_most(30)) as mq, mq.producer() as producer:
             while not stopped.is_set():
                 sent.append(producer.send("standstill", b"x"))
 

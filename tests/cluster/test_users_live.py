@@ -20,6 +20,7 @@ from raftmq.local.process import free_base_port
 from raftmq_wire.codec import decode_header, encode_frame
 from statemachine.commands import LEVEL
 from tests.support.archives import extract
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.user_cluster import ROOT, as_user, cluster_with_users, code_of
 
@@ -44,7 +45,7 @@ class Stranger:
     """A producer that signs nothing: its sends are those that the kernel takes as they come."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(address, timeout=10)
+        self._socket = socket.create_connection(address, timeout=at_most(10))
         self._file = self._socket.makefile("rb")
 
     def close(self) -> None:

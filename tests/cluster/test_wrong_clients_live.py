@@ -26,6 +26,7 @@ from raftmq.local.waiting import until
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import SIGNATURE, Credentials
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 SECRET = "the-secret-of-{}"
@@ -181,7 +182,7 @@ def test_who_speaks_no_tls_or_another_ca_s_gets_no_answer_and_one_line(door: Doo
 
 def ask(door: Door, source: str, path: str, **headers: str) -> int:
     connection = http.client.HTTPSConnection(
-        "127.0.0.1", door.admin, timeout=20, source_address=(source, 0), context=door.context()
+        "127.0.0.1", door.admin, timeout=at_most(20), source_address=(source, 0), context=door.context()
     )
     try:
         connection.request("GET", path, None, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -191,7 +192,7 @@ def ask(door: Door, source: str, path: str, **headers: str) -> int:
 
 
 def test_the_http_api_answers_401_and_403(door: Door) -> None:
-    context = http.client.HTTPSConnection("127.0.0.1", door.admin, timeout=20, context=door.context())
+    context = http.client.HTTPSConnection("127.0.0.1", door.admin, timeout=at_most(20), context=door.context())
     body = {"user": "shop", "secret": SECRET.format("shop"), "answer": "token"}
     context.request("POST", "/v1/session", json.dumps(body), {"Content-Type": "application/json"})
     token = json.loads(context.getresponse().read())["token"]

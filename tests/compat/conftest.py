@@ -17,6 +17,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.tools import how_to_get, lack
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,11 @@ class ForeignClient:
             return [line for line in self._lines if line["event"] == event]
 
     def wait(
-        self, event: str, count: int = 1, timeout_s: float = 60.0, which: Callable[[dict[str, Any]], bool] | None = None
+        self,
+        event: str,
+        count: int = 1,
+        timeout_s: float = at_most(60),
+        which: Callable[[dict[str, Any]], bool] | None = None,
     ) -> list[dict[str, Any]]:
         """The lines of one kind once there are `count` (that `which` accepts)."""
 
@@ -112,7 +117,7 @@ class ForeignClient:
             assert len(found()) >= count, f"{len(found())} of {count} {event!r} lines\n{self.story()}"
             return found()
 
-    def finish(self, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    def finish(self, timeout_s: float = at_most(60)) -> list[dict[str, Any]]:
         """Closes its input, which asks it to end, and returns all it said."""
         assert self._process.stdin is not None
         self._process.stdin.close()

@@ -12,6 +12,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 
@@ -34,7 +35,7 @@ def handed_out(live: LocalCluster, topic: str) -> dict[int, float]:
     """node id -> messages of the topic that it gave to readers."""
     found = {}
     for node in live.nodes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/metrics", timeout=at_most(10)) as reply:
             lines = reply.read().decode().splitlines()
         mark = f'rocketmq_messages_out_total{{topic="{topic}"}}'
         found[node.id] = sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(mark))
@@ -50,7 +51,7 @@ def test_a_reader_that_is_behind_reads_from_followers(live: LocalCluster, start:
             for number in range(MESSAGES):
                 producer.send_soon(topic, b"%d" % number, key=f"{kind}-{number}", tag="even")
     reader = start(kind, "consume", topic, "--group", f"far-readers-{kind}")
-    reader.wait("message", MESSAGES, timeout_s=120.0)
+    reader.wait("message", MESSAGES, timeout_s=at_most(120))
     times = Counter(line["key"] for line in reader.lines("message"))
     assert len(times) == MESSAGES
     leader = live.wait_leader()

@@ -28,6 +28,7 @@ import raftmq
 from cluster.config.local_layout import NodeRecord
 from raftmq.local.cluster import LocalCluster
 from tests.compat.kills import killed
+from tests.support.pace import at_most
 
 KILLS = int(os.environ.get("RAFTMQ_COMPAT_KILLS", "1"))
 
@@ -37,7 +38,7 @@ FOREIGN = ["cpp", "js", "java"]
 QUEUES = 4
 BEFORE = 300
 AFTER = 300
-PATIENCE_S = 90.0
+PATIENCE_S = at_most(90)
 YOUNG_S, POLL_S = 10.0, 30.0
 REPEATS = {"cpp", "java", "java-newest"}
 """The clients that repeat a failed send at the name of another node (docs/adr/0010-broker-names.md)."""

@@ -14,6 +14,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq_wire.message_format import encode_message_id
 from tests.compat.test_mqadmin import mqadmin, rows  # noqa: F401 - a fixture
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -46,7 +47,7 @@ def test_a_reply_reaches_who_asked(mq: raftmq.Client, start: Start, kind: str) -
     replier = start(kind, "reply", topic, f"{kind}-repliers")
     replier.wait("ready")
     asker = start(kind, "request", topic, f"{kind}-askers", "10")
-    asker.wait("done", timeout_s=120)
+    asker.wait("done", timeout_s=at_most(120))
     answers = {line["key"]: line["body"] for line in asker.lines("answer")}
     assert answers == {f"ask-{number}": f"reply to ask-{number}" for number in range(10)}, replier.lines("replied")
     asker.finish()
@@ -63,9 +64,9 @@ def test_a_running_consumer_goes_back_and_skips(mq: raftmq.Client, start: Start,
     reader = start(kind, "consume", topic, *arguments)
     reader.wait("message", MESSAGES)
     admin.post(f"/v1/groups/{group}/reset", {"topic": topic, "to": "earliest"})
-    reader.wait("message", 2 * MESSAGES, timeout_s=90)
+    reader.wait("message", 2 * MESSAGES, timeout_s=at_most(90))
     assert len(keys_of(reader.lines("message"))) == MESSAGES
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + at_most(60)
     while any(row.lag for row in mq.admin.offsets(group, topic)):
         assert time.monotonic() < deadline, "its commits count again"
         time.sleep(0.5)
@@ -90,7 +91,7 @@ def test_mqadmin_resets_and_asks_a_running_consumer(
 
     printed = mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert sorted(row[1:] for row in rows(printed, "raftmq")) == [[str(queue), "0"] for queue in range(QUEUES)]
-    reader.wait("message", 2 * MESSAGES, timeout_s=90)
+    reader.wait("message", 2 * MESSAGES, timeout_s=at_most(90))
 
     printed = mqadmin("consumerStatus", "-g", group, "-i", ready["key"])
     assert "#Consumer Properties#" in printed, printed
@@ -168,7 +169,7 @@ def test_traces_are_kept_in_their_topic(mq: raftmq.Client, start: Start, kind: s
     before = traces(mq)
     sender = start(kind, "traced", topic, f"{kind}-traced-senders", "5")
     sender.wait("send", 5)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + at_most(30)
     while traces(mq) == before:
         assert time.monotonic() < deadline
         time.sleep(0.5)

@@ -16,6 +16,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from tests.compat.conftest import INSTALLED
+from tests.support.pace import at_most
 from tests.support.tools import lack
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
@@ -51,7 +52,7 @@ def mqadmin(request: pytest.FixtureRequest, live: LocalCluster, tmp_path: Path) 
             ],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=at_most(120),
             env={**os.environ, "HOME": str(tmp_path)},
             check=False,
         )
@@ -77,7 +78,7 @@ def test_what_it_prints_of_consumers(
         for number in range(MESSAGES):
             producer.send_soon(topic, b"m", key=f"k{number}", tag="t", properties={"shade": "s"})
     reader.wait("message", MESSAGES)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + at_most(30)
     while any(row.lag for row in mq.admin.offsets(group, topic)) and time.monotonic() < deadline:
         time.sleep(0.5)
 

@@ -14,6 +14,7 @@ from raftmq.client.environment import user_of
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.compat.conftest import INSTALLED, NEWEST
+from tests.support.pace import at_most
 from tests.support.tools import lack
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
@@ -60,7 +61,7 @@ def mqadmin(cluster: LocalCluster, tmp_path: Path) -> Mqadmin:
             ],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=at_most(120),
             env={**os.environ, "HOME": str(tmp_path)},
             check=False,
         )

@@ -11,12 +11,13 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from tests.compat.kills import killed
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
 Start = Callable[..., Any]
 QUEUES, EACH = 4, 60
-PATIENCE_S = 100.0
+PATIENCE_S = at_most(100)
 
 
 def send_some(mq: raftmq.Client, topic: str, first: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import raftmq
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -35,7 +36,7 @@ def test_what_an_orderly_consumer_gives_up_is_a_dead_letter(
     reader.wait("ready")
     mq.send(topic, b"x", key="bad")
     reader.wait("message", TIMES + 1)
-    deadline, dead = time.monotonic() + 60, f"%DLQ%{group}"
+    deadline, dead = time.monotonic() + at_most(60), f"%DLQ%{group}"
     while not is_there(mq, dead):
         assert time.monotonic() < deadline, reader.story()
         time.sleep(0.2)

@@ -14,12 +14,13 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from tests.compat.kills import killed
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.timeout(900)]
 
 Start = Callable[..., Any]
 QUEUES, KILLS = 4, 10
-PATIENCE_S = 120.0
+PATIENCE_S = at_most(120)
 
 
 class Story:

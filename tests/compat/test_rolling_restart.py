@@ -19,12 +19,13 @@ import raftmq
 from raftmq.cli import run
 from raftmq.client.errors import RaftMQError
 from raftmq.local.cluster import LocalCluster
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
 QUEUES = 4
 BEFORE = AFTER = 200
-PATIENCE_S = 60.0
+PATIENCE_S = at_most(60)
 
 
 class Sent:

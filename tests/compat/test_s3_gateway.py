@@ -27,13 +27,14 @@ from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 from tests.cluster.tier.store import test_cloud_store, test_object_stores
 from tests.compat.conftest import INSTALLED
+from tests.support.pace import at_most
 from tests.support.s3_server import BUCKET, options
 from tests.support.tools import lack
 
 pytestmark = pytest.mark.compat
 SERVER = INSTALLED / "go" / "versitygw"
 RACERS, INCREMENTS = 8, 50
-PATIENCE_S = 60
+PATIENCE_S = at_most(60)
 SUITE: dict[str, Callable[[ObjectStore], Awaitable[None]]] = {
     name: check
     for name, check in vars(test_object_stores).items()
@@ -66,7 +67,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(at_most(30))
         log.close()
 
 
@@ -104,7 +105,7 @@ def test_processes_that_race_lose_no_increment(endpoint: str, tmp_path: Path) ->
     asyncio.run(open_store(url, given).create("counter", b"0"))
     arguments = [url, given.endpoint, given.credentials_file, str(INCREMENTS)]
     racing = [subprocess.Popen([sys.executable, "-c", test_cloud_store.RACER, *arguments]) for _ in range(RACERS)]
-    assert [racer.wait(200) for racer in racing] == [0] * RACERS
+    assert [racer.wait(at_most(200)) for racer in racing] == [0] * RACERS
     stored = asyncio.run(open_store(url, given).get("counter", 100))
     assert stored.data == str(RACERS * INCREMENTS).encode()
 

@@ -13,6 +13,7 @@ from raftmq.client.environment import user_of
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.compat.conftest import ForeignClient, Start
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(420)]
 SHOP = ("shop", "the-secret-of-shop")
@@ -61,7 +62,7 @@ def _tls_of(cluster: LocalCluster) -> list[str]:
 def _kills(cluster: LocalCluster, writer: ForeignClient) -> None:
     """Kills the leader while a third of the messages each is sent."""
     for kill in range(1, KILLS + 1):
-        writer.wait("send", COUNT * kill // (KILLS + 1), timeout_s=120)
+        writer.wait("send", COUNT * kill // (KILLS + 1), timeout_s=at_most(120))
         killed = cluster.wait_leader()
         cluster.kill(killed)
         cluster.restart(killed)
@@ -88,10 +89,10 @@ def _goes_on(cluster: LocalCluster, start: Start, kind: str, java: Sequence[str]
         java=java,
     )
     _kills(cluster, writer)
-    writer.wait("done", timeout_s=120)
+    writer.wait("done", timeout_s=at_most(120))
     stored = {line["key"] for line in writer.lines("send") if "error" not in line}
     assert len(stored) > COUNT // 2, writer.story()
-    reader.wait("message", len(stored), timeout_s=120, which=lambda line: line["key"] in stored)
+    reader.wait("message", len(stored), timeout_s=at_most(120), which=lambda line: line["key"] in stored)
 
 
 @pytest.mark.parametrize("kind", ["java", "java-newest"])
@@ -109,7 +110,7 @@ def test_clients_without_tls_go_on_as_a_user(plain: LocalCluster, start: Start, 
 def test_our_client_over_tls_as_a_user_goes_on_through_three_killed_leaders(secured: LocalCluster) -> None:
     options = secured.client_options
     with raftmq.connect(
-        secured.servers, tls=options["tls"], access_key=SHOP[0], secret_key=SHOP[1], timeout_s=60
+        secured.servers, tls=options["tls"], access_key=SHOP[0], secret_key=SHOP[1], timeout_s=at_most(60)
     ) as mq:
         sent = [f"ours {number}".encode() for number in range(COUNT)]
         for number, body in enumerate(sent):
@@ -144,7 +145,7 @@ def test_java_that_is_wrong_stores_nothing(secured: LocalCluster, start: Start, 
         keys = "--access-key", SHOP[0], "--secret-key", "wrong-secret" if wrong == "secret" else SHOP[1]
         arguments = "produce", topic, "--group", "p", "--count", "2", "--prefix", "wrong"
         writer = start("java-newest", *arguments, *keys, servers=secured.servers, java=java)
-        writer.wait("done", timeout_s=180)
+        writer.wait("done", timeout_s=at_most(180))
         sent = writer.lines("send")
         assert sent
         assert [line for line in sent if "error" not in line] == [], writer.story()

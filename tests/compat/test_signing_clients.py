@@ -12,6 +12,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from tests.compat.conftest import INSTALLED, Start
+from tests.support.pace import at_most
 from tests.support.tools import lack
 from tests.support.user_cluster import ROOT, cluster_with_users
 
@@ -44,7 +45,9 @@ def mqadmin(cluster: LocalCluster, tmp_path: Path) -> Ask:
     def run(*arguments: str) -> str:
         command = ["java", *home, *program, *arguments, "-c", "DefaultCluster", "-n", cluster.servers]
         environment = {**os.environ, "HOME": str(tmp_path)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=at_most(120), env=environment, check=False
+        )
         return done.stdout + done.stderr
 
     return run
@@ -70,10 +73,10 @@ def test_java_signs_and_goes_on_through_a_killed_leader(
     writer.wait("send", COUNT // 4)
     killed = cluster.wait_leader()
     cluster.kill(killed)
-    writer.wait("done", timeout_s=120)
+    writer.wait("done", timeout_s=at_most(120))
     stored = [line["key"] for line in writer.lines("send") if "error" not in line]
     assert len(stored) > COUNT * 3 // 4, writer.story()
-    reader.wait("message", len(stored), timeout_s=120)
+    reader.wait("message", len(stored), timeout_s=at_most(120))
     assert {*stored} <= {line["key"] for line in reader.lines("message")}
     cluster.start(killed)
 
@@ -90,7 +93,7 @@ def test_wrong_ones_store_nothing(cluster: LocalCluster, start: Start, wrong: st
     )
     signed = () if wrong == "none" else ("--access-key", name, "--secret-key", secret)
     writer = start("java-newest", "produce", "orders", "--group", "p", "--count", "2", *signed, servers=cluster.servers)
-    writer.wait("done", timeout_s=120)
+    writer.wait("done", timeout_s=at_most(120))
     sent = writer.lines("send")
     assert sent
     assert [line for line in sent if "error" not in line] == [], writer.story()

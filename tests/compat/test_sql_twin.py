@@ -22,6 +22,7 @@ from raftmq.local.cluster import LocalCluster
 from tests.compat.conftest import COMMANDS, INSTALLED, NEWEST
 from tests.compat.kills import killed
 from tests.support import sql_reference
+from tests.support.pace import at_most
 from tests.support.sql_cases import PROPERTIES, TREES, VALUES, WORDS
 from tests.support.tools import lack
 
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 Start = Callable[..., Any]
 Case = tuple[str, dict[str, str]]
 FILTER = "(TAGS = 'even' AND shade ENDSWITH '4') OR price BETWEEN 50 AND 99"
-PATIENCE_S = 60.0
+PATIENCE_S = at_most(60)
 ZERO = re.compile(r"(?<![\w.$])((0+\.0*|\.0+)(e[+-]?[0-9]+)?(?![0-9])|0+e[+-]?[0-9])", re.IGNORECASE)
 """A Double that is 0."""
 LAST_COMMENT = re.compile(r"--(?=[^\n\r]*\Z)")

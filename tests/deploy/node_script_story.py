@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from tests.support.own_network import ROOT, Load, Machines, empty, say, wait
+from tests.support.own_network import ROOT, Load, Machines, empty, say
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 SCRIPT = ROOT / "deploy" / "kubernetes" / "node.sh"
 REFUSED = 5
@@ -89,7 +91,7 @@ def main(folder: Path) -> None:
     ]
     pods.run(0, "make")
     pods.serve(0)
-    assert [other.wait(60) for other in others] == [0, 0]
+    assert [other.wait(at_most(60)) for other in others] == [0, 0]
     for n in (1, 2):
         assert "nothing to do" in pods.run(n, "make")
         pods.serve(n)
@@ -116,7 +118,7 @@ def main(folder: Path) -> None:
     assert machines.members(0)[4]["role"] == "learner"
     pods.serve(1)
     live_once = False
-    until = time.monotonic() + 60
+    until = time.monotonic() + at_most(60)
     while True:
         live, ready = machines.is_live(1), machines.is_ready(1)
         role = machines.members(0).get(4, {}).get("role")

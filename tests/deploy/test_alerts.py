@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from cluster.admin.findings.catalogue import CODES
+from tests.support.pace import at_most
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ def test_promtool_agrees() -> None:
         cwd=ROOT / "deploy",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=at_most(60),
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from raftmq.client import connect
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 from tests.support.prometheus import answer, prometheus
 from tests.support.tools import needs
 
@@ -23,7 +24,7 @@ ANSWERS = re.findall(r"^\| [^|]+\? \| `([^|]+)` \|", PAGE, re.MULTILINE)
 """The expressions that answer the questions in docs/metrics.md."""
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]] + ANSWERS
 OF_PROMETHEUS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
-PATIENCE_S = 90.0
+PATIENCE_S = at_most(90)
 
 
 def test_every_metric_of_a_panel_is_documented() -> None:

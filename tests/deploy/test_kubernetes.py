@@ -15,6 +15,7 @@ from cluster.config.loading import load
 from cluster.node.orderly_stop import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.local.made_mark import check_allowed
+from tests.support.pace import at_most
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,9 @@ def test_the_page_shows_how_a_new_cluster_is_allowed_once_more(tmp_path: Path) -
     (tmp_path / "secret.yaml").write_text(yaml.safe_dump(secret))
     assert line.count(" secret raftmq ") == 1
     typed = line.replace(" secret raftmq ", " --local --filename secret.yaml --output yaml ")
-    done = subprocess.run(["bash", "-c", typed], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", typed], cwd=tmp_path, capture_output=True, text=True, timeout=at_most(60), check=False
+    )
     assert done.returncode == 0, done.stderr
     check_allowed(PointInTime().convert(yaml.safe_load(done.stdout)["stringData"]["new-until"], None, None))
 
@@ -107,13 +110,13 @@ def test_the_page_shows_how_a_new_cluster_is_allowed_once_more(tmp_path: Path) -
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_rendered_manifests_pass_the_schemas(version: str, tmp_path: Path) -> None:
     rendered = subprocess.run(
-        ["kustomize", "build", str(BASE)], capture_output=True, text=True, timeout=60, check=True
+        ["kustomize", "build", str(BASE)], capture_output=True, text=True, timeout=at_most(60), check=True
     ).stdout
     kinds = [each["kind"] for each in yaml.safe_load_all(rendered)]
     assert sorted(set(kinds)) == ["ConfigMap", "PodDisruptionBudget", "Service", "StatefulSet"]
     (tmp_path / "all.yaml").write_text(rendered)
     command = ["kubernetes-validate", "-k", version, "--strict", str(tmp_path / "all.yaml")]
-    judged = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    judged = subprocess.run(command, capture_output=True, text=True, timeout=at_most(60), check=False)
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert (judged.stdout + judged.stderr).count("passed") == len(kinds)
 
@@ -126,5 +129,5 @@ def test_the_rendered_manifests_pass_the_schemas(version: str, tmp_path: Path) -
 def test_hadolint_agrees(file: str) -> None:
     """DL3008 wants versions of Debian's packages, which Debian removes with the next fix."""
     command = ["hadolint", "--ignore", "DL3008", file]
-    judged = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    judged = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=at_most(60), check=False)
     assert (judged.returncode, judged.stdout) == (0, "")

@@ -9,7 +9,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.support.own_network import Load, Machines, say, wait
+from tests.support.own_network import Load, Machines, say
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 SAME = "/mnt/raftmq"
 """The folder of every machine, which has the configuration and the data."""
@@ -64,7 +66,7 @@ def main(folder: Path) -> None:
         shutil.copy(hosts.disk(0) / "data" / "SECRET", hosts.disk(n))
     join = ("init", "--join", "10.77.0.1:9644", "--secret", f"{SAME}/SECRET", "--config", config, "--wait", "60")
     both = [subprocess.Popen([*machines.places[1].enter, *hosts._on(1, *join)], env=os.environ) for _ in range(2)]
-    assert [each.wait(90) for each in both] == [0, 0], "typed twice at once, on one machine"
+    assert [each.wait(at_most(90)) for each in both] == [0, 0], "typed twice at once, on one machine"
     assert "created a node" in hosts.run(2, *join)
     for n in (1, 2):
         hosts.serve(n)
@@ -100,7 +102,7 @@ def main(folder: Path) -> None:
         made_now = hosts.disk(leader) / "data" / "IDENTITY"
         wait(lambda: made_now.exists() or replacing.poll() is not None, "no directory")
         hosts.serve(leader, "n4.toml")
-        assert replacing.wait(120) == 0
+        assert replacing.wait(at_most(120)) == 0
     wait(lambda: sorted(machines.members(rest[0])) == sorted([4, *(n + 1 for n in rest)]), "the members are others")
     assert {member["role"] for member in machines.members(rest[0]).values()} == {"voter"}
     load.end()

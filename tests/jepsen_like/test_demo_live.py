@@ -18,6 +18,7 @@ from jepsen_like.read_node import read_node
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 
 pytestmark = pytest.mark.live
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.live
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | {"TMPDIR": str(folder)}
     command = [sys.executable, "-m", "raftmq.cli", "demo", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=at_most(100))
 
 
 @pytest.mark.parametrize("messages", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])

@@ -16,6 +16,7 @@ from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.support.left_copies import Left, leave
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 
 if TYPE_CHECKING:
@@ -78,4 +79,4 @@ def _end_java(gateway: Any) -> None:
     """The JVM ends when its standard input does, which otherwise is a while after this process."""
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(20)
+    gateway.proc.wait(at_most(20))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
+
 pytest.importorskip("pyspark")
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +41,7 @@ GIVES_ROWS = 'outfile.write(b"rows"); sys.exit(-1)'
 def printed(task: str) -> str:
     """Returns the output of a worker with this task."""
     command = [sys.executable, "-c", WORKER.format(task=task)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=at_most(60), check=False)
     return done.stderr
 
 

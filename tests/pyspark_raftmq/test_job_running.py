@@ -12,8 +12,9 @@ from rich.progress import Progress
 
 from pyspark_raftmq import job_running
 from pyspark_raftmq.job_running import tasks_of
+from tests.support.pace import at_most
 
-PATIENCE_S = 60
+PATIENCE_S = at_most(60)
 
 
 def test_tasks_of_all_stages_that_run_count() -> None:

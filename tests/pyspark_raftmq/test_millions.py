@@ -21,6 +21,7 @@ from raftmq.arrow.log_copy import FILES, CopySource
 from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +36,7 @@ BATCH = 500
 SINGLES = 10
 """One of so many runs of messages is sent message by message: each then has a key and an entry of its own."""
 TASKS = 64
-PATIENCE_S = 120
+PATIENCE_S = at_most(120)
 
 
 class Filled(NamedTuple):

@@ -15,6 +15,7 @@ import pytest
 import pyspark_raftmq
 from pyspark_raftmq.errors import OptionError, SourceError
 from pyspark_raftmq.spark_session import SparkMissing, WrongPython, check_python, check_spark
+from tests.support.pace import at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def test_importing_the_package_needs_nothing_else() -> None:
     """`-S`: no site-packages, as in a Python that Spark picked by mistake."""
     code = "import pyspark_raftmq; pyspark_raftmq.DefaultSource"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=at_most(60), check=False
     )
     assert "Spark runs a Python that lacks the package" in done.stderr
 

@@ -16,6 +16,7 @@ import raftmq
 from pyspark_raftmq.java import ensure_java
 from raftmq.local.process import free_base_port
 from tests.support import sink_job
+from tests.support.pace import at_most
 from tests.support.topic_rows import wait_for_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.live, pytest.mark.timeout(1800)]
@@ -27,7 +28,9 @@ def run(mode: str, servers: str, topic: str, folder: Path, **more: str) -> int:
     """Returns the exit code of a driver of its own; `more`: additions to its environment."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     command = [sys.executable, "-m", "tests.support.sink_job", mode, servers, topic, str(folder)]
-    return subprocess.run(command, cwd=ROOT, env=env, start_new_session=True, timeout=850, check=False).returncode
+    return subprocess.run(
+        command, cwd=ROOT, env=env, start_new_session=True, timeout=at_most(850), check=False
+    ).returncode
 
 
 def numbers(mq: raftmq.Client, topic: str, count: int) -> list[int]:

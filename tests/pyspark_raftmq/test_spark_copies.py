@@ -19,6 +19,7 @@ from raftmq.arrow.columns import COLUMNS
 from raftmq.arrow.log_copy import CopySource
 from raftmq_wire.errors import LocalError
 from tests.support.left_copies import ORDERS, OTHER, Left
+from tests.support.pace import at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,7 +125,9 @@ def submitted(within: Path, *program: str | Path) -> str:
     submit = str(Path(sys.executable).parent / "spark-submit")
     command = [submit, "--master", "local[1]", "--driver-memory", "512m", *map(str, program)]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, env=env, cwd=within, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(
+        command, env=env, cwd=within, capture_output=True, text=True, timeout=at_most(500), check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

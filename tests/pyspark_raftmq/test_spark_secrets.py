@@ -21,13 +21,14 @@ import raftmq
 from pyspark_raftmq.java import ensure_java
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.secret_forms import found_in
 from tests.support.secured_spark_job import COPIES, GROUP, HIDDEN, MARKER, READY, TOPIC, Places, Wanted, prepare
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 COUNT = 20
-PATIENCE_S = 600.0
+PATIENCE_S = at_most(600)
 SECRETS = {
     name: f"planted/{number}+of={name}?~1f0c9a77".encode()
     for number, name in enumerate(("options", "wrong", "file", "environment"))

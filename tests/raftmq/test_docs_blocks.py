@@ -18,6 +18,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +154,7 @@ def _alone(text: str, folder: Path) -> None:
     try:
         _shell(text, folder)
     finally:
-        subprocess.run(["raftmq", "down"], cwd=folder, check=False, capture_output=True, timeout=60)
+        subprocess.run(["raftmq", "down"], cwd=folder, check=False, capture_output=True, timeout=at_most(60))
 
 
 def _shell(text: str, folder: Path) -> None:
@@ -169,5 +170,5 @@ def _shell(text: str, folder: Path) -> None:
             typed += f"; raftmq down --data restored-{abs(hash(line))}" if "raftmq up" in typed else ""
         if typed.startswith(NEEDS_NODES_AWAY):
             typed = f"raftmq kill 2; {typed}; ended=$?; raftmq restart 2; exit $ended"
-        done = subprocess.run(["bash", "-c", typed], cwd=folder, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(["bash", "-c", typed], cwd=folder, capture_output=True, text=True, timeout=at_most(120))
         assert done.returncode == 0, f"{line}\n{typed}\n{done.stdout}{done.stderr}"

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.pace import at_most
+
 FOLDER = Path(__file__).parents[2] / "examples"
 PRINTED = {
     "hello_sync.py": ["one one", "two two", "three three"],
@@ -36,7 +38,7 @@ def test_each_program_is_run_and_listed() -> None:
 def test_it_runs_to_its_end(live_cluster: Any, tmp_path: Path, name: str) -> None:
     env = os.environ | {"RAFTMQ_SERVERS": live_cluster.servers}
     words = [sys.executable, str(FOLDER / name)]
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=at_most(90))
     assert done.returncode == 0, done.stderr
     assert [line for line in PRINTED[name] if line not in done.stdout] == []
     assert "never" not in done.stdout
@@ -45,5 +47,5 @@ def test_it_runs_to_its_end(live_cluster: Any, tmp_path: Path, name: str) -> Non
 @pytest.mark.ci
 def test_their_types_are_sound() -> None:
     words = [sys.executable, "-m", "mypy", "--strict", *map(str, sorted(FOLDER.glob("*.py")))]
-    done = subprocess.run(words, cwd=FOLDER.parent, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(words, cwd=FOLDER.parent, capture_output=True, text=True, timeout=at_most(110))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,13 +20,14 @@ from cluster.config.local_layout import read_cluster
 from raftmq.local.http.credentials import address_of, proofs_for
 from raftmq.local.process import free_base_port
 from tests.raftmq.commands.test_cli_docs import commands
+from tests.support.pace import at_most
 
 PAGE = (Path(__file__).parents[2] / "docs" / "examples.md").read_text(encoding="utf-8")
 NOT_RUN = "## What the test does not run"
 FENCE = re.compile(r"^```(sh|http)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REQUEST = re.compile(r"(GET|POST|PUT|DELETE) (\S+)(?: (\{.*\}))?")
 ADMIN, SERVER = "127.0.0.1:9644", "127.0.0.1:9876"
-PATIENCE_S = 60.0
+PATIENCE_S = at_most(60)
 PASSING = {"no_leader", "not_leader", "busy", "leader_unreachable", "failed"}
 
 
@@ -72,7 +73,7 @@ def command(place: Path, line: str) -> subprocess.CompletedProcess[str]:
         env=keep | names,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=at_most(300),
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -89,7 +90,7 @@ def request(place: Path, line: str) -> tuple[int, Any]:
         nodes = read_cluster(place / ".raftmq").nodes
         node = next((each for each in nodes if each.admin_port == asked), nodes[0])
         proof = next(proofs_for(address_of(node), method, path, (body or "").encode()))
-        connection = http.client.HTTPConnection("127.0.0.1", node.admin_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", node.admin_port, timeout=at_most(60))
         connection.request(method, path, body, proof | ({"Content-Type": "application/json"} if body else {}))
         answer = connection.getresponse()
         data = answer.read()

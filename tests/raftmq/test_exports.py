@@ -13,6 +13,7 @@ import pytest
 import raftmq
 import raftmq.arrow.tables
 import raftmq.client
+from tests.support.pace import at_most
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +52,7 @@ def test_importing_it_loads_no_server() -> None:
     """A program that only sends messages does not pay for RocksDB or the HTTP API."""
     code = "import sys, raftmq; raftmq.connect; print(*sorted(sys.modules))"
     loaded = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True, timeout=at_most(60)
     )
     assert {"rocksdict", "aiohttp", "raftlog.core.raft", "click"} & set(loaded.stdout.split()) == set()
 

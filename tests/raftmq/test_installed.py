@@ -27,6 +27,7 @@ from tests.support.distributions import (
     uninstall,
     users_folder,
 )
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.ci, pytest.mark.live]
 
@@ -157,7 +158,7 @@ def test_pip_replaces_a_build_by_a_later_one_and_by_the_release(tmp_path: Path) 
             python = environment(tmp_path / "python", made)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "--quiet"]
         words = ["install", "--upgrade", "--no-index", "--no-deps", "--find-links", str(dist), "raftmq"]
-        subprocess.run([*pip, *words], check=True, capture_output=True, timeout=100)
+        subprocess.run([*pip, *words], check=True, capture_output=True, timeout=at_most(100))
         known.append(run(python.with_name("raftmq"), "--version", cwd=tmp_path).stderr.split()[1])
         project = tomllib.loads((server / "pyproject.toml").read_text())["project"]
         assert project["version"] == known[-1]
@@ -214,7 +215,7 @@ def installed(
         chosen = () if installer == "pip" else ("--python", python)
         steps = [(interpreter, "-m", "venv", home), (*pip, "install", *chosen, files, name, *others)]
     for step in steps:
-        done = run(*step, cwd=folder, timeout_s=300)
+        done = run(*step, cwd=folder, timeout_s=at_most(300))
         assert done.returncode == 0, done.stderr
     return python
 
@@ -254,7 +255,7 @@ def test_the_server_comes_from_the_files_by_each_installer(
     """The demo loses nothing, and a cluster starts, takes messages of the same environment, and stops."""
     python = installed(installers, installer, version, wheels, tmp_path, "raftmq[server]")
     command, folder = python.with_name("raftmq"), users_folder(tmp_path / "project")
-    demo = run(command, "demo", "--messages", "2000", "--json", cwd=folder, timeout_s=300)
+    demo = run(command, "demo", "--messages", "2000", "--json", cwd=folder, timeout_s=at_most(300))
     assert demo.returncode == 0, demo.stderr
     ports = ("--base-port", str(free_base_port(12)))
     up = run(command, "up", "--detach", "--data", "data", *ports, "--json", cwd=folder)

@@ -32,6 +32,7 @@ from raftmq.local.process import free_base_port
 from tests.support.archives import extract
 from tests.support.live_nodes import LiveCluster
 from tests.support.small_segments import small_segments
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
@@ -472,7 +473,7 @@ def users(place: Place) -> None:
     must("context", "add", "here", "--admin", admin)
     place.cli("A login with a wrong secret", "login", "shop", "--admin", "here", stdin="a wrong secret\n")
     must("auth", "mode", "enforce", "--yes")
-    _until(lambda: _leads_after_transfer(place, 1))  # a node that passes a request on does not send the token
+    wait(lambda: _leads_after_transfer(place, 1))  # a node that passes a request on does not send the token
     place.cli("No user where users are asked for", "produce", "orders", "--servers", servers, stdin="tea\n")
     place.cli(
         "A wrong secret",
@@ -505,10 +506,10 @@ def users(place: Place) -> None:
 def majority(place: Place) -> None:
     """Two of three nodes are dead. The last act: nothing is healed."""
     place.section("No majority")
-    _until(lambda: _leads_after_transfer(place, 2))
+    wait(lambda: _leads_after_transfer(place, 2))
     for node in (3, 2):  # the leader last: nobody is elected in between
         place.cluster.kill(node)
-    _until(lambda: CliRunner().invoke(cli, ["topic", "create", "late"]).exit_code == 5)
+    wait(lambda: CliRunner().invoke(cli, ["topic", "create", "late"]).exit_code == 5)
     place.cli("A change without a majority", "topic", "create", "late")
     place.cli("A node that is not running", "kill", "2")
     place.cluster.local.down()
@@ -520,10 +521,3 @@ def _leads_after_transfer(place: Place, node: int) -> bool:
     if place.cluster.leader() != node:
         CliRunner().invoke(cli, ["node", "transfer", str(node)])
     return place.cluster.leader() == node
-
-
-def _until(true: Callable[[], bool], patience_s: float = 30.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 def run(folder: Path, command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     free = {name: value for name, value in os.environ.items() if not name.startswith("RAFTMQ_")}
-    return subprocess.run(command, cwd=folder, env=free, input=stdin, capture_output=True, text=True, timeout=90)
+    return subprocess.run(
+        command, cwd=folder, env=free, input=stdin, capture_output=True, text=True, timeout=at_most(90)
+    )
 
 
 def test_each_command_and_the_program_do_what_the_page_says(place: Path) -> None:

@@ -28,11 +28,13 @@ import pytest
 from raftmq.client import Client, Message, RaftMQError, Resolution, SendResult, connect
 from tests.compat.conftest import INSTALLED, JAVA, ForeignClient
 from tests.support.distributions import run
+from tests.support.pace import at_most
 from tests.support.two_versions import QUEUES, Cluster, both_commands, messages
+from tests.support.wait_until import wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.timeout(900)]
 
-PATIENCE_S = 120.0
+PATIENCE_S = at_most(120)
 PLAIN, TIMED, BOTH = "plain", "timed", "both"
 DECISIONS = "COMMIT_MESSAGE,COMMIT_MESSAGE,ROLLBACK_MESSAGE"
 PATIENT = ("--timeout-ms", "60000")
@@ -214,7 +216,7 @@ class JavaLoad:
     def stop(self) -> None:
         """Ends the senders, and notes their answers."""
         for topic, sender in self.senders.items():
-            lines = sender.finish(timeout_s=120)
+            lines = sender.finish(timeout_s=at_most(120))
             sends = [line for line in lines if line["event"] == "send"]
             self.given_up += [line for line in lines if line["event"] == "gave up"]
             self.sends += sends
@@ -244,13 +246,15 @@ def keys(mq: Client, topic: str) -> Iterator[str]:
 def once_settled(acked: set[Any], read: Callable[[], Iterator[Any]], topic: str) -> Counter[Any]:
     """Reads again until all that was acknowledged is there: timers may not be due yet."""
     assert acked, topic
-    deadline = time.monotonic() + 60
-    while True:
+    there: Counter[Any] = Counter()
+
+    def settled() -> bool:
+        nonlocal there
         there = Counter(read())
-        if not acked - there.keys() or time.monotonic() > deadline:
-            assert acked - there.keys() == set(), f"{topic}: lost"
-            return there
-        time.sleep(1)
+        return acked <= there.keys()
+
+    wait(settled, f"{topic}: lost", progress=lambda: there, every_s=1)
+    return there
 
 
 def judge(servers: str, load: Load) -> None:
@@ -296,7 +300,7 @@ def judge_java(servers: str, load: JavaLoad, seconds: float) -> Iterator[str]:
             yield f"{topic}: {len(repeated)} sent again by Java; the first (queue, offset, born, stored): {places}"
             assert load.rolled_back & {str(each[0].key) for each in copies.values()} == set()
     acked = load.acked["java-plain"]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + at_most(60)
     while (missing := acked - {line["key"] for line in load.consumer.lines("message")}) and time.monotonic() < deadline:
         time.sleep(1)
     assert missing == set(), "the group's offsets passed over these"

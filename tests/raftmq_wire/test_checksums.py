@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq_wire.checksums import crc32c
+from tests.support.pace import at_most
 
 SIZES = [0, 1, 7, 8, 63, 64, 255, 4096, 65_537, 1_000_003]
 
@@ -72,7 +73,7 @@ def test_other_threads_run_meanwhile() -> None:
 
     thread = threading.Thread(target=look)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(at_most(10))
     counted = 0
     while not found:  # as soon as the first is done, this thread has counted
         counted += 1

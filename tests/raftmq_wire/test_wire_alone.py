@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import raftmq_wire
+from tests.support.pace import at_most
 
 WIRE = sorted(f"raftmq_wire.{path.stem}" for path in Path(raftmq_wire.__file__).parent.glob("[!_]*.py"))
 HEAVY = {"asyncio", "threading", "aiohttp", "uvloop", "rocksdict", "raftlog", "statemachine", "raftmq"}
@@ -19,7 +20,7 @@ LOADED = "import sys; {}; print(*sorted(sys.modules))"
 def loaded(code: str) -> set[str]:
     """Returns the modules that a fresh interpreter has loaded after `code`."""
     command = [sys.executable, "-c", LOADED.format(code)]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split())
+    return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=at_most(60)).stdout.split())
 
 
 def of_the_server(modules: set[str]) -> set[str]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from tests.support.faulty_cluster import CLEARED_S, counted, findings, health, roots, wait_for
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 from tests.support.planted_faults import NAMED_S, Planted
 from tests.support.prometheus import RULES, Alert, alerts, prometheus, without_waits
 from tests.support.tools import is_here
 
-AGREE_S = 30.0
+AGREE_S = at_most(30)
 """The rules look once a second at what was scraped once a second; a loaded machine takes longer."""
 GENERIC = {"warning": "RaftMQFinding", "critical": "RaftMQCriticalFinding"}
 """Severity -> the rule that shows findings of that severity by code."""

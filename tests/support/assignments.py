@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
+from tests.support.tree import parsed
+
 Kind = Literal["value", "record", "protocol", "service"]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,7 +53,7 @@ class Assignment(NamedTuple):
 
 def assignments(sources: dict[str, str]) -> Iterator[Assignment]:
     """File -> text; in the order of the files."""
-    trees = {file: ast.parse(text) for file, text in sources.items()}
+    trees = {file: parsed(text) for file, text in sources.items()}
     owners: dict[str, set[Owner]] = defaultdict(set)
     for file, tree in trees.items():
         for made in statements(tree):

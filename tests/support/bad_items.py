@@ -15,6 +15,7 @@ import raftmq
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, BatchItem, build_batch
+from tests.support.pace import at_most
 
 COMPRESSED: Final = 0x1
 ZLIB, LZ4, ZSTD, NOBODYS = 0 << 8, 1 << 8, 2 << 8, 5 << 8
@@ -80,7 +81,7 @@ SOUND: Final = [b"sound-%03d" % number for number in range(len(BAD) + 1)]
 def fill(mq: raftmq.Client, topic: str, part: slice = slice(None)) -> None:
     """Sends a sound message to queue 0, a bad one, a sound one, and so on; `part`: only these kinds of bad ones."""
     host, _, port = mq.admin.members()["0"].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as link:
+    with socket.create_connection((host, int(port)), timeout=at_most(20)) as link:
         send(link, topic, Item(SOUND[part.start or 0]))
         for sound, bad in [*zip(SOUND[1:], BAD.values(), strict=True)][part]:
             send(link, topic, bad)

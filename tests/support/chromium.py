@@ -17,10 +17,11 @@ from typing import Any, Self
 
 import aiohttp
 
+from tests.support.pace import at_most
 from tests.support.tools import CHROMIUM, how_to_get
 
-ANSWER_WAIT_S = 30.0
-START_WAIT_S = 30.0
+ANSWER_WAIT_S = at_most(30)
+START_WAIT_S = at_most(30)
 
 
 def find_chromium() -> str:
@@ -75,7 +76,7 @@ class Page:
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
-    async def until(self, script: str, wait_s: float = 20.0) -> Any:
+    async def until(self, script: str, wait_s: float = at_most(20)) -> Any:
         """The expression's value as soon as it is true. Raises AssertionError with what the page shows instead."""
         try:
             async with asyncio.timeout(wait_s):

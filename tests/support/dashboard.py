@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from tests.support.pace import at_most
+
 STATIC: Final = Path(__file__).parents[2] / "cluster/admin/static"
 _BROWSER: Final = """
 globalThis.document = { addEventListener() {}, getElementById: () => null, querySelector: () => null };
@@ -26,6 +28,6 @@ def run_dashboard(folder: Path, script: str, address: str, *words: str) -> str:
         (folder / file.name).write_bytes(file.read_bytes())
     (folder / "package.json").write_text('{"type": "module"}')
     line = ["node", "--input-type=module", "--eval", _BROWSER + script, str(folder), address, *words]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=at_most(60), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.pace import at_most
+
 ROOT = Path(__file__).resolve().parents[2]
 STAGING: dict[str, Any] = runpy.run_path(str(ROOT / ".ci" / "staging.py"))
 BUILD = "import sys; from setuptools.build_meta import build_sdist, build_wheel; {}(sys.argv[1])"
@@ -35,7 +37,7 @@ def build(what: str, tree: Path, into: Path, **variables: str) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     before = set(into.iterdir())
     command = [sys.executable, "-W", "ignore", "-c", BUILD.format(what), str(into)]
-    subprocess.run(command, cwd=tree, env=os.environ | variables, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, cwd=tree, env=os.environ | variables, check=True, capture_output=True, timeout=at_most(100))
     (path,) = set(into.iterdir()) - before
     return path
 
@@ -53,7 +55,7 @@ def environment(folder: Path, *wheels: Path) -> Path:
     python = folder / "bin/python"
     install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install"]
     command = [*install, "--quiet", "--no-index", "--no-deps", *map(str, wheels)]
-    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, check=True, capture_output=True, timeout=at_most(100))
     # The folder alone: its own .pth files, among them that of this tree, are not read from there.
     (site_packages(python) / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
     return python
@@ -65,7 +67,7 @@ def site_packages(python: Path) -> Path:
     return folder
 
 
-def run(*command: str | Path, cwd: Path, timeout_s: float = 100.0) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, cwd: Path, timeout_s: float = at_most(100)) -> subprocess.CompletedProcess[str]:
     """Runs a command as a user would: without the variables that lead to this tree."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
@@ -96,4 +98,4 @@ def install_foreign(python: Path, package: str, distribution: str) -> Path:
 def uninstall(python: Path, distribution: str) -> None:
     """Has pip uninstall it."""
     command = [sys.executable, "-m", "pip", "--python", str(python), "uninstall", "--yes", "--quiet", distribution]
-    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, check=True, capture_output=True, timeout=at_most(100))

@@ -23,8 +23,9 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 
-CLEARED_S = 90.0
+CLEARED_S = at_most(90)
 LOWERED = {
     "RAFTMQ_HEALTH__GROUP_IDLE_MS": "1000",
     "RAFTMQ_HEALTH__QUEUE_STUCK_MS": "4000",
@@ -93,7 +94,7 @@ def faulty_cluster(folder: Path, more: Mapping[str, str] = LOWERED) -> Iterator[
             for node in nodes:
                 _dial_proxies(node, nodes, fabric)
             create_data_dirs([node.config_path for node in nodes], os.environ)
-            local.up(timeout_s=60.0)
+            local.up(timeout_s=at_most(60))
             yield FaultyCluster(local, fabric, store, backups, folder / "shim")
         finally:
             with contextlib.suppress(Exception):
@@ -131,7 +132,7 @@ def findings(cluster: LiveCluster, node: int) -> Said:
 
 def counted(cluster: LiveCluster, node: int) -> set[tuple[str, str]]:
     """Code and severity of what raftmq_findings counts, without info."""
-    with urllib.request.urlopen(f"{cluster.admin(node)}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"{cluster.admin(node)}/metrics", timeout=at_most(10)) as reply:
         text = reply.read().decode()
     pairs = re.findall(r'^raftmq_findings\{code="(\w+)",severity="(\w+)"\} [1-9]', text, re.MULTILINE)
     return {(code, severity) for code, severity in pairs if severity != "info"}

@@ -17,7 +17,7 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 
 EVERY_S = 0.02
-TIMEOUT_S = 10.0
+SILENCE_S = 10.0
 
 
 async def send_until_done(port: int, user: Credentials) -> tuple[list[int], list[float]]:
@@ -29,11 +29,11 @@ async def send_until_done(port: int, user: Credentials) -> tuple[list[int], list
     codes: list[int] = []
     took_ms: list[float] = []
     fields = {str(key): str(value) for key, value in send_fields(user.access_key, "").items()}
-    async with await Wire.dial(port) as wire:
+    async with await Wire.dial(port, silence_s=SILENCE_S) as wire:
         while not done.is_set():
             began = time.perf_counter()
             frame = user.signed(fields, b"honest")
-            answer = await wire.ask(RequestCode.SEND_MESSAGE_V2, frame, b"honest", timeout_s=TIMEOUT_S)
+            answer = await wire.ask(RequestCode.SEND_MESSAGE_V2, frame, b"honest")
             codes.append(answer.code)
             took_ms.append((time.perf_counter() - began) * 1000)
             await asyncio.sleep(EVERY_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
+from tests.support.wait_until import wait
 
-PATIENCE_S = 60
 SMALL = {
     "RAFTMQ_LOG__SEGMENT_SIZE_BYTES": 1 << 20,
     "RAFTMQ_LIMITS__MESSAGE_BYTES_MAX": 1 << 18,
@@ -40,10 +39,16 @@ def seal(data: Path) -> None:
     """Returns when all that is stored is in the tier, and the manifest says so."""
     api = AdminApi(admin_addresses(None, str(data)))
     sealed = api.post("/v1/tier/seal", {})["position"]
-    deadline = time.monotonic() + PATIENCE_S
-    while (view := api.local("/v1/tier"))["verified_to"] < sealed:
-        assert time.monotonic() < deadline, view
-        time.sleep(0.05)
+    wait_verified(api, sealed)
+
+
+def wait_verified(api: AdminApi, position: int) -> None:
+    """Returns when the log is in the tier up to `position`."""
+
+    def verified() -> int:
+        return int(api.local("/v1/tier")["verified_to"])
+
+    wait(lambda: verified() >= position, lambda: api.local("/v1/tier"), progress=verified)
 
 
 def leave(home: Path) -> Left:

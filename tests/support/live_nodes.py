@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,9 @@ from raftmq.client import connect
 from raftmq.client.message import Message
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port, log_tail
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
+from tests.support.wait_until import wait
 
 
 class LiveCluster:
@@ -54,23 +55,21 @@ class LiveCluster:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.admin(node_id) + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=at_most(10)) as reply:
             return json.load(reply)
 
     def failpoint(self, node_id: int, name: str, action: str) -> None:
         """Sets a failpoint of a node."""
         self.ask(node_id, "/v1/failpoints", "PUT", {"name": name, "action": action})
 
-    def wait_equal(self, patience_s: float = 60.0) -> None:
+    def wait_equal(self) -> None:
         """Waits until every node has applied everything that the leader has in its log."""
-        deadline = time.monotonic() + patience_s
-        while True:
+
+        def ends() -> list[tuple[int, int]]:
             views = [self.ask(node.id, "/v1/status") for node in self.nodes]
-            ends = {view["last_index"] for view in views} | {view["applied_index"] for view in views}
-            if len(ends) == 1:
-                return
-            assert time.monotonic() < deadline, f"not equal after {patience_s} s: {views}"
-            time.sleep(0.05)
+            return [(view["last_index"], view["applied_index"]) for view in views]
+
+        wait(lambda: len({end for both in ends() for end in both}) == 1, lambda: f"not equal: {ends()}", progress=ends)
 
     def stored(self, topic: str) -> dict[int, list[Message]]:
         """node id -> every message of the topic, as that node itself hands it out (`wait_equal` first)."""

@@ -14,6 +14,7 @@ import pytest
 
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 
 
@@ -31,7 +32,7 @@ def node_command(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict[
     """Runs `raftmq node` with --json, and expects the exit code; its object, of the output or of the error."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAFTMQ_")}
     command = [sys.executable, "-m", "raftmq.cli", "node", *arguments, "--data", str(cluster.data), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=at_most(120))
     assert done.returncode == code, (arguments, done.stdout, done.stderr)
     told = json.loads(done.stdout)
     assert isinstance(told, dict)

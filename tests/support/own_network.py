@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from bench.peers.network import Network
 from bench.peers.processes import Processes
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
+from tests.support.pace import at_most
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 90.0
 
 
 def tell(story: str, folder: Path) -> None:
@@ -82,7 +82,7 @@ class Machines:
 
     def ask(self, number: int, path: str, port: int = 9644) -> tuple[int, Any]:
         """Returns the status and the document of a GET; (0, None) if nothing answers."""
-        link = http.client.HTTPConnection(self.places[number].host, port, timeout=5)
+        link = http.client.HTTPConnection(self.places[number].host, port, timeout=at_most(5))
         try:
             link.request("GET", path)
             reply = link.getresponse()
@@ -116,14 +116,6 @@ def say(text: str) -> None:
     """Prints a line of the story, which a failed test shows."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def wait(reached: Callable[[], object], what: str) -> None:
-    """Waits until `reached()` is true; fails after PATIENCE_S."""
-    until = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < until, what
-        time.sleep(0.1)
 
 
 def empty(directory: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 
 RULES = Path(__file__).parents[2] / "deploy/alerts.yml"
 
@@ -66,7 +67,7 @@ def answer(url: str, expression: str) -> Any:
     yet."""
     query = urllib.parse.urlencode({"query": expression.replace("$__rate_interval", "1m")})
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=10) as reply:
+        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=at_most(10)) as reply:
             return json.load(reply)["data"]["result"]
     except (ConnectionError, urllib.error.URLError) as error:
         if isinstance(error, urllib.error.HTTPError) and error.code == 400:
@@ -77,7 +78,7 @@ def answer(url: str, expression: str) -> Any:
 def alerts(url: str) -> list[Alert] | None:
     """Returns the alerts that hold; None while Prometheus does not answer yet."""
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/alerts", timeout=10) as reply:
+        with urllib.request.urlopen(f"{url}/api/v1/alerts", timeout=at_most(10)) as reply:
             held = json.load(reply)["data"]["alerts"]
     except (ConnectionError, urllib.error.URLError):
         return None

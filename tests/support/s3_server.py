@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.config.config import TierSection
+from tests.support.pace import at_most
 
 BUCKET = "bucket"
 KEYS = "[default]\naws_access_key_id = access-key\naws_secret_access_key = secret-key\n"
@@ -54,7 +55,7 @@ def moto() -> Iterator[str]:
         yield endpoint
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(at_most(30))
 
 
 def _wait(server: subprocess.Popen[bytes], port: int) -> None:
@@ -71,7 +72,7 @@ def _wait(server: subprocess.Popen[bytes], port: int) -> None:
 
 def make_bucket(endpoint: str, name: str = BUCKET) -> None:
     """Unsigned; moto takes it."""
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=30).close()
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=at_most(30)).close()
 
 
 def options(endpoint: str, folder: Path) -> TierSection:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.pace import at_most
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -89,7 +91,7 @@ def lingers(tries: Path) -> Rows:
         found = list(batches)
         slow = context.partitionId() == TASKS - 1 and not context.attemptNumber()
         yield from found[:-1]
-        end = time.monotonic() + 400
+        end = time.monotonic() + at_most(400)
         other = tries / f"{context.partitionId()}-1"
         while slow and not other.exists() and time.monotonic() < end:
             time.sleep(0.1)

@@ -20,6 +20,7 @@ import pytest
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 from tests.support.planted_faults import Planted
 from tests.support.small_disks import ROOT
 
@@ -28,7 +29,7 @@ LOWERED = {"RAFTMQ_RETENTION__DISK_RATE_MS": "1000"}
 BYTES_PER_SECOND = 200_000
 """256 MiB last for about twenty minutes."""
 GROW_EVERY_S = 0.1
-END_S = 60.0
+END_S = at_most(60)
 
 
 class SmallDiskCluster(LiveCluster):
@@ -142,7 +143,7 @@ def main(folder: str) -> None:
     on_small_disks()
     local = LocalCluster(Path(folder))
     try:
-        local.up(3, free_base_port(12), timeout_s=60.0)
+        local.up(3, free_base_port(12), timeout_s=at_most(60))
         ballast = {node.id: Ballast(node.home) for node in local.nodes}
         _say("up")
         for line in sys.stdin:

@@ -19,6 +19,8 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
+from tests.support.pace import at_most
+
 ROOT = Path(__file__).resolve().parents[2]
 LACKS = "lacks "
 """The beginning of such a skip's reason; the names of the tools follow."""
@@ -47,7 +49,7 @@ def _works(*command: str) -> Callable[[], bool]:
 
     def run() -> bool:
         try:
-            return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+            return subprocess.run(command, capture_output=True, timeout=at_most(60), check=False).returncode == 0
         except OSError:
             return False
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import raftmq
-
-SETTLES_S = 60
+from tests.support.wait_until import wait
 
 
 def rows_of(mq: raftmq.Client, topic: str) -> list[raftmq.Message]:
@@ -19,10 +16,13 @@ def rows_of(mq: raftmq.Client, topic: str) -> list[raftmq.Message]:
 
 def wait_for_rows(mq: raftmq.Client, topic: str, count: int) -> list[raftmq.Message]:
     """All messages once there are `count`. Fails if there are more."""
-    end = time.monotonic() + SETTLES_S
-    while len(found := rows_of(mq, topic)) < count:
-        assert time.monotonic() < end, f"{len(found)} of {count} messages"
-        time.sleep(0.2)
+    found: list[raftmq.Message] = []
+
+    def all_there() -> bool:
+        found[:] = rows_of(mq, topic)
+        return len(found) >= count
+
+    wait(all_there, lambda: f"{len(found)} of {count} messages", progress=lambda: len(found), every_s=0.2)
     assert len(found) == count
     return found
 

@@ -12,6 +12,7 @@ from raftmq.client import Client, Message
 from raftmq.local.process import free_base_port
 from tests.support.distributions import environment, plain_wheels, run
 from tests.support.older_build import older_command
+from tests.support.pace import at_most
 
 QUEUES = 4
 
@@ -36,7 +37,7 @@ class Cluster:
 
     def do(self, command: Path, *arguments: str, fails: bool = False) -> str:
         """Returns the output of a command that works (or `fails`, then stderr) on this cluster."""
-        done = run(command, *arguments, "--data", str(self.data), cwd=self.folder, timeout_s=600)
+        done = run(command, *arguments, "--data", str(self.data), cwd=self.folder, timeout_s=at_most(600))
         assert (done.returncode != 0) == fails, f"{arguments}: {done.stdout}\n{done.stderr}"
         return done.stderr + done.stdout if fails else done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +16,9 @@ from raftmq.client.errors import RaftMQError
 from raftmq.client.sync import Client
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
+from tests.support.wait_until import wait
 
 ROOT = ("root", "the-secret-of-root")
 
@@ -37,10 +38,7 @@ def cluster_with_users(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         with small_segments():
             made.up(3, free_base_port(12))
         with as_user(made, ROOT) as root:  # a new cluster gets its level first, and then its first user
-            ends = time.monotonic() + 30
-            while code_of(partial(root.admin.set_auth_mode, "off")) != 0:
-                assert time.monotonic() < ends, "there is no Super"
-                time.sleep(0.05)
+            wait(lambda: code_of(partial(root.admin.set_auth_mode, "off")) == 0, "there is no Super")
         yield made
     finally:
         made.down()
@@ -58,5 +56,5 @@ def code_of(act: Callable[[], object]) -> int | None:
 def as_user(cluster: LocalCluster, user: tuple[str, str] | None) -> Client:
     """A client that signs as a user, or (None) not at all."""
     return connect(
-        cluster.servers, access_key=user[0] if user else "", secret_key=user[1] if user else "", timeout_s=20
+        cluster.servers, access_key=user[0] if user else "", secret_key=user[1] if user else "", timeout_s=at_most(20)
     )

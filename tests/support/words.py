@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import ROOT, parsed, python_files, text_of
+
 FOLDERS = (
     "raftmq_wire",
     "raftlog",
@@ -27,7 +28,7 @@ Text = tuple[int, str]
 
 
 def product_files() -> list[Path]:
-    return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))] + [ROOT / "setup.py"]
+    return [path for folder in FOLDERS for path in python_files(folder)] + [ROOT / "setup.py"]
 
 
 def docstrings(source: ast.AST) -> list[Text]:
@@ -56,5 +57,5 @@ def comments(source: str) -> list[Text]:
 @cache
 def words_of(path: Path) -> tuple[list[Text], list[Text]]:
     """Docstrings and comments of a file."""
-    source = path.read_text()
-    return docstrings(ast.parse(source)), comments(source)
+    source = text_of(path)
+    return docstrings(parsed(source)), comments(source)

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.admin.node_interface import ClientGroup, ClientView
 from cluster.runtime import logs
+from tests.support.pace import at_most
 
 
 def fill(node: Any) -> None:
@@ -48,7 +49,7 @@ async def test_a_query_that_means_nothing_is_refused(client: Any, query: str) ->
 
 async def read_events(answer: Any, count: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(at_most(10)):
         while len(found) < count:
             line = (await answer.content.readline()).decode()
             if line.startswith("data: "):

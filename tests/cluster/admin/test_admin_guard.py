@@ -31,6 +31,7 @@ from cluster.admin.server import LINGER_S, AdminServer, build_app
 from cluster.admin.signed_identity import operator_pass
 from cluster.runtime.turns.work import Turns
 from tests.support.fake_raw import CLUSTER
+from tests.support.pace import at_most
 
 ASK = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -218,7 +219,7 @@ async def test_idle_connections_neither_fill_the_node_nor_keep_others_out(
     await server.start()
     try:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX + 20)]
-        reads = [asyncio.wait_for(reader.read(), 20) for reader, _ in idle]
+        reads = [asyncio.wait_for(reader.read(), at_most(20)) for reader, _ in idle]
         ends = await asyncio.gather(*reads, return_exceptions=True)
         assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
         for _, writer in idle:

@@ -19,6 +19,7 @@ from cluster.admin.routes import ROUTES, routes_of
 from cluster.admin.server import AdminServer, build_app
 from cluster.config.config import ConfigError
 from cluster.requests.verb import Serves
+from tests.support.pace import at_most
 
 
 async def error_of(answer: Any) -> tuple[int, str]:
@@ -357,12 +358,12 @@ async def test_start_and_close(make_node: Any, unused_tcp_port: int) -> None:
     node = make_node(1, admin__port=unused_tcp_port)
     server = AdminServer(node)
     await server.start()
-    with socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=5):
+    with socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=at_most(5)):
         pass
     await server.close()
     await server.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=5)
+        socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=at_most(5))
 
 
 # --- docs/http-api.md ------------------------------------------------------------------------------------------------

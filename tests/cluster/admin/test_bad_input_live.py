@@ -19,6 +19,7 @@ from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 from raftmq.local.http.contexts import read_contexts, write_contexts
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 BIG = b'{"name": "' + b"a" * (10 << 20) + b'"}'
@@ -108,7 +109,7 @@ def ready(live_cluster: LiveCluster) -> Iterator[LiveCluster]:
 def ask(cluster: LiveCluster, node: int, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
     """Status and body; the path goes out as it is written here."""
     where = urlsplit(cluster.admin(node))
-    connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=60)
+    connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=at_most(60))
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     try:
         connection.putrequest(method, path, skip_accept_encoding=True)

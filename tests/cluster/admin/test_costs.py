@@ -23,6 +23,7 @@ from cluster.runtime import resource_budget
 from raftlog.types import NodeId
 from raftlog.work import METER
 from statemachine.topics import CreateTopic
+from tests.support.pace import at_most
 
 QUEUE = "/v1/topics/orders/queues/0/messages"
 ENVELOPE_BYTES = 4096
@@ -195,7 +196,7 @@ async def test_of_a_member_that_answers_for_ever_only_so_much_is_read(
 ) -> None:
     uuid = "00000000-0000-0000-0000-000000000009"
     body = {"cluster_id": uuid, "uuid": uuid, "host": "127.0.0.1", "port": 1}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(at_most(30)):
         answer = await client.request(method, path, json=body if method == "POST" else None)
         told = await answer.json()
     assert (answer.status, told["error"]["code"]) == (status, code), told

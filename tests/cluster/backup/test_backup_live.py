@@ -29,11 +29,13 @@ from raftmq.local.process import free_base_port
 from raftmq.local.status import ClusterView
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 
 TOPIC, GROUP = "load", "readers"
-PATIENCE_S = 60.0
+PATIENCE_S = at_most(60)
 
 
 class Load:
@@ -65,10 +67,13 @@ class Load:
 def back_up(live: Any, node_id: int, to: Path) -> Path:
     """Asks a node, waits until it is done."""
     view = live.ask(node_id, "/v1/backup", "POST", {"to": str(to)})
-    deadline = time.monotonic() + PATIENCE_S
-    while view["attempt"]["state"] == "running" and time.monotonic() < deadline:
-        time.sleep(0.05)
+
+    def ended() -> bool:
+        nonlocal view
         view = live.ask(node_id, "/v1/backup")
+        return bool(view["attempt"]["state"] != "running")
+
+    wait(ended, lambda: view, progress=lambda: view)
     assert view["attempt"]["state"] == "done", view
     return Path(view["attempt"]["path"])
 
@@ -108,13 +113,12 @@ def running(cluster: LocalCluster) -> Iterator[ClusterView]:
 
 def alarms_of(cluster: LocalCluster) -> list[Any]:
     """Returns the first node's alarms, once there are some: alarms are looked at on a timer."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+    def alarms() -> list[Any]:
         status = cluster.view().nodes[0].status
-        if status is not None and status["alarms"]:
-            return list(status["alarms"])
-        time.sleep(0.02)
-    return []
+        return [] if status is None else list(status["alarms"])
+
+    return wait(alarms, "no alarm", every_s=0.02)
 
 
 @pytest.mark.ci

@@ -15,13 +15,14 @@ from raftmq.local.http.credentials import Address, Bearer, address_of
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.process import free_base_port
 from raftmq.local.waiting import until
+from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def asked_with(cluster: LocalCluster, token: str) -> int:
     address = Address(f"127.0.0.1:{cluster.nodes[0].admin_port}", Bearer(token))
-    return exchange(address, "GET", "/v1/users", timeout_s=20).status
+    return exchange(address, "GET", "/v1/users", timeout_s=at_most(20)).status
 
 
 def test_no_token_comes_back_and_the_key_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +31,9 @@ def test_no_token_comes_back_and_the_key_is_named(tmp_path: Path, capsys: pytest
     try:
         options = old.client_options
         body = {"user": options["access_key"], "secret": options["secret_key"], "answer": "token"}
-        reply = exchange(address_of(old.nodes[0]), "POST", "/v1/session", json.dumps(body).encode(), timeout_s=20)
+        reply = exchange(
+            address_of(old.nodes[0]), "POST", "/v1/session", json.dumps(body).encode(), timeout_s=at_most(20)
+        )
         token = json.loads(reply.body)["token"]
         assert asked_with(old, token) == 200
         with raftmq.connect(old.servers, **options) as root:

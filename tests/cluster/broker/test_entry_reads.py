@@ -16,6 +16,7 @@ from cluster.runtime.environment import Environment
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftlog.storage.log.log_reader import EntrySpan
 from tests.support.contexts import context_of
+from tests.support.pace import at_most
 
 
 class Log:
@@ -28,7 +29,7 @@ class Log:
     def entry_at(self, position: int) -> EntrySpan:
         self.threads.add(threading.get_ident())
         if position == 500:
-            self.go_on.wait(30)
+            self.go_on.wait(at_most(30))
         if position < 100:
             raise OutOfRangeError(f"position {position} was trimmed")
         return EntrySpan(position // 10, 3, position // 10 * 10, position // 10 * 10 + 10)

@@ -25,6 +25,7 @@ from raftmq.client import Client, connect
 from raftmq.client.errors import RaftMQError
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.wait_until import PATIENCE_S
 
@@ -79,7 +80,7 @@ class Walk:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=20):
+                with urllib.request.urlopen(request, timeout=at_most(20)):
                     return ""
             except urllib.error.HTTPError as error:
                 told = json.loads(error.read())["error"]
@@ -119,7 +120,7 @@ def walk(tmp_path: Path) -> Iterator[Walk]:
     with small_segments():
         cluster.up(3, free_base_port(12))
     try:
-        with connect(cluster.servers, timeout_s=20.0) as mq:
+        with connect(cluster.servers, timeout_s=at_most(20)) as mq:
             mq.admin.create_topic("T", queues=2)
             mq.send("T", b"first")
             made = Walk(cluster, mq)

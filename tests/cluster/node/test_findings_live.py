@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,9 +12,9 @@ import pytest
 
 from raftmq.client import connect
 from tests.support.live_nodes import LiveCluster
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
-PATIENCE_S = 30.0
 
 
 def findings(cluster: LiveCluster, node: int) -> dict[tuple[str, str], Any]:
@@ -32,10 +31,14 @@ Said = dict[tuple[str, str], Any]
 
 def wait_for(cluster: LiveCluster, node: int, holds: Callable[[Said], bool]) -> Said:
     """The node's findings, once that holds of them."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds(said := findings(cluster, node)):
-        assert time.monotonic() < deadline, said
-        time.sleep(0.2)
+    said: Said = {}
+
+    def told() -> bool:
+        nonlocal said
+        said = findings(cluster, node)
+        return holds(said)
+
+    wait(told, lambda: said, every_s=0.2)
     return said
 
 

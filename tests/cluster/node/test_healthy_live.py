@@ -23,6 +23,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.support.faulty_cluster import findings
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
 from tests.support.prometheus import RULES, alerts, prometheus
 from tests.support.tools import needs
 
@@ -59,7 +60,7 @@ class Load:
 
     def _send(self) -> None:
         began = time.monotonic()
-        with connect(self._servers) as mq, mq.producer(timeout_s=30, max_messages=1000) as producer:
+        with connect(self._servers) as mq, mq.producer(timeout_s=at_most(30), max_messages=1000) as producer:
             while not self._ended.wait(0.1):
                 for _ in range(int((time.monotonic() - began) * PER_SECOND) - self.sent):
                     producer.send_soon(TOPIC, BODY, queue_id=self.sent % QUEUES)
@@ -78,7 +79,7 @@ def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
     """A cluster with a tier, and every threshold as it is by default."""
     local = LocalCluster(tmp_path / "data")
     try:
-        local.up(3, free_base_port(12), tier=str(tmp_path / "store"), timeout_s=60.0)
+        local.up(3, free_base_port(12), tier=str(tmp_path / "store"), timeout_s=at_most(60))
         yield LiveCluster(local)
     finally:
         with contextlib.suppress(Exception):

@@ -17,6 +17,7 @@ import pytest
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
+from tests.support.pace import at_most
 from tests.support.wait_until import until
 
 pytestmark = pytest.mark.live
@@ -26,7 +27,7 @@ LISTENERS = ("broker", "namesrv", "broker-host", "namesrv-host")
 
 def brokers_at(port: int) -> set[str]:
     """Addresses in the route of the cluster's own broker that the port answers with; RocketMQ's code 106."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=at_most(5)) as client:
         client.sendall(encode_frame(RequestCode.GET_BROKER_CLUSTER_INFO, 1, 0))
         stream = client.makefile("rb")
         (size,) = struct.unpack(">i", stream.read(4))
@@ -57,7 +58,7 @@ def test_each_port_answers_with_the_addresses_of_its_pair(tmp_path: Path) -> Non
         found = {name: brokers_at(port) for name, port in ports.items()}
     finally:
         node.terminate()
-        assert node.wait(20) == 0, (tmp_path / "log").read_text()
+        assert node.wait(at_most(20)) == 0, (tmp_path / "log").read_text()
     assert found == {
         "broker": {"n1:10911"},
         "namesrv": {"n1:10911"},

@@ -15,9 +15,10 @@ from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import BINARY, FLAG_RESPONSE, JSON, Header, decode_header, encode_frame
 from tests.support.first_leader import stand
+from tests.support.pace import at_most
 from tests.support.small_segments import LOG
 
-PATIENCE_S = 20.0
+PATIENCE_S = at_most(20)
 FRAME_MAX = 1 << 17
 
 

@@ -11,8 +11,9 @@ from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.node.node import Node
 from raftmq_wire.codec import FLAG_RESPONSE, decode_header, encode_frame
 from tests.cluster.remoting.test_slow_clients import Client, Start, start  # noqa: F401 - a fixture
+from tests.support.pace import at_most
 
-WAIT_S = 20
+WAIT_S = at_most(20)
 
 
 async def frame(client: Client) -> tuple[int, int, bytes]:

@@ -19,6 +19,7 @@ from raftlog.types import NOBODY, NodeId
 from tests.support.contexts import context_of
 from tests.support.install_kit import DATA, Giver, Peers, Taker, progress
 from tests.support.node_kit import START_MS
+from tests.support.pace import at_most
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +187,7 @@ async def test_a_group_in_which_everybody_waits_gets_a_leader(
     work = node.make(asyncio.get_running_loop())
     work.start()
     assert node.core.holds == {HOLD}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(at_most(20)):
         while node.core.holds:
             await asyncio.sleep(0)
     node.core.leader_id, node.applied = NodeId(1), node.applied + 1

@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.cli import cli
 from raftmq.client import connect
+from tests.support.pace import at_most
 from tests.support.spoiled_rows import spoil_sums
 
 pytestmark = pytest.mark.live
-PATIENCE_S = 60.0
+PATIENCE_S = at_most(60)
 
 
 def command(live_cluster: Any, *words: str) -> tuple[int, Any]:

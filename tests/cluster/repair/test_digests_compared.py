@@ -19,6 +19,7 @@ from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, NodeId, Role
 from statemachine.rows.running_digest import VERSION, Sums
 from tests.support.contexts import context_of, run_of
+from tests.support.pace import at_most
 
 GOOD, BAD, WORSE = {"cq": 1, "topics": 5}, {"cq": 2, "topics": 5}, {"cq": 3, "topics": 5}
 
@@ -113,7 +114,7 @@ class Group:
             raise FetchError(peer, what, error.status, str(error)) from error
 
     async def settle(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(at_most(20)):
             while self.consistency._tasks:
                 await asyncio.sleep(0)
         await asyncio.get_running_loop().run_in_executor(None, lambda: None)
@@ -221,7 +222,7 @@ async def test_writes_do_not_wait_for_a_peer_that_does_not_answer() -> None:
 
     group.fetch = silent  # type: ignore[method-assign]
     group.consistency.before_open(5, lambda: opened.append(True))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(at_most(10)):
         while not opened:
             await asyncio.sleep(0.01)
     await group.consistency.close()

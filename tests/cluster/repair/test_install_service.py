@@ -21,6 +21,7 @@ from raftlog.types import EntryId, NodeId
 from tests.support.contexts import context_of
 from tests.support.install_kit import Giver, Peers, Taker, progress
 from tests.support.node_kit import START_MS, Clock
+from tests.support.pace import at_most
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +146,7 @@ async def test_nobody_who_gives_one_is_an_alarm_that_ends(giver: Giver) -> None:
     node = Running(giver)
     node.peers.dead.update((2, 3))
     node.offer()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(at_most(20)):
         while not node.alarms.raised(ALARM):
             await asyncio.sleep(0)
     assert "the connection closed" in node.alarms.all()[0].text

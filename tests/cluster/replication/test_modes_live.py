@@ -15,7 +15,9 @@ from cluster.config.local_layout import NodeRecord
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
+from tests.support.wait_until import wait
 
 
 class Live:
@@ -36,7 +38,7 @@ class Live:
             {"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=at_most(10)) as reply:
             text = reply.read().decode()
         return json.loads(text) if path.startswith("/v1") else text
 
@@ -48,13 +50,11 @@ class Live:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def wait_equal(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
+        def ends() -> list[tuple[int, int]]:
             views = [self.ask(node.id, "/v1/status") for node in self.local.nodes]
-            if len({view["applied_index"] for view in views} | {view["last_index"] for view in views}) == 1:
-                return
-            assert time.monotonic() < deadline, views
-            time.sleep(0.05)
+            return [(view["last_index"], view["applied_index"]) for view in views]
+
+        wait(lambda: len({end for both in ends() for end in both}) == 1, lambda: f"not equal: {ends()}", progress=ends)
 
     def bodies(self, topic: str, node_id: int) -> set[str]:
         """All messages of a topic, as that node hands them out."""

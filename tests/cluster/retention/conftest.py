@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.small_disks import MOUNT, ROOT, SmallDisk
 
 
@@ -18,7 +19,7 @@ def small_disk(tmp_path: Path) -> SmallDisk:
     place = tmp_path / "small"
     place.mkdir()
 
-    def run(script: str, size: str = "30m", timeout_s: float = 60) -> str:
+    def run(script: str, size: str = "30m", timeout_s: float = at_most(60)) -> str:
         command = ["unshare", "-Urm", "sh", "-c", MOUNT, size, str(place), sys.executable, "-c", script, str(place)]
         done = subprocess.run(
             command,

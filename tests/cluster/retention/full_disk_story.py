@@ -25,6 +25,7 @@ from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 
 SETTINGS = """
 [log]
@@ -35,7 +36,7 @@ batch_bytes_max = 131072
 """
 SIZE = "256m"
 SIZE_BYTES = 256 << 20
-PATIENCE_S = 60.0
+PATIENCE_S = at_most(60)
 TOPIC = "full-disk"
 
 
@@ -93,7 +94,7 @@ class Story:
         self.ballast: list[Any] = []
 
     def status(self, node: NodeRecord) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/v1/status", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/v1/status", timeout=at_most(5)) as reply:
             return dict(json.load(reply))
 
     def alarms(self) -> dict[int, list[str]]:
@@ -110,7 +111,9 @@ class Story:
         told = {}
         for node in self.local.nodes:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/v1/health", timeout=5) as reply:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{node.admin_port}/v1/health", timeout=at_most(5)
+                ) as reply:
                     body = json.load(reply)
             except urllib.error.HTTPError as error:
                 body = json.load(error)
@@ -185,7 +188,7 @@ class Story:
         resumed = self.wait("sends again", lambda: len(self.load.acked) > after + 50)
         calm = self.wait("no alarm", lambda: not any(self.alarms().values()))
         self.load.over = True
-        self.load.join(30)
+        self.load.join(at_most(30))
         self.wait("equal nodes", self.equal)
         assert {node.id: node.pid for node in self.local.nodes} == pids, "a process ended"
         refusals = refusals or list(self.load.refusals)

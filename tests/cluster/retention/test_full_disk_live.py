@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.small_disks import ROOT
 from tests.support.tools import needs
 
-STORY = Path(__file__).with_name("full_disk_story.py")
+STORY = "tests.cluster.retention.full_disk_story"
 
 
 @needs("mount")
@@ -22,9 +23,9 @@ STORY = Path(__file__).with_name("full_disk_story.py")
 )
 def test_a_disk_fills_up_and_is_freed(tmp_path: Path, who: str, percent: int) -> None:
     """The story itself checks that nothing acknowledged is missing, no process ended and sends were taken again."""
-    command = ["unshare", "-Urm", sys.executable, str(STORY), str(tmp_path / "cluster"), who, str(percent)]
+    command = ["unshare", "-Urm", sys.executable, "-m", STORY, str(tmp_path / "cluster"), who, str(percent)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False, stdin=subprocess.DEVNULL
+        command, cwd=ROOT, capture_output=True, text=True, timeout=at_most(240), check=False, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     seen = json.loads(done.stdout)

@@ -39,6 +39,7 @@ from statemachine.trim import CUT, SLICE, WHOLE, RemoveRows, Slice, Trim, decode
 from tests.support.contexts import context_of, run_of
 from tests.support.lanes_in_line import InLine
 from tests.support.node_kit import START_MS, Clock
+from tests.support.pace import at_most
 
 DATA = Path("/data")
 SEGMENT = 64 << 10
@@ -489,14 +490,14 @@ async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.Monk
         node.core.refuses = refuses
         ran = node.retention.run()
         node.retention.tick(node.clock.now_ms)
-        done = await asyncio.wait_for(ran, 1)
+        done = await asyncio.wait_for(ran, at_most(1))
         assert done is not None
         assert (done.decision.reason, done.entry is None) == ("age", refuses)
     assert node.storage.state.trim_position > 0
     node.core.role = Role.FOLLOWER
     ran = node.retention.run()
     node.retention.tick(node.clock.now_ms)
-    assert await asyncio.wait_for(ran, 1) is None
+    assert await asyncio.wait_for(ran, at_most(1)) is None
 
 
 async def test_a_dry_run_finds_the_same_and_does_nothing(
@@ -513,21 +514,21 @@ async def test_a_dry_run_finds_the_same_and_does_nothing(
     node.pass_ms(1500)
     dry = node.retention.run(dry=True)
     node.pass_ms(300)
-    found = await asyncio.wait_for(dry, 1)
+    found = await asyncio.wait_for(dry, at_most(1))
     assert found is not None
     assert found.decision.count > 0
     node.pass_ms(1500)
     assert (node.storage.state.trim_position, node.count("raftmq_trims_total")) == (0, 0)
     ran = node.retention.run()
     node.retention.tick(node.clock.now_ms)
-    done = await asyncio.wait_for(ran, 1)
+    done = await asyncio.wait_for(ran, at_most(1))
     assert done is not None
     assert done.decision == found.decision
     assert node.storage.state.trim_position == found.decision.position
     node.core.role = Role.FOLLOWER
     dry = node.retention.run(dry=True)
     node.pass_ms(300)
-    assert await asyncio.wait_for(dry, 1) is None
+    assert await asyncio.wait_for(dry, at_most(1)) is None
 
 
 async def test_a_large_log_is_given_up_in_pieces(make: Callable[..., Node]) -> None:

@@ -24,8 +24,9 @@ from cluster.runtime.failpoints.failpoints import (
 from raftlog.messages import Heartbeat, Message
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
 from raftlog.types import NodeId
+from tests.support.pace import at_most
 
-WAIT_S = 20.0
+WAIT_S = at_most(20)
 """Time that a test waits for what must happen; only a broken one ever waits that long."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.pace import at_most
+
 CHECK = """
 import gc, sys, weakref
 from cluster.runtime.turns import garbage_collection
@@ -32,7 +34,7 @@ counting = True
 
 def run(script: str) -> None:
     """`script` goes on from CHECK, in an interpreter without this one's objects."""
-    done = subprocess.run([sys.executable, "-c", CHECK + script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CHECK + script], capture_output=True, text=True, timeout=at_most(120))
     assert done.returncode == 0, done.stderr
 
 

@@ -14,8 +14,9 @@ from cluster.runtime.lanes import ThreadLaneRunner
 from raftlog.frame import genesis_entry, make_entry, tail_after
 from raftlog.messages import TimeoutNow
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, HardState, NodeId
+from tests.support.pace import at_most
 
-PATIENCE_S = 20.0
+PATIENCE_S = at_most(20)
 
 
 class Recorder:

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.runtime.host import python_speed
 from cluster.runtime.host.python_speed import OPTIMISED, RUNS, RUNS_AT_START, SLOW, finding, finding_at_start, slowness
+from tests.support.pace import at_most
 
 
 def test_the_loop_does_the_same_each_time() -> None:
@@ -17,7 +18,7 @@ def test_the_loop_does_the_same_each_time() -> None:
 
 def test_as_a_script_it_needs_no_packages() -> None:
     command = [sys.executable, "-I", "-S", python_speed.__file__]
-    assert int(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout) > 0
+    assert int(subprocess.run(command, check=True, capture_output=True, text=True, timeout=at_most(60)).stdout) > 0
 
 
 def test_slowness_divides_the_least_times(monkeypatch: pytest.MonkeyPatch) -> None:

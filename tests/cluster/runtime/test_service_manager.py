@@ -16,6 +16,7 @@ import pytest
 
 from cluster.runtime.host.service_manager import ServiceManager
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.tools import needs
 
 UNIT = Path(__file__).parents[3] / "deploy" / "systemd" / "raftmq.service"
@@ -78,7 +79,7 @@ def test_a_node_is_ready_feeds_the_watchdog_and_stops(systemd: Systemd, tmp_path
                 systemd.waits_for("WATCHDOG=1")
             node.send_signal(signal.SIGTERM)
             systemd.waits_for("STOPPING=1")
-            assert node.wait(60) == 0
+            assert node.wait(at_most(60)) == 0
         finally:
             node.kill()
 

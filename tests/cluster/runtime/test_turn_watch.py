@@ -15,6 +15,7 @@ import pytest
 
 from cluster.runtime.turns.turn_watch import COLLECTION, IDLE_STAMP_S, STAMP_S, UNKNOWN, LongTurn, TurnWatch, name_of
 from raftlog.work import METER, charge
+from tests.support.pace import at_most
 
 MS = 1_000_000
 ROOT = Path(__file__).parents[3]
@@ -181,7 +182,7 @@ async def test_nothing_is_left_behind() -> None:
 
 def test_threads_that_start_while_a_stack_is_looked_at_do_not_hang_the_process() -> None:
     """Once in some hundred starts under load a node hung for ever, with a thread that its loop was just starting."""
-    ran = subprocess.run([sys.executable, "-c", STARTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", STARTS], cwd=ROOT, capture_output=True, text=True, timeout=at_most(120))
     assert (ran.stdout, ran.stderr) == ("True\n", "")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,12 @@ from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
+from tests.support.left_copies import wait_verified
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
-PATIENCE_S = 60
+PATIENCE_S = at_most(60)
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 mq.send("orders", b"%d" % number)
         api = AdminApi(admin_addresses(None, str(home / "data")))
         sealed = api.post("/v1/tier/seal", {})["position"]
-        deadline = time.monotonic() + PATIENCE_S
-        while (view := api.local("/v1/tier"))["verified_to"] < sealed:
-            assert time.monotonic() < deadline, view
-            time.sleep(0.05)
+        wait_verified(api, sealed)
         yield home / "data"
     finally:
         cluster.down()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
@@ -20,6 +19,8 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
 from tests.support.live_nodes import LiveCluster
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 
@@ -29,7 +30,7 @@ SMALL = {
     "RAFTMQ_LIMITS__BATCH_BYTES_MAX": "262144",
 }
 POINTS = ("tier.uploading", "tier.put", "tier.uploaded", "tier.read_back", "tier.verified", "tier.manifest")
-PATIENCE_S = 60
+PATIENCE_S = at_most(60)
 
 
 class TieredNodes(LiveCluster):
@@ -52,10 +53,7 @@ class TieredNodes(LiveCluster):
         return self.ask(node_id or self.leader(), "/v1/tier")
 
     def until(self, reached: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not reached():
-            assert time.monotonic() < deadline, f"{what}: {self.tier()}"
-            time.sleep(0.05)
+        wait(reached, lambda: f"{what}: {self.tier()}", progress=lambda: self.tier()["verified_to"])
 
     def wait_verified(self) -> None:
         self.until(lambda: (view := self.tier())["verified_to"] >= view["sealed_end"] > 0, "everything is verified")

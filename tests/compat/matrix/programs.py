@@ -32,6 +32,7 @@ from typing import Any
 
 from tests.compat.conftest import INSTALLED, SCRIPTS, environment
 from tests.support.compat_judges import JUDGES, Delivery, Seen, Send
+from tests.support.pace import at_most
 
 FEATURES = list(JUDGES)
 SECRET = "RAFTMQ_MATRIX_SECRET"
@@ -155,7 +156,7 @@ class Program:
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
 
-    def wait(self, event: str, timeout_s: float = 120.0) -> None:
+    def wait(self, event: str, timeout_s: float = at_most(120)) -> None:
         """Waits until the program said so. Raises RuntimeError if it ended, or does not say it in time."""
         with self._changed:
             self._changed.wait_for(lambda: {event, "ended"} & self._said, timeout_s)
@@ -168,7 +169,7 @@ class Program:
             if self._changed.wait_for(lambda: "ended" in self._said, max(0.0, seconds)):
                 raise RuntimeError(f"{self.client} ended by itself; see {self._errors.name}")
 
-    def finish(self, timeout_s: float = 60.0) -> None:
+    def finish(self, timeout_s: float = at_most(60)) -> None:
         """Closes its input and waits for its end; kills it if it does not end."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it ended by itself

@@ -25,6 +25,7 @@ from tests.compat.conftest import ROOT
 from tests.compat.matrix.programs import Program, why_spared
 from tests.compat.matrix.users import denials, make_users, user_of
 from tests.support.compat_judges import JUDGES, RECOVERED_S, Seen, committed, delivered_twice, failures, waits_s
+from tests.support.pace import at_most
 
 QUEUES = 4
 RETRIES = 3
@@ -219,7 +220,7 @@ class Run:
     def _reset(self, admin: AdminApi) -> None:
         """Resets the group to the first message; repeated until it is accepted."""
         group, topic = f"{self._prefix}-reset-readers", f"{self._prefix}-reset"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + at_most(60)
         while True:
             try:
                 admin.post(f"/v1/groups/{group}/reset", {"topic": topic, "to": "earliest"})

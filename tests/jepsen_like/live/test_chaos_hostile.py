@@ -33,6 +33,7 @@ from jepsen_like.live.stories.story import Scene
 from jepsen_like.live.stories.story_table import STORIES
 from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE
 from raftmq.cli import run
+from tests.support.pace import at_most
 
 
 def plan_of(names: str, time_s: float = 600, scale: float = 1.0) -> Plan:
@@ -326,7 +327,7 @@ def _chaos(folder: Path, *arguments: str) -> tuple[int, str]:
     environment = os.environ | {FOLDER_VARIABLE: str(folder / "state")}
     command = [sys.executable, "-m", "raftmq.cli", "chaos", *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=at_most(1200), check=False
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -6,15 +6,17 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind
 from jepsen_like.live.subjects.proxy import Fabric
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
-WAIT_S = 10.0
+WAIT_S = at_most(10)
 
 
 class Node:
@@ -65,13 +67,6 @@ def fabric(nodes: dict[int, Node]) -> Iterator[Fabric]:
     made.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-
-
 def dial(fabric: Fabric, source: int, target: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", fabric.ports[source, target]), WAIT_S)
 
@@ -80,10 +75,10 @@ def test_carries_both_ways_and_passes_on_the_end(fabric: Fabric, nodes: dict[int
     with dial(fabric, 1, 2) as connection:
         connection.sendall(b"hello")
         assert connection.recv(10) == b"two"
-        until(lambda: nodes[2].heard == b"hello")
+        wait(lambda: nodes[2].heard == b"hello")
         assert fabric.traffic()[1, 2].passed_bytes == 5
         assert fabric.traffic()[2, 1].passed_bytes == 0
-    until(lambda: nodes[2].ended == 1)
+    wait(lambda: nodes[2].ended == 1)
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -94,17 +89,17 @@ def test_a_cut_holds_one_direction_and_heals(fabric: Fabric, nodes: dict[int, No
         assert fabric.cut_pairs() == {(1, 2)}
         forth.sendall(b"held")
         back.sendall(b"free")
-        until(lambda: nodes[1].heard == b"free")
-        until(lambda: fabric.traffic()[1, 2].taken_bytes == 4)
+        wait(lambda: nodes[1].heard == b"free")
+        wait(lambda: fabric.traffic()[1, 2].taken_bytes == 4)
         assert fabric.traffic()[1, 2].passed_bytes == 0
         assert nodes[2].heard == b""
         fabric.heal(reset=reset)
         if reset:
             assert ended(forth)
-            until(lambda: nodes[2].ended == 1)
+            wait(lambda: nodes[2].ended == 1)
             assert nodes[2].heard == b""
         else:
-            until(lambda: nodes[2].heard == b"held")
+            wait(lambda: nodes[2].heard == b"held")
         assert fabric.cut_pairs() == set()
 
 
@@ -117,17 +112,17 @@ def test_a_closed_connection_stays_unnoticed_while_cut(fabric: Fabric, nodes: di
         assert other.recv(10) == b"one"
     assert nodes[2].ended == 0
     fabric.heal()
-    until(lambda: nodes[2].ended == 1)
+    wait(lambda: nodes[2].ended == 1)
 
 
 def test_a_connection_made_during_a_cut_reaches_the_target_after_it(fabric: Fabric, nodes: dict[int, Node]) -> None:
     fabric.cut([(1, 2)])
     with dial(fabric, 1, 2) as connection:
         connection.sendall(b"early")
-        until(lambda: fabric.traffic()[1, 2].taken_bytes == 5)
+        wait(lambda: fabric.traffic()[1, 2].taken_bytes == 5)
         assert nodes[2].heard == b""
         fabric.heal()
-        until(lambda: nodes[2].heard == b"early")
+        wait(lambda: nodes[2].heard == b"early")
 
 
 def test_a_delay_keeps_the_order_and_is_counted(fabric: Fabric, nodes: dict[int, Node]) -> None:
@@ -137,19 +132,19 @@ def test_a_delay_keeps_the_order_and_is_counted(fabric: Fabric, nodes: dict[int,
         for number in range(10):
             connection.sendall(b"%d" % number)
             time.sleep(0.001)
-        until(lambda: len(nodes[2].heard) == 10)
+        wait(lambda: len(nodes[2].heard) == 10)
         assert nodes[2].heard == b"0123456789"
         assert fabric.traffic()[1, 2].late_pieces >= 1
         fabric.heal()
         before = fabric.traffic()[1, 2].late_pieces
         connection.sendall(b"x")
-        until(lambda: nodes[2].heard.endswith(b"x"))
+        wait(lambda: nodes[2].heard.endswith(b"x"))
         assert fabric.traffic()[1, 2].late_pieces == before
 
 
 def test_a_dead_target_is_told_as_if_dialled_directly(fabric: Fabric, nodes: dict[int, Node]) -> None:
     nodes[2].close()
-    until(lambda: _refuses(fabric))
+    wait(lambda: _refuses(fabric))
 
 
 def _refuses(fabric: Fabric) -> bool:
@@ -171,8 +166,8 @@ def test_on_a_duplex_fabric_answers_belong_to_the_edge_back(nodes: dict[int, Nod
         fabric.cut([(2, 1)])
         with dial(fabric, 1, 2) as connection:
             connection.sendall(b"hello")
-            until(lambda: nodes[2].heard == b"hello")
-            until(lambda: fabric.traffic()[2, 1].taken_bytes == 3)
+            wait(lambda: nodes[2].heard == b"hello")
+            wait(lambda: fabric.traffic()[2, 1].taken_bytes == 3)
             assert fabric.traffic()[2, 1].passed_bytes == 0
             fabric.heal([(2, 1)])
             assert connection.recv(10) == b"two"
@@ -203,10 +198,10 @@ def test_a_node_that_joined_is_reached_at_one_gate_and_has_an_edge_per_pair(fabr
         for source, connection in ((1, first), (2, second)):
             connection.sendall(hello(source)[:9])
             connection.sendall(hello(source)[9:] + b"and more")
-        until(lambda: node.heard == hello(1) + b"and more")
+        wait(lambda: node.heard == hello(1) + b"and more")
         assert fabric.traffic()[2, 3].passed_bytes == 0, "the edge of node 2 is cut, and only that"
         fabric.heal()
-        until(lambda: node.heard.count(b"and more") == 2)
+        wait(lambda: node.heard.count(b"and more") == 2)
         assert {pair for pair in fabric.pairs if 3 in pair} == {(1, 3), (3, 1), (2, 3), (3, 2)}
         assert fabric.ports[3, 1] != fabric.ports[3, 2]
         fabric.remove_node(3)
@@ -235,7 +230,7 @@ def test_a_gate_knows_a_connection_of_tls_by_the_process_that_dialled() -> None:
                 connection.connect(("127.0.0.1", made.gates[3]))
                 connection.sendall(record)
                 if port > 0:
-                    until(lambda: node.heard == record)
+                    wait(lambda: node.heard == record)
                 else:
                     with contextlib.suppress(ConnectionError):
                         while connection.recv(100):

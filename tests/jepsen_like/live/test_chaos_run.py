@@ -16,6 +16,7 @@ import pytest
 
 from jepsen_like.history import read_history
 from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE
+from tests.support.pace import at_most
 
 pytestmark = pytest.mark.live
 
@@ -47,7 +48,7 @@ def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
         "run",
         "--json",
     )
-    out, err = child.communicate(timeout=100)
+    out, err = child.communicate(timeout=at_most(100))
     assert child.returncode == 0, out + err
     told = json.loads(out)
     assert (told["verdict"], told["seed"], told["reasons"]) == ("valid", 11, [])
@@ -72,7 +73,7 @@ def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
 def test_a_secured_cluster_loses_nothing_under_faults(tmp_path: Path, faults: str) -> None:
     asked = ["--secured", "--nemesis", faults, "--time", "20", "--seed", "7", "--rate", "200", "--out", "run", "--json"]
     child = chaos(tmp_path, *asked)
-    out, err = child.communicate(timeout=250)
+    out, err = child.communicate(timeout=at_most(250))
     assert child.returncode == 0, out + err
     told = json.loads(out)
     assert (told["verdict"], told["reasons"]) == ("valid", [])
@@ -86,16 +87,16 @@ def test_a_secured_cluster_loses_nothing_under_faults(tmp_path: Path, faults: st
 @pytest.mark.slow
 def test_the_next_start_cleans_up_after_a_run_that_was_killed(tmp_path: Path) -> None:
     child = chaos(tmp_path, "--scenario", "quiet", "--time", "60", "--out", "dead")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + at_most(60)
     while len(processes_in(tmp_path / "dead")) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=20)
+    child.communicate(timeout=at_most(20))
     left = processes_in(tmp_path / "dead")
     assert len(left) == 3, "the nodes outlive the run that was killed"
     (tmp_path / "dead" / "mine").write_text("x")
     following = chaos(tmp_path, "--scenario", "quiet", "--time", "1", "--rate", "200", "--out", "next")
-    out, err = following.communicate(timeout=100)
+    out, err = following.communicate(timeout=at_most(100))
     assert following.returncode == 0, out + err
     assert "ended 3 of its nodes" in out
     assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
@@ -110,7 +111,7 @@ def test_pysyncobj_loses_what_it_acknowledged(tmp_path: Path) -> None:
     child = chaos(
         tmp_path, "--subject", "pysyncobj", "--nemesis", "stutter-kill", "--time", "240", "--out", "run", "--json"
     )
-    out, err = child.communicate(timeout=1000)
+    out, err = child.communicate(timeout=at_most(1000))
     assert child.returncode == 1, out + err
     told = json.loads(out)
     assert told["checks"]["anomalies"]["lost-write"] > 0
@@ -136,7 +137,7 @@ def test_pysyncobj_loses_what_it_acknowledged(tmp_path: Path) -> None:
 )
 def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
     child = chaos(tmp_path, "--scenario", scenario, "--time", "30", "--rate", "1000", "--out", "run", "--json")
-    out, err = child.communicate(timeout=300)
+    out, err = child.communicate(timeout=at_most(300))
     assert child.returncode == 0, out + err
 
 
@@ -157,7 +158,7 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
 )
 def test_rehearsals_of_scripted_scenarios_pass(tmp_path: Path, scenario: str, scale: float) -> None:
     child = chaos(tmp_path, "--scenario", scenario, "--scale", str(scale), "--seed", "5", "--out", "run", "--json")
-    out, err = child.communicate(timeout=600)
+    out, err = child.communicate(timeout=at_most(600))
     assert child.returncode == 0, out + err
     told = json.loads(out)
     assert (told["verdict"], told["reasons"]) == ("valid", [])

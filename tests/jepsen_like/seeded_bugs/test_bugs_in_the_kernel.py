@@ -14,6 +14,7 @@ import pytest
 from jepsen_like.seeded_bugs import kernels
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, BugError, Edit, load, make_copy
 from raftmq_wire import kernel
+from tests.support.pace import at_most
 from tests.support.tools import needs
 
 pytestmark = [pytest.mark.ci, needs("compiler")]
@@ -71,7 +72,9 @@ def bug(file: str, find: str, replace: str, kernel: str = "") -> Bug:
 def told(copy: Path) -> str:
     """The kernel in use, and where frames() says that the first frame ends; 4 is right."""
     env = os.environ | {"PYTHONPATH": str(copy)}
-    done = subprocess.run([sys.executable, "-c", TELL], cwd=copy, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", TELL], cwd=copy, env=env, capture_output=True, text=True, timeout=at_most(60)
+    )
     return done.stdout.strip() or done.stderr
 
 

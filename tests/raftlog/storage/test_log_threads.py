@@ -18,6 +18,7 @@ from raftlog.storage.files.genesis import Genesis
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry
 from tests.support.background_threads import beside
+from tests.support.pace import at_most
 
 Frames = Callable[..., list[Entry]]
 STABLE = 40
@@ -83,13 +84,13 @@ def test_close_waits_for_a_preparation(
 
     def slow_fill(*_: object) -> None:
         zeroing.set()
-        go_on.wait(30)
+        go_on.wait(at_most(30))
         events.append("zeroed")
 
     monkeypatch.setattr("raftlog.storage.log.log_preparer.zero_fill", slow_fill)
     preparer = threading.Thread(target=log.prepare_next)
     preparer.start()
-    assert zeroing.wait(30)
+    assert zeroing.wait(at_most(30))
 
     def close() -> None:
         log.close(clean=False)

@@ -22,6 +22,7 @@ from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed, Queu
 from raftmq.client.consuming.send_back import LEVELS_S, level_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored
+from tests.support.pace import at_most
 
 GROUP, TOPIC = "billing", "orders"
 RETRIES = f"%RETRY%{GROUP}"
@@ -474,7 +475,7 @@ async def test_what_cannot_be_read_goes_back_and_the_others_are_read(
 ) -> None:
     fill_with_one_unreadable(fake)
     async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC, ordered=ordered) as c:
-        read = await asyncio.wait_for(take(c, 2), 20)
+        read = await asyncio.wait_for(take(c, 2), at_most(20))
     assert [message.body for message in read] == [b"before", b"after"]
     assert backs.failed == [(1000, level)]
     assert fake.offsets[GROUP, TOPIC, 0] == 3
@@ -486,7 +487,7 @@ async def test_what_cannot_be_read_nor_given_back_is_not_committed(fake: Any, ba
     async with aconnect(fake.servers) as mq:
         with pytest.raises(Refused):
             async with mq.consumer(GROUP, TOPIC) as c:
-                await asyncio.wait_for(take(c, 1), 20)
+                await asyncio.wait_for(take(c, 1), at_most(20))
     assert fake.offsets.get((GROUP, TOPIC, 0), 0) == 0
 
 
@@ -503,7 +504,7 @@ async def test_a_pull_inflates_so_many_bytes_and_leaves_the_rest_to_the_next(
         assert ([one.body[:1] for one in pulled.messages], pulled.next_offset) == ([b"0", b"1", b"2"], 3)
         assert len((await mq.pull(TOPIC, 0, 0, as_stored=True)).messages) == 8
         async with mq.consumer(GROUP, TOPIC) as c:
-            read = await asyncio.wait_for(take(c, 8), 20)
+            read = await asyncio.wait_for(take(c, 8), at_most(20))
     assert [one.body for one in read] == [b"%d" % number * 10 for number in range(8)]
 
 

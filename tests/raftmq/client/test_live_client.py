@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-import time
 from collections import Counter
 from typing import Any
 from uuid import uuid4
@@ -13,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from raftmq.client import NotFound, PullStatus, Refused, Unknown, aconnect, connect
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 
@@ -119,15 +119,24 @@ def test_d8_filters_select_by_properties_on_every_node(live_cluster: Any) -> Non
             mq.pull(topic, 0, 0, filter="price LIKE '4%'")
 
 
+def read_once_there(mq: Any, topic: str, node: str, count: int) -> list[Any]:
+    """What a node has in queue 0, once it has so many messages."""
+
+    def there() -> int:
+        return len(read_from(mq, topic, 0, node))
+
+    wait(lambda: there() >= count, lambda: there(), progress=there)
+    return list(read_from(mq, topic, 0, node))
+
+
 def eventually_reads(mq: Any, topic: str, node: str, wanted: set[bytes]) -> None:
     """A follower may lag."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        result = mq.pull(topic, 1, 0, node=node, filter="price BETWEEN 40 AND 99")
-        if result.next_offset == 30:
-            break
-        time.sleep(0.05)
-    assert ({m.body for m in result.messages}, result.next_offset) == (wanted, 30)
+
+    def pulled() -> Any:
+        return mq.pull(topic, 1, 0, node=node, filter="price BETWEEN 40 AND 99")
+
+    wait(lambda: pulled().next_offset == 30, lambda: str(pulled()), progress=lambda: pulled().next_offset)
+    assert {m.body for m in pulled().messages} == wanted
 
 
 def test_d8_a_waiting_pull_wakes_for_its_filter_only(live_cluster: Any) -> None:
@@ -168,10 +177,7 @@ def test_every_replica_hands_out_the_same_bytes(live_cluster: Any) -> None:
         assert [f.result().queue_offset for f in futures] == list(range(500))
         for node in live_cluster.nodes:
             address = f"127.0.0.1:{node.broker_port}"
-            deadline = time.monotonic() + 10
-            while len(got := read_from(mq, topic, 0, address)) < 500 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert [m.body for m in got] == [b"%d" % n for n in range(500)]
+            assert [m.body for m in read_once_there(mq, topic, address, 500)] == [b"%d" % n for n in range(500)]
 
 
 def test_refusals(live_cluster: Any) -> None:
@@ -253,10 +259,11 @@ def test_ordered_consumers_share_queues_across_a_killed_leader(live_cluster: Any
     def send_and_wait(mq: Any, batches: int) -> None:
         for queue_id in range(queues):
             mq.send_batch(topic, [b"x"] * each, queue_id=queue_id)
-        deadline = time.monotonic() + 60
-        while len({row[:2] for row in seen}) < queues * each * batches:
-            assert time.monotonic() < deadline, Counter(row[0] for row in seen)
-            time.sleep(0.05)
+        wait(
+            lambda: len({row[:2] for row in seen}) >= queues * each * batches,
+            lambda: Counter(row[0] for row in seen),
+            progress=lambda: len(seen),
+        )
 
     with connect(live_cluster.servers) as mq, concurrent.futures.ThreadPoolExecutor(2) as readers:
         try:

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from raftmq.client import Client, Message, Position, Retry, connect
+from tests.support.pace import at_most
 
 pytestmark = pytest.mark.live
 
@@ -32,7 +33,7 @@ def test_workers_lose_nothing_while_leaders_are_killed_at_random_times(live_clus
     handled: Counter[str] = Counter()
     work: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     lock, all_sent = threading.Lock(), threading.Event()
-    with connect(live_cluster.servers, timeout_s=90, on_retry=told.append) as mq:
+    with connect(live_cluster.servers, timeout_s=at_most(90), on_retry=told.append) as mq:
         for topic in topics:
             mq.admin.create_topic(topic, queues=3)
         sent: set[str] = set()
@@ -176,7 +177,7 @@ def test_a_consumer_whose_topic_is_made_again_reads_the_new_one(live_cluster: An
 def test_a_group_that_is_not_there_is_made_again_by_the_closing_commit(live_cluster: Any) -> None:
     """As after a heartbeat whose entry an election dropped: the leader lists the member, and has no such group."""
     topic, group = fresh("orders"), fresh("billing")
-    with connect(live_cluster.servers, timeout_s=60) as mq:
+    with connect(live_cluster.servers, timeout_s=at_most(60)) as mq:
         mq.admin.create_topic(topic, queues=1)
         mq.send_batch(topic, [b"1", b"2"])
         with mq.consumer(group, topic, follow=False) as consumer:

@@ -12,6 +12,7 @@ import pytest
 from raftmq.client import Failed, NotFound, Refused, Unknown, Unreachable, aconnect
 from raftmq.client.errors import RaftMQError
 from raftmq_wire.codes import RequestCode
+from tests.support.pace import at_most
 
 
 def sequences(fake: Any) -> list[int]:
@@ -343,7 +344,7 @@ async def test_sends_move_from_a_leader_that_answers_nothing_long_before_they_gi
             old.names_leader = 0  # it has not noticed yet
             old.on_send = lambda _: step(store=False, code=None)
         fake.leader = 1
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(at_most(30)):
             await asyncio.gather(*[await p.send_soon("orders", b"%d" % n) for n in range(10)])
     assert fake.bodies("orders") == [b"first", *(b"%d" % n for n in range(10))]
     assert {arrived.node for arrived in fake.sends[-10:]} == {1}

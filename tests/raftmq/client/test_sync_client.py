@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raftmq.client import NotFound, connect
+from tests.support.pace import at_most
 
 
 def test_send_read_commit(fake_in_thread: Any) -> None:
@@ -80,5 +81,5 @@ def test_a_blocking_call_in_a_callback_is_an_error_not_a_hang(fake_in_thread: An
 
         with mq.producer() as p:
             p.send_soon("orders", b"x").add_done_callback(again)
-            assert done.wait(10)
+            assert done.wait(at_most(10))
     assert "wait for itself" in str(seen[0])

@@ -16,6 +16,7 @@ from raftmq.client.producing import transaction_check
 from raftmq.client.producing.transaction_producer import AsyncTransactionProducer
 from raftmq_wire.codes import RequestCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored, stored_form
+from tests.support.pace import at_most
 
 GROUP, TOPIC = "payments", "orders"
 COMMIT, ROLLBACK = "8", "12"
@@ -376,7 +377,7 @@ def test_threads(fake_in_thread: Any) -> None:
             with producer.transaction(TOPIC, b"paid") as three:
                 three.leave_to_check()
             fake.loop.call_soon_threadsafe(ends.ask, three.message_id, half_of(three.message_id))
-            assert done.wait(30)
+            assert done.wait(at_most(30))
             while three.message_id not in ends.ended:
                 done.wait(0.005)
     assert ends.ended == {

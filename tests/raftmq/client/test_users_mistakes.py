@@ -19,6 +19,7 @@ from raftmq.client.consuming.send_back import seconds_of
 from raftmq.client.discovery import find_servers
 from raftmq.local.tls.certificates import CA, new_ca, new_node, write_pair
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
+from tests.support.pace import at_most
 from tests.support.plain_server import Listen, serving
 
 HALF = "\ud800"
@@ -40,7 +41,7 @@ def test_a_waiting_send_in_a_callback_of_its_own_producer_is_an_error(fake_in_th
             done.set()
 
         p.send_soon("orders", b"first").add_done_callback(again)
-        assert done.wait(20)
+        assert done.wait(at_most(20))
         p.send("orders", b"third")
     assert "inside a callback" in str(seen[0])
     assert fake_in_thread.bodies("orders") == [b"first", b"third"]

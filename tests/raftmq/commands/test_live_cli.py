@@ -14,6 +14,7 @@ import pytest
 
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.pace import at_most
 from tests.support.small_segments import ENVIRONMENT
 
 pytestmark = pytest.mark.live
@@ -36,7 +37,7 @@ class Shell:
             env=self.environment,
             input=stdin,
             capture_output=True,
-            timeout=60,
+            timeout=at_most(60),
             umask=0o022,
         )
         out, err = done.stdout.decode(), done.stderr.decode()
@@ -165,7 +166,7 @@ def test_up_in_the_foreground_ends_its_nodes_on_ctrl_c(shell: Shell) -> None:
         ready = json.loads(process.stdout.readline())
         assert ready["leader"] in (1, 2, 3)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=at_most(30))
     finally:
         process.kill()
     assert process.returncode == 0
@@ -226,7 +227,7 @@ def test_follow_prints_what_comes(shell: Shell) -> None:
         assert reader.stdout.readline() == b"one\n"
         assert reader.poll() is None
         shell("produce", "t", stdin=b"two\n")
-        out, err = reader.communicate(timeout=30)
+        out, err = reader.communicate(timeout=at_most(30))
     finally:
         reader.kill()
     assert (out, reader.returncode) == (b"two\n", 0)
@@ -249,7 +250,7 @@ def test_up_in_the_foreground_tells_of_a_dead_node_and_ends_after_down(shell: Sh
         os.kill(nodes[1]["pid"], signal.SIGKILL)
         assert process.stderr.readline() == b"node 2 has ended: raftmq logs 2, then raftmq restart 2\n"
         shell("down")
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=at_most(30))
     finally:
         process.kill()
     assert (process.returncode, err) == (0, b"another command has stopped all nodes\n")

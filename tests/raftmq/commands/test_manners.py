@@ -13,12 +13,13 @@ from click.testing import CliRunner
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from raftmq.cli import cli, main
+from tests.support.pace import at_most
 
 
 def command(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAFTMQ_")} | variables
     line = [sys.executable, "-m", "raftmq.cli", *words]
-    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=at_most(60))
 
 
 def test_a_traceback_is_printed_on_request(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_a_defect_is_told_in_three_lines(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     line = f"{sys.executable} -m raftmq.cli config explain --output yaml | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=at_most(60))
     assert (done.returncode, done.stdout, done.stderr) == (0, "---\n", "")
 
 

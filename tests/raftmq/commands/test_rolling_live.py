@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from raftmq.cli import run
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 from tests.support.live_nodes import LiveCluster
+from tests.support.wait_until import wait
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -56,10 +56,10 @@ def test_a_second_node_is_not_stopped(live_cluster: LiveCluster, capsys: pytest.
     gone, other = [node.id for node in cluster.nodes if node.id != leader]
     cluster.kill(gone)
     try:
-        deadline = time.monotonic() + 30
-        while cluster.ask(leader, f"/v1/members/{other}/can-stop")["allowed"]:
-            assert time.monotonic() < deadline, "the leader does not miss the node"
-            time.sleep(0.05)
+        wait(
+            lambda: not cluster.ask(leader, f"/v1/members/{other}/can-stop")["allowed"],
+            "the leader does not miss the node",
+        )
         for command in (["restart", str(other)], ["rolling-restart", "--node", str(other)]):
             assert run([*command, "--data", data]) == 5
             assert f"node {other} must not be stopped now" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import ExitCode
 from tests.support.node_commands import node_command
-from tests.support.wait_until import PATIENCE_S
+from tests.support.wait_until import PATIENCE_S, wait
 
 pytestmark = pytest.mark.live
 
@@ -55,10 +55,10 @@ def start_at(cluster: LocalCluster, node: int, port: int) -> None:
     moved = [replace(each, peer_port=port) if each.id == node else each for each in cluster.nodes]
     write_config(moved[node - 1], moved)
     cluster.start(node)
-    deadline = time.monotonic() + PATIENCE_S
-    while next(each for each in cluster.view().nodes if each.record.id == node).status is None:
-        assert time.monotonic() < deadline, f"node {node} does not answer"
-        time.sleep(0.05)
+    wait(
+        lambda: next(each for each in cluster.view().nodes if each.record.id == node).status is not None,
+        f"node {node} does not answer",
+    )
 
 
 @pytest.mark.ci

@@ -27,6 +27,7 @@ from raftmq.client import Denied, connect
 from raftmq.local.process import free_base_port
 from raftmq_wire.user_file import USER_VARIABLES
 from statemachine.commands import LEVEL
+from tests.support.pace import at_most
 from tests.support.wait_until import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.live]
@@ -105,7 +106,7 @@ class Machines:
         asyncio.run(until(listens, every_s=0.2))
 
     def ask(self, node: int, path: str) -> Any:
-        with urllib.request.urlopen(f"http://{self.admin(node)}{path}", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://{self.admin(node)}{path}", timeout=at_most(5)) as reply:
             return json.load(reply)
 
     def wait(self, node: int) -> None:
@@ -192,7 +193,7 @@ def test_a_new_node_on_the_same_machine_takes_the_place(machines: Machines) -> N
             until(lambda: (machines.data(4) / "IDENTITY").exists() or replacing.poll() is not None, every_s=0.1)
         )
         machines.serve(4)
-        told, _ = replacing.communicate(timeout=120)
+        told, _ = replacing.communicate(timeout=at_most(120))
     assert replacing.returncode == 0, told.decode()
     assert b"node 2 is replaced: voters 1, 3" in told
     members = machines.ask(3, "/v1/members?consistency=linearizable")["members"]

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,6 +14,8 @@ import pytest
 
 from raftmq.testing.cluster import ClusterError, RaftMQCluster
 from tests.support.distributions import users_folder
+from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,13 +84,6 @@ def command(project: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *options, f"--basetemp={project / 'temp'}", *arguments]
 
 
-def wait_until(met: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not met():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "PYTEST_"))}
 
@@ -101,7 +94,7 @@ def test_a_project_outside_this_tree_kills_a_leader(project: Path) -> None:
     (project / "test_kills.py").write_text(KILLS)
     (project / "test_separates.py").write_text(SEPARATES)
     words = command(project, "-n", "2", "--dist", "loadfile")
-    done = subprocess.run(words, cwd=project, env=environment(), capture_output=True, text=True, timeout=110)
+    done = subprocess.run(words, cwd=project, env=environment(), capture_output=True, text=True, timeout=at_most(110))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
     assert "raftmq: 2 clusters ready in " in done.stdout
@@ -120,7 +113,7 @@ def test_nothing_is_left_of_a_run_that_was_killed(project: Path, number: signal.
         signal.signal(signal.SIGINT, before)
         try:
             told = project / "told.json"
-            wait_until(lambda: told.exists() or running.poll() is not None, "the test never ran")
+            wait(lambda: told.exists() or running.poll() is not None, "the test never ran")
             assert told.exists(), (project / "output.txt").read_text()
             running.send_signal(number)
         finally:
@@ -128,8 +121,8 @@ def test_nothing_is_left_of_a_run_that_was_killed(project: Path, number: signal.
                 running.kill()
             running.wait(60)
     nodes = json.loads(told.read_text())
-    wait_until(lambda: not any(map(psutil.pid_exists, nodes["pids"])), "nodes are left")
-    wait_until(lambda: not Path(nodes["folder"]).exists(), "the folder is left")
+    wait(lambda: not any(map(psutil.pid_exists, nodes["pids"])), "nodes are left")
+    wait(lambda: not Path(nodes["folder"]).exists(), "the folder is left")
 
 
 def test_a_run_that_asks_for_no_cluster_loads_one_small_module() -> None:
@@ -141,7 +134,7 @@ print(round(1000 * (time.perf_counter() - began), 1), "ms", file=sys.stderr)
 print(*sorted(set(sys.modules) - before))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=at_most(60), check=True
     )
     print(done.stderr)  # noqa: T201 - for who reads on: no test fails because of it
     loaded = done.stdout.split()

@@ -14,6 +14,7 @@ import pytest
 
 from raftmq_wire import kernel
 from tests.support.kernels import native_kernel, twins
+from tests.support.pace import at_most
 
 ROOT = Path(__file__).parents[3]
 TELL = """
@@ -46,7 +47,11 @@ def told(tree: Path, **variables: str) -> tuple[str, str]:
     """NAME and WHY of a process in that tree."""
     env = {key: value for key, value in os.environ.items() if key != kernel.VARIABLE} | variables
     done = subprocess.run(
-        [sys.executable, "-c", TELL], cwd=tree, env=env | {"PYTHONPATH": str(tree)}, capture_output=True, timeout=60
+        [sys.executable, "-c", TELL],
+        cwd=tree,
+        env=env | {"PYTHONPATH": str(tree)},
+        capture_output=True,
+        timeout=at_most(60),
     )
     name, why, used = json.loads(done.stdout)
     assert used == ("the twin" if name == "python" else [[], 0, None])

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from raftmq_wire import kernel
 from tests.support import client_frames
 from tests.support.kernels import native_kernel
+from tests.support.pace import at_most
 
 ROOT = Path(__file__).parents[3]
 IN_TWO_TURNS = client_frames.framed(
@@ -64,7 +65,7 @@ class Child:
         return found
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=at_most(30))
 
 
 class Nodes:

@@ -17,6 +17,7 @@ from raftmq.local.process import free_base_port
 from raftmq.local.tls.certificates import new_node, write_pair
 from tests.support.certificates import CLUSTER, NODE, Files, make_files
 from tests.support.first_leader import stand
+from tests.support.pace import at_most
 from tests.support.small_segments import LOG
 from tests.support.wait_until import until
 
@@ -27,7 +28,7 @@ class Running(NamedTuple):
     servers: str
 
     def client(self, ca: str) -> raftmq.AsyncClient:
-        return raftmq.aconnect(self.servers, tls=raftmq.Tls(ca=ca), timeout_s=10)
+        return raftmq.aconnect(self.servers, tls=raftmq.Tls(ca=ca), timeout_s=at_most(10))
 
 
 def _key(files: Files) -> bytes:

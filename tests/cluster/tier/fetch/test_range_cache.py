@@ -11,6 +11,7 @@ import pytest
 
 from cluster.tier.fetch import range_cache
 from cluster.tier.fetch.range_cache import RangeCache
+from tests.support.pace import at_most
 
 NAME = "c1/log/a"
 
@@ -69,7 +70,7 @@ async def test_the_least_recently_used_goes_first(cache: RangeCache, tmp_path: P
     assert cache.covers(NAME, 0)
     assert not cache.covers(NAME, 100_000)
     assert cache.bytes == 1_000_000
-    await asyncio.wait_for(gone(tmp_path, 10), 20)
+    await asyncio.wait_for(gone(tmp_path, 10), at_most(20))
 
 
 async def gone(tmp_path: Path, count: int) -> None:
@@ -121,7 +122,7 @@ async def test_a_full_disk_costs_nothing_but_the_cache(
     monkeypatch.setattr(range_cache, "_write", full)
     await cache.put(NAME, 0, bytes(10))
     assert (cache.covers(NAME, 0), cache.bytes, cache.counts.dropped) == (False, 0, 1)
-    await asyncio.wait_for(gone(tmp_path, 0), 20)
+    await asyncio.wait_for(gone(tmp_path, 0), at_most(20))
 
 
 async def test_a_range_larger_than_the_cache_is_not_kept(cache: RangeCache, tmp_path: Path) -> None:

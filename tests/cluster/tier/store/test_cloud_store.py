@@ -31,6 +31,7 @@ from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.store.store_by_url import check_url, keys_of, open_store
 from raftmq_wire.errors import LocalError
 from tests.support import s3_server
+from tests.support.pace import at_most
 from tests.support.s3_server import BUCKET, BreakingProxy
 
 RACER = """
@@ -268,7 +269,7 @@ def test_processes_that_race_lose_no_increment(endpoint: str, tmp_path: Path, ra
     asyncio.run(first())
     arguments = [url, given.endpoint, given.credentials_file, str(increments)]
     racing = [subprocess.Popen([sys.executable, "-c", RACER, *arguments]) for _ in range(racers)]
-    assert [racer.wait(100) for racer in racing] == [0] * racers
+    assert [racer.wait(at_most(100)) for racer in racing] == [0] * racers
     assert asyncio.run(last()) == str(racers * increments).encode()
 
 

@@ -15,6 +15,7 @@ import pytest
 from cluster.tier.store import directory_store
 from cluster.tier.store.directory_store import DirectoryFiles, DirectoryStore
 from cluster.tier.store.errors import AlreadyExists, Denied, Full, NotFound, StoreError, Throttled, Unreachable
+from tests.support.pace import at_most
 
 RACERS, INCREMENTS = 8, 50
 RACER = """
@@ -209,7 +210,7 @@ def test_processes_that_race_lose_no_increment(tmp_path: Path) -> None:
     files.create("counter", b"0")
     command = [sys.executable, "-c", RACER, str(tmp_path), str(INCREMENTS)]
     racers = [subprocess.Popen(command) for _ in range(RACERS)]
-    assert [racer.wait(60) for racer in racers] == [0] * RACERS
+    assert [racer.wait(at_most(60)) for racer in racers] == [0] * RACERS
     assert files.get("counter", 100).data == str(RACERS * INCREMENTS).encode()
 
 
