@@ -12,7 +12,7 @@ import click
 import pytest
 
 from raftmq.cli import cli
-from tests.support.words import ROOT
+from tests.support.tree import ROOT, parsed, python_files
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 ERRORS = {"LocalError": 2, "ConfigError": 2, "show_error": 2, "ApiRefusal": 3}
@@ -127,8 +127,8 @@ def all_typed() -> list[tuple[str, int, str]]:
     return [
         (str(path.relative_to(ROOT)), line, text)
         for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for line, text in typed(ast.parse(path.read_text()))
+        for path in python_files(package)
+        for line, text in typed(parsed(path))
     ]
 
 
