@@ -12,7 +12,7 @@ import click
 import pytest
 
 from raftmq.cli import cli
-from tests.support.tree import ROOT, parsed, python_files
+from tests.support.tree import parsed, sources
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 ERRORS = {"LocalError": 2, "ConfigError": 2, "show_error": 2, "ApiRefusal": 3}
@@ -124,12 +124,7 @@ def typed(source: ast.AST) -> Iterator[tuple[int, str]]:
 @cache
 def all_typed() -> list[tuple[str, int, str]]:
     """Returns (file, line, text) of all of them."""
-    return [
-        (str(path.relative_to(ROOT)), line, text)
-        for package in PACKAGES
-        for path in python_files(package)
-        for line, text in typed(parsed(path))
-    ]
+    return [(file, line, said) for file, text in sources(*PACKAGES) for line, said in typed(parsed(text))]
 
 
 def missing(text: str) -> Iterator[str]:
