@@ -27,11 +27,11 @@ from cluster.admin.route_rights import Needs
 from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
 from cluster.broker.access.guesses import WAITING_MAX
 from cluster.broker.access.user_admin import Asker, RecentChanges
-from cluster.broker.rights import READ, topic_need
-from cluster.requests.judge import Judge
+from cluster.broker.rights import Party
+from cluster.requests.judge import NO_SUPER, Judge
 from cluster.runtime.awaited import told
 from raftmq_wire.denial import how_to_allow
-from statemachine.access.users import Mode
+from statemachine.access.users import NOBODY, Mode
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -85,6 +85,12 @@ class Caller(NamedTuple):
     def is_proven(self) -> bool:
         """True if a user, a node of the cluster, or the operator is proven."""
         return self.user is not None or self.by > 0 or bool(self.operator)
+
+    @property
+    def party(self) -> Party:
+        """The author as the judge of stored things knows it (`cluster.broker.rights`). A node has the same rows."""
+        user = NOBODY if self.user is None else self.user.id
+        return Party(user, self.address, is_trusted=bool(self.operator) or self.is_node)
 
     def __str__(self) -> str:
         name = f"user {self.user.name} at {self.address}" if self.user is not None else self.address
@@ -257,12 +263,6 @@ class HttpAccess:
         leads, or if nobody confirms that."""
         return self._confirms.is_possible and await told(self._confirms.ask)
 
-    def may_read(self, caller: Caller, topic: str, what: str) -> bool:
-        """Returns True if the caller may have a stored message whose row is of the topic. `what` is the name of the
-        request in the log; "" if the caller has not asked for this message, so that a denial is not noted."""
-        needs = Needs("", lambda *_: iter([topic_need(topic, READ)]))
-        return self._denied(caller, needs, {}, None, what) is None
-
     def _denied(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> ApiError | None:
         """Judges a request and notes a denial, unless `what` is "". Returns the refusal; None also if denials are only
         observed."""
@@ -295,8 +295,8 @@ class HttpAccess:
             return None
         if caller.is_node and needs.of is not None and not needs.always:
             return None  # its rows are the same as this node's
-        if needs.always and not self.state.supers:
-            return ApiError("denied", "there is no Super yet", FIRST_SUPER)
+        if needs.always and self._judge.lacks_super:
+            return ApiError("denied", NO_SUPER, FIRST_SUPER)
         if why := self._stale():
             return ApiError("cannot_judge", f"this node cannot tell who may do this: {why}", "ask another node")
         user = caller.user

@@ -133,8 +133,18 @@ async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float
 
 async def confirm_read(port: AdminPort) -> None:
     """Returns when the applied state answers linearizably. Raises ApiError."""
+    await _confirmed(port, port.services.read_index)
+
+
+async def settle_offsets(port: AdminPort, group: str) -> None:
+    """Returns, on the leader, when every commit of the group that came before is applied or lost: a group that has just
+    caught up must not seem behind. Raises ApiError."""
+    await _confirmed(port, lambda done: port.services.settle_offsets(group, lambda: done(True)))
+
+
+async def _confirmed(port: AdminPort, ask: Callable[[Callable[[bool], None]], object]) -> None:
     try:
-        ok = await asyncio.wait_for(told(port.services.read_index), port.config.send.deadline_ms / 1000)
+        ok = await asyncio.wait_for(told(ask), port.config.send.deadline_ms / 1000)
     except TimeoutError:
         ok = False
     if not ok:

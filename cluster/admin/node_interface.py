@@ -21,9 +21,11 @@ from raftlog.types import NodeId
 if TYPE_CHECKING:
     from cluster.admin.access import HttpAccess
     from cluster.backup.service import Backups
-    from cluster.broker.evicted.evicted_key_search import EvictedKeys, EvictedPages
+    from cluster.broker.evicted.evicted_key_search import EvictedPages
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
     from cluster.broker.groups.shared_ids import SharedIds
+    from cluster.broker.message_queries import MessageQueries
+    from cluster.broker.rights import Rights
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
     from cluster.config.config import Config
@@ -232,6 +234,9 @@ class AdminPort:
     tier_scrubs: TierScrubs | None
     """Scrubs of the tier; None if no tier is configured."""
     access: HttpAccess
+    rights: Rights
+    """Judges who may read what is stored."""
+    queries: MessageQueries
     shared_ids: SharedIds
     tls: TlsMaintenance
     membership: MembersService
@@ -268,9 +273,8 @@ class AdminPort:
     """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
     unread: Callable[[str], Mapping[str, Sequence[str]]]
     """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
-    evicted_keys: EvictedKeys | None = None
-    """Finds messages that were evicted; None if no tier is configured."""
     evicted_bounds: EvictedBounds | None = None
+    """Finds offsets of evicted messages by their times; None if no tier is configured."""
     evicted_pages: EvictedPages | None = None
     samples: Samples = field(default_factory=Samples)
     """The figures of the last hour, for plots."""

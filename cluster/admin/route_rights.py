@@ -1,7 +1,9 @@
 """The rights that the routes of the HTTP API need: on which topics, groups or cluster, and which actions suffice.
 
-Every route names one of these (`cluster.admin.route`); there is no default. A route that changes the cluster itself, or
-shows stored bytes regardless of the rules of a topic, needs a Super (an administrator).
+Every route names one of these (`cluster.admin.route`); there is no default. A route that is an act of a verb has the
+rights of that verb's row (`of_verb`), so that both fronts judge it alike. The other rights are written here. A route
+that changes the cluster itself, or shows stored bytes regardless of the rules of a topic, needs a Super (an
+administrator).
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from cluster.broker.rights import READ, group_need, topic_need
+from cluster.broker.rights import READ, topic_need
+from cluster.requests.table import VERBS
+from cluster.requests.verb import Names
+from cluster.runtime import metered_json
 from statemachine.access.rules import Action, Kind, Need
 
-GET, LIST = (Action.GET,), (Action.LIST,)
-DELETE, UPDATE = (Action.DELETE,), (Action.UPDATE,)
-MAKE = (Action.CREATE, Action.UPDATE)
 Params = Mapping[str, str]
+OF_BODY: Final = "body."
+"""Begins the place of a name that stands in the body of the request, rather than in its path."""
 
 
 class Needs(NamedTuple):
@@ -36,44 +40,74 @@ class Needs(NamedTuple):
     """True if an open route is told the caller's identity."""
     stored: str = ""
     """The rights that the handler asks for once it has found what is stored, in words for docs/access-table.md."""
+    verb: int = 0
+    """The request code of the verb in whose row they stand; 0 if no verb does the same."""
+
+
+def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
+    """Returns the needs of a route that is an act of a verb, as its row has them.
+
+    `fields`: field of the verb -> the place of its value, a parameter of the path ("name") or a field of the body
+    ("body.topic"), which may be null there. `reads_body`: the row reads these fields from the verb's body, and nothing
+    else may stand in for them. Raises ValueError if the row does not judge by just these fields: a name that is missing
+    would be judged as "".
+    """
+    verb = VERBS[code]
+    names = verb.names
+    if names is None:
+        return Needs("a Super, in every mode", None, always=True, verb=code)
+
+    def needs(params: Params, body: Any, cluster: str) -> Iterator[Need]:
+        found = {field: value for field, place in fields.items() if (value := _at(place, params, body)) is not None}
+        yield from names({}, metered_json.encode(found), cluster) if reads_body else names(found, b"", cluster)
+
+    return Needs(
+        _in_words(code, names, fields, reads_body),
+        needs,
+        reads_body=any(place.startswith(OF_BODY) for place in fields.values()),
+        stored=verb.stored,
+        verb=code,
+    )
+
+
+def _at(place: str, params: Params, body: Any) -> str | None:
+    value: str | None = getattr(body, place.removeprefix(OF_BODY)) if place.startswith(OF_BODY) else params[place]
+    return value
+
+
+class _Given(dict[str, str]):
+    """The fields that a route gives; to ask for another one is an error."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns the field. Raises ValueError for another one."""
+        if name not in self:
+            raise ValueError(f"the row asks for the field {name}, which the route does not give")
+        return self[name]
+
+
+def _in_words(code: int, names: Names, fields: Mapping[str, str], reads_body: bool) -> str:
+    """Returns the needs of the row, with the route's own names in braces."""
+    shown = _Given({field: f"{{{place.removeprefix(OF_BODY)}}}" for field, place in fields.items()})
+    ext, body = (_Given(), metered_json.encode(dict(shown))) if reads_body else (shown, b"")
+    says = "; ".join(map(str, names(ext, body, "{cluster}"))) or "any user"
+    if unread := [field for field, place in shown.items() if place not in says]:
+        raise ValueError(f"the row of request code {code} does not judge by {unread}")
+    return says
 
 
 def _nothing(params: Params, body: Any, cluster: str) -> Iterator[Need]:
     yield from ()
 
 
-def _cluster(actions: tuple[Action, ...]) -> Callable[[Params, Any, str], Iterator[Need]]:
+def _cluster(action: Action) -> Callable[[Params, Any, str], Iterator[Need]]:
     def needs(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-        yield Need(Kind.CLUSTER, cluster, actions)
+        yield Need(Kind.CLUSTER, cluster, (action,))
 
     return needs
 
 
-def _named(of: Callable[[str, tuple[Action, ...]], Need], actions: tuple[Action, ...]) -> Any:
-    def needs(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-        yield of(params["name"], actions)
-
-    return needs
-
-
-def _of_new_topic(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield topic_need(body.name, MAKE)
-
-
-def _of_new_group(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield group_need(body.name, MAKE)
-
-
-def _of_clone(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield group_need(body.source, GET)
-    yield group_need(params["name"], UPDATE)
-    if body.topic is not None:
-        yield topic_need(body.topic, UPDATE)
-
-
-def _of_reset(params: Params, body: Any, cluster: str) -> Iterator[Need]:
-    yield group_need(params["name"], UPDATE)
-    yield topic_need(body.topic, UPDATE)
+def _of_pages(params: Params, body: Any, cluster: str) -> Iterator[Need]:
+    yield topic_need(params["name"], READ)
 
 
 OPEN: Final = Needs("open to everybody", _nothing, is_open=True)
@@ -82,20 +116,6 @@ SECRET: Final = Needs("a proof of the cluster's secret in the request", _nothing
 SUPER: Final = Needs("a Super", None)
 USERS: Final = Needs("a Super, in every mode", None, always=True)
 SELF: Final = Needs("a Super, or the user whose token it is, in every mode", _nothing, always=True)
-STORED: Final = Needs("any user", _nothing, stored="Sub or Get on the topic of the message's row")
-CLUSTER_GET: Final = Needs("Get on Cluster:{cluster}", _cluster(GET))
-CLUSTER_LIST: Final = Needs("List on Cluster:{cluster}", _cluster(LIST))
-CLUSTER_UPDATE: Final = Needs("Update on Cluster:{cluster}", _cluster(UPDATE))
-TOPIC_GET: Final = Needs("Get on Topic:{name}", _named(topic_need, GET))
-TOPIC_READ: Final = Needs("Sub or Get on Topic:{name}", _named(topic_need, READ))
-TOPIC_DELETE: Final = Needs("Delete on Topic:{name}", _named(topic_need, DELETE))
-TOPIC_MAKE: Final = Needs("Create or Update on Topic:{name}", _of_new_topic, reads_body=True)
-GROUP_GET: Final = Needs("Get on Group:{name}", _named(group_need, GET))
-GROUP_DELETE: Final = Needs("Delete on Group:{name}", _named(group_need, DELETE))
-GROUP_MAKE: Final = Needs("Create or Update on Group:{name}", _of_new_group, reads_body=True)
-GROUP_CLONE: Final = Needs(
-    "Get on Group:{source}; Update on Group:{name}; Update on Topic:{topic}, if one is named",
-    _of_clone,
-    reads_body=True,
-)
-GROUP_RESET: Final = Needs("Update on Group:{name}; Update on Topic:{topic}", _of_reset, reads_body=True)
+CLUSTER_GET: Final = Needs("Get on Cluster:{cluster}", _cluster(Action.GET))
+CLUSTER_UPDATE: Final = Needs("Update on Cluster:{cluster}", _cluster(Action.UPDATE))
+PAGES: Final = Needs("Sub or Get on Topic:{name}", _of_pages)

@@ -16,6 +16,7 @@ from cluster.broker.groups.reply_delivery import ReplyDelivery
 from cluster.broker.groups.reply_notes import ReplyNotes
 from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.groups.shared_ids import SharedIds
+from cluster.broker.message_queries import MessageQueries
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.rights import Party, Rights
 from cluster.broker.sends.redelivery import SendBacks
@@ -124,7 +125,7 @@ class Broker:
             services, members, self.reply_notes, self.relay, transport, self.rights, self.shared_ids
         )
         self.bounds = None if evicted is None else evicted.bounds
-        self.keys = None if evicted is None else evicted.keys
+        self.queries = MessageQueries(services, self.rights, None if evicted is None else evicted.keys)
         self.resets = OffsetResets(services, self.bounds)
         old, levels = (None, None) if evicted is None else evicted.for_pulls
         self.pulls = Pulls(services, members, self.resets, reads, old, levels)

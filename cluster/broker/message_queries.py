@@ -1,8 +1,9 @@
-"""Queries of single messages: by key, and by position in the commit log.
+"""Queries of single messages, for every front: by key, and by position in the commit log.
 
-Any node answers from its applied state, which is committed for ever. If it does not find a message, it asks the group
-first (ReadIndex), so that a node that merely lags never says "there is none". Only the leader can be confirmed: on
-other nodes the refusal is UNAVAILABLE, and the request goes to the leader (`cluster.remoting.forward.handover`).
+Any node answers from its applied state, which is committed for ever, and from the tier. A front that says "there is
+none" to clients which do not name a consistency asks the group first (ReadIndex), so that a node that merely lags never
+says so (`by_key`, `by_position`). Only the leader can be confirmed: on other nodes the refusal is UNAVAILABLE, and the
+request goes to the leader (`cluster.remoting.forward.handover`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party, Rights
 from cluster.broker.services import Client, Services, begin_steps
 from raftlog.kept_errors import bare
+from statemachine.topics import TopicConfig
 
 logger = logging.getLogger(__name__)
 
@@ -60,50 +62,83 @@ class MessageQueries:
                     done(_none(self._why_none(query.shown, found), confirmed))
 
             def steps() -> Generator[None, None, None]:
-                search = KeyLookup(self._services, config, query).steps()
                 try:
-                    found = yield from _while_there(client, search)
+                    found = yield from _while_there(client, self.search(config, query))
                 except Exception as error:  # noqa: BLE001 - a row that cannot be read ends this request, not the loop
                     failed(error)
                     return
                 if found is not None:
-                    complete(self._services.state, self._old, config, query, found, answer)
+                    self.complete(config, query, found, answer)
 
             begin_steps(self._services.turns.patient, client, steps())
 
         self._services.read_index(look)
 
+    def search(self, topic: TopicConfig, query: KeyQuery) -> Generator[None, None, QueryResult]:
+        """Searches this node's own index, in steps of a message or a bucket."""
+        return KeyLookup(self._services, topic, query).steps()
+
+    def complete(
+        self, topic: TopicConfig, query: KeyQuery, found: QueryResult, done: Callable[[QueryResult | Refused], None]
+    ) -> None:
+        """Calls `done` with the result of `search` and what the tier has beyond it."""
+        complete(self._services.state, self._old, topic, query, found, done)
+
     def by_position(
         self, party: Party, position: int, done: Callable[[Stored | Refused], None], failed: Failed
     ) -> None:
-        """Finds the message whose first byte is at the position, for a party that may read the topic of its row."""
+        """Finds the message as `at` does, and says that there is none only when the leader has confirmed that."""
 
         def look(confirmed: bool) -> None:
-            unreadable: UnreadableError | None = None
             try:
-                stored = message_at(self._services, position, waiting=True)
-            except UnreadableError as error:
-                stored, unreadable = None, bare(error)
+                here = self._here(position)
             except Exception as error:  # noqa: BLE001 - also called when the group has answered, outside any request
                 failed(error)
                 return
-            why = f"can not find message by the offset, {position}: {why_none(self._services, position, unreadable)}"
-            none = _none(Refused(Reason.ERROR, why), confirmed)
 
-            def answer(found: Stored | Refused | None) -> None:
-                if isinstance(found, Stored) and not self._rights.may_read(party, found.topic, "a message by its id"):
-                    found = None
-                done(found or none)
+            def answer(found: Stored | Refused) -> None:
+                if isinstance(found, Refused) and found.reason is Reason.NOT_FOUND:
+                    why = f"can not find message by the offset, {position}: {found.remark}"
+                    found = _none(Refused(Reason.ERROR, why), confirmed)
+                done(found)
 
-            if stored is None and self._old is not None and is_evicted(self._services.state, position):
-                self._old.at(position, lambda found: answer(told(found)))
-            else:
-                answer(stored)
+            self._judged(party, position, here, "a message by its id", answer)
 
         if position < self._services.state.applied_mark.end_position:
             look(True)  # what is applied stays applied
         else:
             self._services.read_index(look)
+
+    def at(self, party: Party, position: int, what: str, done: Callable[[Stored | Refused], None]) -> None:
+        """Finds the message whose first byte is at the position, here or in the tier, for a party that may read the
+        topic of its row. `what` names the request for people. Refused as NOT_FOUND, in the same words, if there is none
+        and if the party may not read it; as UNAVAILABLE if the tier cannot be asked."""
+        self._judged(party, position, self._here(position), what, done)
+
+    def _here(self, position: int) -> Stored | Refused:
+        """Returns the message at the position as this node has it, or the reason why it has none."""
+        unreadable: UnreadableError | None = None
+        try:
+            stored = message_at(self._services, position, waiting=True)
+        except UnreadableError as error:
+            stored, unreadable = None, bare(error)
+        return stored or Refused(Reason.NOT_FOUND, why_none(self._services, position, unreadable))
+
+    def _judged(
+        self, party: Party, position: int, here: Stored | Refused, what: str, done: Callable[[Stored | Refused], None]
+    ) -> None:
+        def answer(found: Stored | Refused | None) -> None:
+            if isinstance(found, Stored) and not self._rights.may_read(party, found.topic, what):
+                found = None
+            done(found or (here if isinstance(here, Refused) else self._none_at(position)))
+
+        if isinstance(here, Refused) and self._old is not None and is_evicted(self._services.state, position):
+            self._old.at(position, lambda found: answer(told(found)))
+        else:
+            answer(here)
+
+    def _none_at(self, position: int) -> Refused:
+        return Refused(Reason.NOT_FOUND, why_none(self._services, position))
 
     def _why_none(self, key: str, found: QueryResult) -> Refused:
         if found.unreadable is not None:

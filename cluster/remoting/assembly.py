@@ -94,6 +94,7 @@ class Remoting:
         may have missed changes of users and rules, or "". `keyed` returns True if every node has proven the cluster's
         secret."""
         self._context, self._broker, self._services = context, broker, services
+        self._judge = Judge(services.state.access, broker.denials, context.config.cluster.name)
         self._figures, self._read_entries, self._metrics = figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
         rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate.clients)
@@ -105,18 +106,15 @@ class Remoting:
             RequesterNotes(broker.reply_notes).note,
         )
         self.forwarder = Forwarder(
-            config,
-            context.clock,
+            context,
             transport,
             leader=services.routes.own.leader,
             leads=services.writes_open,
-            term=lambda: context.raw.term,
             local=handed,
             names=sends,
             room=rooms.unsent,
             gate=proposals.gate,
             closings=closings,
-            soon=context.loop.call_soon,
             level=lambda: state.level,
             trusted=keyed,
             slow=proposals.figures.slow,
@@ -132,7 +130,7 @@ class Remoting:
         self.admission = Admission(
             state.access,
             broker.secrets,
-            Judge(state.access, broker.denials, config.cluster.name),
+            self._judge,
             polls=broker.pulls.long_polls,
             stale=unheard,
             refuse=replies.refuse,
@@ -180,14 +178,14 @@ class Remoting:
         handover = Handover(self.forwarder.forward, services.writes_open)
         return (
             Part(name="route requests", codes=Routes(services, broker.early_routes).codes()),
-            Part(name="topic requests", codes=TopicsAdmin(services, groups, note).codes()),
+            Part(name="topic requests", codes=TopicsAdmin(services, note).codes()),
             Part(name="heartbeats", codes=Heartbeats(services, members, broker.locks).codes()),
             Part(name="queue locks", codes=QueueLockRequests(broker.locks, members).codes()),
             Part(name="offsets", codes=OffsetRequests(services, members, Offsets(services, broker.bounds)).codes()),
             Part(name="pull requests", codes=pulls.codes()),
             Part(name="order conf", codes=OrderConf(services).codes()),
             Part(name="figures", codes=BrokerFigures(services, members, self._figures).codes()),
-            Part(name="queries", codes=QueryRequests(services, broker.rights, metrics, broker.keys, handover).codes()),
+            Part(name="queries", codes=QueryRequests(services, broker.queries, metrics, handover).codes()),
             Part(name="assignments", codes=Assignments(services, members, pulls.filters).codes()),
             Part(name="group requests", codes=GroupStats(services, members, groups).codes()),
             Part(name="send back requests", codes=SendBackRequests(broker.send_backs).codes()),
@@ -206,7 +204,7 @@ class Remoting:
                 name="replies",
                 codes=Replies(services, broker.reply_delivery, own_address(self._context.config)).codes(),
             ),
-            Part(name="user requests", codes=UserRequests(services, broker.user_admin).codes()),
+            Part(name="user requests", codes=UserRequests(services, broker.user_admin, self._judge).codes()),
         )
 
     def parts(self) -> tuple[Part, ...]:

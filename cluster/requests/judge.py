@@ -27,6 +27,7 @@ NAMES_MAX: Final = 2_048
 """The most topics and groups of one request that are judged. Judging is one piece of work of the event loop."""
 NAME_LENGTH_MAX: Final = TOPIC_LENGTH_MAX
 """The most characters of a name that is judged: no topic and no group has a longer one."""
+NO_SUPER: Final = "there is no Super yet"
 
 
 def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] | None:
@@ -74,6 +75,20 @@ class Judge:
     def needs_of(self, code: int, ext: Ext, body: bytes) -> Sequence[Need] | None:
         """Returns the needed rights of a request by its code; see the function of that name."""
         return needs_of(code, ext, body, self.cluster)
+
+    @property
+    def lacks_super(self) -> bool:
+        """True if no user is an enabled Super, so that nobody may make requests that a Super alone may make."""
+        return not self._access.supers
+
+    def why_no_super(self, user: User | None, address: str) -> str:
+        """Returns the reason why a user (None: none is proven) may not do what a Super alone may, whatever the mode; ""
+        if it may."""
+        if self.lacks_super:
+            return NO_SUPER
+        if user is None:
+            return "only a Super may do this: sign the request as one"
+        return self.why_not(user, address, None)
 
     @staticmethod
     def why_not(user: User, address: str, needs: Sequence[Need] | None, known: Verdicts | None = None) -> str:

@@ -3,6 +3,7 @@ attributes assigned from outside."""
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from fractions import Fraction
@@ -191,3 +192,34 @@ def test_rooms_of_the_server_have_walls() -> None:
     assert upward(rooms, FLOORS["floors"](ROOT)["cluster"]) == []
     assert between_fronts(rooms) == []
     assert share(rooms) <= Fraction(2, 3)
+
+
+# --- constructors ---------------------------------------------------------------------------------------------------
+
+PARAMETERS_MAX = 12
+MORE_PARAMETERS = {"Remoting": 18, "Broker": 15, "RaftDriver": 15, "PeerTransport": 13}
+"""Class -> the parameters of its constructor, where there are more: a ceiling that only sinks. Give a class one object
+in place of several that go together, or split it."""
+
+
+def parameters(source: str) -> dict[str, int]:
+    """Class -> the number of parameters of its constructor, without `self`."""
+    return {
+        made.name: len(method.args.posonlyargs) + len(method.args.args) + len(method.args.kwonlyargs) - 1
+        for made in ast.walk(ast.parse(source))
+        if isinstance(made, ast.ClassDef)
+        for method in made.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
+
+
+def test_parameters_are_counted() -> None:
+    assert parameters("class A:\n    def __init__(self, a, /, b, *, c=1): ...\n    def f(self, a): ...\n") == {"A": 3}
+
+
+def test_no_constructor_takes_many_parameters() -> None:
+    found: dict[str, int] = {}
+    for path in (ROOT / "cluster").rglob("*.py"):
+        if "def __init__" in (source := path.read_text()):
+            found |= {name: count for name, count in parameters(source).items() if count > PARAMETERS_MAX}
+    assert found == MORE_PARAMETERS

@@ -23,6 +23,7 @@ from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import Unsigned63
 from raftlog.types import EntryId
+from raftmq_wire.codes import RequestCode
 from statemachine.commands import TEXT_LENGTH_MAX, Command
 from statemachine.settings import Change, SetConfig, Settings
 
@@ -367,7 +368,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_config,
         ConfigView,
         route.CONSTANT,
-        route_rights.CLUSTER_GET,
+        route_rights.of_verb(RequestCode.GET_BROKER_CONFIG),
         Serves.READ,
     ),
     Route(

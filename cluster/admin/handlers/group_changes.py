@@ -14,7 +14,7 @@ from cluster.admin.pagination import neighbour
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
 from cluster.broker.groups.group_admin import delete_group as delete_stored
-from cluster.broker.groups.group_admin import put_group
+from cluster.broker.groups.group_admin import group_deleted, put_group
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish, cloned_from
 from cluster.broker.refusal import Reason, Refused
@@ -23,10 +23,13 @@ from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId
 from raftlog.work import ITEM_UNITS, charge
+from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.groups import GroupConfig
 
 OFFSETS_PER_STEP = 256
+CLEAN_OFFSETS: Final = True
+"""A deletion removes the offsets too, which a request over remoting (207) has to ask for."""
 
 _SETTINGS = ("retry_max_times", "consume_enable")
 
@@ -114,45 +117,38 @@ async def delete_group(call: Call) -> GroupChanged:
     held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
     if dry_run:
         return held
-    delete = partial(delete_stored, call.port.services, group.name, clean_offsets=True)
-    entry, _ = await applied(delete)
-    call.note_change(f"group {group.name}", f"the group was deleted with its {held.offsets} offsets")
+    entry, _ = await applied(partial(delete_stored, call.port.services, group.name, clean_offsets=CLEAN_OFFSETS))
+    call.note_change(f"group {group.name}", group_deleted(clean_offsets=CLEAN_OFFSETS, offsets=held.offsets))
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 
 
 async def clone_group(call: Call) -> GroupCloned:
     """Gives a group the committed offsets of another."""
     wanted: CloneRequest = call.body
-    state, name = call.port.state, call.params["name"]
-    source = find_group(state, wanted.source)
-    if wanted.topic is not None and wanted.topic not in state.topics:
-        raise ApiError("not_found", f"there is no topic {wanted.topic}", "GET /v1/topics lists all")
-    before, offsets = state.offsets_by_topic(name), list[ClonedOffset]()
-    for topic_id, queues in sorted(state.offsets_by_topic(source.name).items()):
-        topic = state.topics_by_id.get(topic_id)
-        if topic is None or wanted.topic not in (None, topic.name):
-            continue
-        for queue, offset in sorted(queues.items()):
+    state, name, topic = call.port.state, call.params["name"], wanted.topic or ""
+    resets = OffsetResets(call.port.services, call.port.evicted_bounds)
+    before, offsets, entry = state.offsets_by_topic(name), list[ClonedOffset](), state.applied
+    try:
+        for topic_id, queue, offset in resets.to_clone(wanted.source, name, topic):
             if len(offsets) % OFFSETS_PER_STEP == 0:
                 await call.breathe()
             charge(ITEM_UNITS)
-            was = before.get(topic_id, {}).get(queue)
-            offsets.append(ClonedOffset(topic=topic.name, queue_id=queue, offset=offset, before=was))
-    entry = state.applied
-    if not wanted.dry_run:
-        resets = OffsetResets(call.port.services, call.port.evicted_bounds)
-        try:
-            entry, _ = await decided(partial(resets.clone, source.name, name, wanted.topic or ""))
-            call.note_change(f"group {name}", cloned_from(source.name, wanted.topic or ""))
-        except Refused as refused:
-            code = "bad_field" if refused.reason is Reason.INVALID else "not_found"
-            raise ApiError(code, refused.remark, "correct the request; nothing was changed") from None
+            known, was = state.topics_by_id.get(topic_id), before.get(topic_id, {}).get(queue)
+            if known is not None:
+                offsets.append(ClonedOffset(topic=known.name, queue_id=queue, offset=offset, before=was))
+        if not wanted.dry_run:
+            entry, _ = await decided(partial(resets.clone, wanted.source, name, topic))
+            call.note_change(f"group {name}", cloned_from(wanted.source, topic))
+    except Refused as refused:
+        if refused.reason is Reason.NO_GROUP:
+            find_group(state, wanted.source)
+        raise _error(refused) from None
     return GroupCloned(
         node=call.port.config.node.id,
         term=entry.term,
         index=entry.index,
         group=name,
-        source=source.name,
+        source=wanted.source,
         offsets=offsets,
         dry_run=wanted.dry_run,
     )
@@ -295,7 +291,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_group,
         GroupChanged,
         route.CONSTANT,
-        route_rights.GROUP_MAKE,
+        route_rights.of_verb(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, reads_body=True, groupName="body.name"),
         Serves.LEADER,
         GroupRequest,
         (200, 201),
@@ -306,7 +302,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_group,
         GroupChanged,
         route.CONSTANT,
-        route_rights.GROUP_DELETE,
+        route_rights.of_verb(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="name"),
         Serves.LEADER,
         asks=(DRY_RUN,),
     ),
@@ -316,7 +312,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         clone_group,
         GroupCloned,
         route.page(),
-        route_rights.GROUP_CLONE,
+        route_rights.of_verb(
+            RequestCode.CLONE_GROUP_OFFSET, srcGroup="body.source", destGroup="name", topic="body.topic"
+        ),
         Serves.LEADER,
         CloneRequest,
     ),
@@ -326,7 +324,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         reset_group,
         GroupReset,
         route.page(),
-        route_rights.GROUP_RESET,
+        route_rights.of_verb(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group="name", topic="body.topic"),
         Serves.LEADER,
         ResetRequest,
     ),

@@ -10,7 +10,7 @@ import msgspec
 
 from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, ReadView
+from cluster.admin.handler_request import Call, ReadView, settle_offsets
 from cluster.admin.handlers.group_changes import find_group
 from cluster.admin.node_interface import MemberView
 from cluster.admin.pagination import Page, after_of, limit_of
@@ -19,6 +19,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.groups.assignment import owner
 from cluster.broker.groups.group_lag import QueueLag, lag_steps
 from cluster.requests.verb import Serves
+from raftmq_wire.codes import RequestCode
 from statemachine.consuming.groups import GroupConfig
 from statemachine.consuming.queue_locks import QueueLock
 
@@ -151,6 +152,8 @@ async def list_groups(call: Call) -> Pieces:
 async def describe_group(call: Call) -> Pieces:
     """One consumer group, with a page of its queues."""
     state, name = call.port.state, call.params["name"]
+    if call.consistency == "linearizable":
+        await settle_offsets(call.port, name)
     applied = state.applied.index
     config = find_group(state, name)
     lags = await call.done(lag_steps(state, config))
@@ -237,7 +240,7 @@ async def _age_ms(call: Call, each: QueueLag) -> int:
     if not each.lag or topic is None:
         return 0
     await call.breathe()
-    first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
+    first = state.fetch(topic.id, each.queue_id, each.stands_at, 1)
     return max(0, call.port.wall_ms() - first[0].store_time_ms) if first else 0
 
 
@@ -248,7 +251,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_groups,
         GroupsView,
         route.page(),
-        route_rights.CLUSTER_LIST,
+        route_rights.of_verb(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
         Serves.READ,
         asks=pagination.PAGE_QUERY,
     ),
@@ -258,7 +261,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         describe_group,
         GroupDetail,
         route.page(),
-        route_rights.GROUP_GET,
+        route_rights.of_verb(RequestCode.GET_CONSUME_STATS, consumerGroup="name"),
         Serves.READ,
         asks=pagination.PAGE_QUERY,
     ),

@@ -18,19 +18,17 @@ from cluster.admin.pagination import Page
 from cluster.admin.request_parsing import number_of
 from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route
 from cluster.admin.streamed_json import Pieces
-from cluster.broker.evicted.evicted_key_search import EvictedPage, complete, is_evicted
+from cluster.broker.evicted.evicted_key_search import EvictedPage
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import offset_by_time
 from cluster.broker.name_rules import check_counted
 from cluster.broker.reads.message_lookup import (
     BYTES_MAX,
-    KeyLookup,
     KeyQuery,
     QueryResult,
     Stored,
     UnreadableError,
     message_at,
-    why_none,
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.requests.verb import Serves
@@ -38,6 +36,7 @@ from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError
 from raftlog.work import charge_bytes, charge_text
+from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import Message, decode_message, encode_message_id
 from raftmq_wire.properties import parse_properties
 from raftmq_wire.topic_identity import IDENTITY_FIELD
@@ -91,8 +90,8 @@ async def find_messages(call: Call) -> Pieces:
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
     query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
-    here = await call.done(KeyLookup(port.services, topic, query).steps())
-    found: QueryResult | Refused = await told(partial(complete, port.state, port.evicted_keys, topic, query, here))
+    here = await call.done(port.queries.search(topic, query))
+    found: QueryResult | Refused = await told(partial(port.queries.complete, topic, query, here))
     if isinstance(found, Refused):
         raise ApiError("failed", found.remark, _ASK_AGAIN)
     if not found.messages and found.unreadable is not None:
@@ -120,17 +119,12 @@ async def get_message(call: Call) -> Pieces:
     body_bytes, text = number_of(call.query, BODY_BYTES, INT64_MAX), call.params["position"]
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
-    try:
-        stored = message_at(port.services, int(text), waiting=True)
-    except UnreadableError:
-        stored = None
-    if stored is None and port.evicted_keys is not None and is_evicted(port.state, int(text)):
-        older: Stored | Exception | None = await told(partial(port.evicted_keys.at, int(text)))
-        if isinstance(older, Exception):
-            raise ApiError("failed", f"the message at position {text} is in the tier", str(older))
-        stored = older
-    if stored is None or not port.access.may_read(call.caller, stored.topic, "GET /v1/messages/{position}"):
-        raise ApiError("not_found", f"there is no message at position {text}", why_none(port.services, int(text)))
+    what = "GET /v1/messages/{position}"
+    stored: Stored | Refused = await told(partial(port.queries.at, call.caller.party, int(text), what))
+    if isinstance(stored, Refused):
+        if stored.reason is Reason.NOT_FOUND:
+            raise ApiError("not_found", f"there is no message at position {text}", stored.remark)
+        raise ApiError("failed", stored.remark, _ASK_AGAIN)
     view = ReadView(node=port.config.node.id, consistency=call.consistency, applied_index=applied)
     parts = await message_parts(call, stored.message, body_bytes)
     return Pieces([msgspec.json.encode(view)[:-1], b',"message":', *parts, b"}"])
@@ -370,7 +364,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         find_messages,
         MessagesView,
         FOUND_COST,
-        route_rights.TOPIC_READ,
+        route_rights.of_verb(RequestCode.QUERY_MESSAGE, topic="name"),
         Serves.READ,
         asks=(BODY_BYTES,),
     ),
@@ -380,7 +374,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_messages,
         QueuePage,
         route.messages(MESSAGES_MAX),
-        route_rights.TOPIC_READ,
+        route_rights.PAGES,
         Serves.READ,
         asks=PAGE_QUERY,
     ),
@@ -390,7 +384,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_message,
         MessageDetail,
         route.WHOLE_MESSAGE,
-        route_rights.STORED,
+        route_rights.of_verb(RequestCode.VIEW_MESSAGE_BY_ID),
         Serves.READ,
         asks=(BODY_BYTES,),
     ),

@@ -19,6 +19,7 @@ from cluster.requests.verb import Serves
 from cluster.runtime import logs
 from cluster.runtime.failpoints.failpoints import FailpointError, FailpointSet, PointState
 from cluster.state.recovery_views import RecoveryStatus
+from raftmq_wire.codes import RequestCode
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of the metrics."""
@@ -211,7 +212,14 @@ async def disconnect_member_client(call: Call) -> ClientGone:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/v1/status", get_status, NodeStatus, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route(
+        "GET",
+        "/v1/status",
+        get_status,
+        NodeStatus,
+        route.CONSTANT,
+        route_rights.of_verb(RequestCode.GET_BROKER_RUNTIME_INFO),
+    ),
     Route("GET", "/v1/clients", list_clients, ClientsView, route.page(), route_rights.CLUSTER_GET),
     Route("DELETE", "/v1/clients/{address}", disconnect_client, ClientGone, route.CONSTANT, route_rights.SUPER),
     Route("GET", "/v1/links", get_links, LinksView, route.CONSTANT, route_rights.CLUSTER_GET),

@@ -14,6 +14,7 @@ from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.route import Route
 from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.reads.log_reads import read_intact
+from cluster.broker.rights import READ, topic_need
 from cluster.broker.services import Services
 from cluster.requests.verb import Serves
 from raftmq_wire.message_format import decode_message
@@ -75,7 +76,7 @@ async def list_transactions(call: Call) -> TransactionsView:
             checks=half.checks,
             next_check_ms=half.check_ms,
         )
-        readable = port.access.may_read(call.caller, "" if topic is None else topic.name, "")
+        readable = port.rights.is_allowed(call.caller.party, [topic_need("" if topic is None else topic.name, READ)])
         if readable and half.size <= room:
             room -= half.size
             view = _read(port.services, half, view)

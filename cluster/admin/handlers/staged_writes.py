@@ -9,13 +9,16 @@ from typing import Annotated, Final
 import msgspec
 
 from cluster.admin import route, route_rights
-from cluster.admin.errors import ApiError
+from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.handler_request import Call, ChangeView, ReadView, applied
 from cluster.admin.route import Route
-from cluster.broker.transactions.staged_writes import DISCARDED_MAX
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.transactions.staged_writes import Aborted, discard_attempts
 from cluster.requests.verb import Serves
+from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import Unsigned63
-from statemachine.delivery.staged_writes import NAME_MAX, Attempt, DiscardAttempts, ForgetWrite
+from raftmq_wire.codes import RequestCode
+from statemachine.delivery.staged_writes import NAME_MAX, Attempt, ForgetWrite
 
 ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
 """The most attempts and names in one answer."""
@@ -127,30 +130,27 @@ async def list_writes(call: Call) -> WritesView:
 async def abort_write(call: Call) -> WriteAborted:
     """Discards what is staged for a write that nobody will commit."""
     wanted: AbortRequest = call.body
-    port = call.port
-    attempts = messages = 0
-    done = port.state.applied
-    after: int | None = 0
-    while after is not None:
-        found, after = port.state.writes.open_of(wanted.name, wanted.write, after, DISCARDED_MAX)
-        messages += sum([attempt.left for attempt in found])
-        if wanted.dry_run:
-            attempts += len(found)
-        elif found:
-            numbers = [attempt.number for attempt in found]
-            done, answer = await applied(partial(port.services.propose, [DiscardAttempts(numbers)]))
-            attempts += answer.value
-        await call.breathe()
-    if not messages and not attempts:
+    abort = partial(discard_attempts, call.port.services, wanted.name, wanted.write)
+    found: Aborted | Refused = await told(partial(abort, owner=call.owner, dry_run=wanted.dry_run))
+    if isinstance(found, Refused):
+        raise _not_aborted(found)
+    if not found.messages and not found.attempts:
         raise ApiError("not_found", f"nothing is staged for write {wanted.write} of {wanted.name!r}", "GET /v1/writes")
     return WriteAborted(
-        node=port.config.node.id,
-        term=done.term,
-        index=done.index,
-        attempts=attempts,
-        messages=messages,
+        node=call.port.config.node.id,
+        term=found.entry.term,
+        index=found.entry.index,
+        attempts=found.attempts,
+        messages=found.messages,
         dry_run=wanted.dry_run,
     )
+
+
+def _not_aborted(refused: Refused) -> ApiError:
+    if refused.reason is Reason.UNKNOWN:
+        return unknown_outcome(refused.remark)
+    code, fix = ("bad_command", "correct the request") if refused.reason is Reason.INVALID else ("failed", "try again")
+    return ApiError(code, f"nothing was changed: {refused.remark}", fix)
 
 
 async def forget_write(call: Call) -> WriteForgotten:
@@ -197,7 +197,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         abort_write,
         WriteAborted,
         route.CONSTANT,
-        route_rights.SUPER,
+        route_rights.of_verb(RequestCode.ABORT_WRITE, name="body.name"),
         Serves.LEADER,
         AbortRequest,
     ),

@@ -23,6 +23,7 @@ from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics, without_effe
 from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.work import ITEM_UNITS, charge
+from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
 from statemachine.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig
 
@@ -305,7 +306,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_topics,
         TopicsView,
         route.page(),
-        route_rights.CLUSTER_LIST,
+        route_rights.of_verb(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
         Serves.READ,
         asks=pagination.PAGE_QUERY,
     ),
@@ -315,7 +316,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_topic,
         TopicChanged,
         route.CONSTANT,
-        route_rights.TOPIC_MAKE,
+        route_rights.of_verb(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="body.name"),
         Serves.LEADER,
         TopicRequest,
         (200, 201),
@@ -326,7 +327,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         describe_topic,
         TopicDetail,
         route.page(),
-        route_rights.TOPIC_GET,
+        route_rights.of_verb(RequestCode.GET_TOPIC_CONFIG, topic="name"),
         Serves.READ,
         asks=pagination.PAGE_QUERY,
     ),
@@ -336,7 +337,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_topic,
         TopicChanged,
         route.CONSTANT,
-        route_rights.TOPIC_DELETE,
+        route_rights.of_verb(RequestCode.DELETE_TOPIC_IN_BROKER, topic="name"),
         Serves.LEADER,
         asks=(DRY_RUN,),
     ),

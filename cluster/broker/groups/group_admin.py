@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.groups.group_lag import queue_lag, topics_of
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.retries import check_policy
@@ -44,8 +44,8 @@ ROWS_MAX = 10_000
 
 
 def put_group(services: Services, config: dict[str, Any], done: Done, *, if_absent: bool = False) -> None:
-    """Creates the group `config["name"]`, or changes the given fields of the existing one unless `if_absent`. Raises
-    Refused."""
+    """Creates the group `config["name"]`, or changes the given fields of the existing one unless `if_absent`. `done` is
+    called when that is applied or undecided. Raises Refused."""
     check_group_name(config["name"])
     check_settings(services.state, config)
     services.propose([PutGroup(config, if_absent)], done)
@@ -82,8 +82,14 @@ def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
 
 
 def delete_group(services: Services, name: str, done: Done, *, clean_offsets: bool) -> None:
-    """Deletes a group, and its offsets if `clean_offsets`."""
+    """Deletes a group, and its offsets if `clean_offsets`: each front has its own default for that."""
     services.propose([DeleteGroup(name, clean_offsets)], done)
+
+
+def group_deleted(*, clean_offsets: bool, offsets: int | None = None) -> str:
+    """Returns the words for the events when a group was deleted. `offsets`: how many it had, if that is known."""
+    its = "its offsets" if offsets is None else f"its {offsets} offsets"
+    return f"the group was deleted {'with' if clean_offsets else 'without'} {its}"
 
 
 class Progress(NamedTuple):
@@ -100,19 +106,11 @@ class Progress(NamedTuple):
 
 
 class Groups:
-    """All groups. For a change, `done` is called when it is applied or undecided."""
+    """Reads of all groups."""
 
     def __init__(self, services: Services, members: Members) -> None:
         self._services = services
         self._members = members
-
-    def put(self, config: dict[str, Any], done: Done) -> None:
-        """Creates the group `config["name"]` or changes it. Raises Refused."""
-        put_group(self._services, config, done)
-
-    def delete(self, name: str, done: Done, *, clean_offsets: bool) -> None:
-        """Deletes a group, and its offsets if `clean_offsets`."""
-        delete_group(self._services, name, done, clean_offsets=clean_offsets)
 
     def progress(self, group: str, topic: str = "") -> Iterator[Progress]:
         """Returns the progress in each queue of the topics to which the group subscribes or in which it has committed,
@@ -120,11 +118,7 @@ class Groups:
         state = self._services.state
         config = group_named(state, group)
         offsets = state.offsets_by_topic(group)
-        names = {known.name for topic_id in offsets if (known := state.topics_by_id.get(topic_id)) is not None}
-        names |= config.subscriptions.keys() & state.topics.keys()
-        if topic:
-            names &= {topic}
-        topics = [state.topics[name] for name in sorted(names)]
+        topics = [each for name, each in topics_of(state, config, offsets) if topic in ("", name)]
         if sum(each.read_queues for each in topics) > ROWS_MAX:
             remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
             raise Refused(Reason.ERROR, remark)
@@ -136,10 +130,10 @@ class Groups:
 
     def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> Progress:
         state = self._services.state
-        first, end = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
-        at = first if offset is None else max(first, offset)
-        last = state.fetch(topic.id, queue_id, min(at, end) - 1, 1) if first < min(at, end) else []
-        return Progress(topic.name, queue_id, end, at, last[0].store_time_ms if last else 0)
+        each = queue_lag(state, topic, queue_id, offset)
+        until = min(each.stands_at, each.max_offset)
+        last = state.fetch(topic.id, queue_id, until - 1, 1) if each.min_offset < until else []
+        return Progress(topic.name, queue_id, each.max_offset, each.stands_at, last[0].store_time_ms if last else 0)
 
     def readers(self, topic: str) -> Generator[None, None, list[str]]:
         """Finds, in steps, the groups that subscribe to the topic or have committed in it, by name. Raises Refused."""

@@ -1,4 +1,4 @@
-"""The lag of consumer groups, counted in one way for HTTP, the command line and the metrics."""
+"""The lag of consumer groups, counted in one way for both fronts, the command line and the metrics."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from raftlog.work import ITEM_UNITS, charge
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
     from statemachine.consuming.groups import GroupConfig
+    from statemachine.topics import TopicConfig
 
 SERIES_MAX: Final = 1000
 """The most pairs of group and topic that the metrics name, because Prometheus keeps every name for weeks."""
@@ -46,10 +47,16 @@ class QueueLag(NamedTuple):
     """True if the topic has fewer read queues by now, so that consumers do not read this one."""
 
     @property
+    def stands_at(self) -> int:
+        """The committed offset, or the queue's first one if that is higher or the group never committed. It may lie
+        beyond the end."""
+        return max(self.min_offset, self.committed or 0)
+
+    @property
     def lag(self) -> int:
         """The number of kept messages from the committed offset on. If the group never committed, it is the number of
         all kept messages, wherever the group's consumers would begin. 0 if the offset was set beyond the end."""
-        return max(0, self.max_offset - max(self.min_offset, self.committed or 0))
+        return max(0, self.max_offset - self.stands_at)
 
     @property
     def beyond_end(self) -> int:
@@ -76,19 +83,30 @@ def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
     deleted at the beginning are left out."""
     committed = state.offsets_by_topic(group.name)
     charge(ITEM_UNITS * len(committed))
-    topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
-    topics |= {name: topic for name in group.subscriptions if (topic := state.topics.get(name))}
-    for name in sorted(topics):
-        topic = topics[name]
+    for name, topic in topics_of(state, group, committed):
         offsets = committed.get(topic.id, {})
         subscribed = state.stored_queues(topic) if name in group.subscriptions else 0
         for queue in chain(range(subscribed), sorted(queue for queue in offsets if queue >= subscribed)):
             charge(QUEUE_UNITS)
-            offset = offsets.get(queue)  # before the end: what is committed afterwards may lie behind a later end
-            first, end = bounds(state, topic.id, queue)
-            hidden = queue >= topic.read_queues
-            if not hidden or offset is not None or first < end:
-                yield QueueLag(name, queue, offset, first, end, hidden)
+            each = queue_lag(state, topic, queue, offsets.get(queue))
+            if not each.hidden or each.committed is not None or each.min_offset < each.max_offset:
+                yield each
+
+
+def topics_of(
+    state: BrokerState, group: GroupConfig, committed: Mapping[int, Mapping[int, int]]
+) -> list[tuple[str, TopicConfig]]:
+    """Returns (name, topic), by name, of the topics to which the group subscribes or in which it has committed offsets:
+    `committed` has them by topic id. Topics that are being deleted are left out."""
+    topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
+    topics |= {name: topic for name in group.subscriptions if (topic := state.topics.get(name))}
+    return sorted(topics.items())
+
+
+def queue_lag(state: BrokerState, topic: TopicConfig, queue: int, committed: int | None) -> QueueLag:
+    """Returns the lag of a group in one queue. `committed` was looked up before: what is committed afterwards may lie
+    behind a later end."""
+    return QueueLag(topic.name, queue, committed, *bounds(state, topic.id, queue), hidden=queue >= topic.read_queues)
 
 
 def bounds(state: BrokerState, topic_id: int, queue_id: int) -> tuple[int, int]:
@@ -180,6 +198,6 @@ def _latest_ms(
             yield
         pair, topic = (group, each.topic), state.topics.get(each.topic)
         if pair in latest and topic is not None:
-            first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
+            first = state.fetch(topic.id, each.queue_id, each.stands_at, 1)
             latest[pair] = max(latest[pair], now_ms - first[0].store_time_ms if first else 0)
     return latest

@@ -201,16 +201,21 @@ class OffsetResets:
     def clone(self, source: str, to: str, topic: str, done: Callable[[ProposeResult], None]) -> None:
         """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. Raises
         Refused."""
+        rows = ((to, *row) for row in self.to_clone(source, to, topic))
+        runs: Iterator[list[Command]] = ([CommitOffsets(part)] for part in rows_in_parts(rows))
+        first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
+        propose_in_parts(self._services, chain([first], runs), done)
+
+    def to_clone(self, source: str, to: str, topic: str) -> Iterator[tuple[int, int, int]]:
+        """Returns the offsets that `clone` would give the group `to`, each as (topic id, queue, offset). Changes
+        nothing. Raises Refused."""
         state = self._services.state
         check_group_name(to)
         group_named(state, source)
         config = topic_named(state, topic) if topic else None
         committed = state.offsets_by_topic(source)
         topics = sorted(committed) if config is None else [config.id] if config.id in committed else []
-        rows = ((to, topic_id, *row) for topic_id in topics for row in sorted(committed[topic_id].items()))
-        runs: Iterator[list[Command]] = ([CommitOffsets(part)] for part in rows_in_parts(rows))
-        first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
-        propose_in_parts(self._services, chain([first], runs), done)
+        return ((topic_id, *row) for topic_id in topics for row in sorted(committed[topic_id].items()))
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 

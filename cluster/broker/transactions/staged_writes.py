@@ -8,7 +8,7 @@ so who stages needs the right to the name of the attempt's write as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cluster.replication.message_batch import BatchMessage, TopicSlot
     from cluster.replication.proposals import Proposals
     from cluster.runtime.turns.work import Steps
+    from raftlog.types import EntryId
     from statemachine.delivery.staged_writes import StagedWrites
 
 
@@ -72,6 +73,71 @@ class CommitAnswer(NamedTuple):
     """True if the write was committed before, so that nothing changed."""
 
 
+class Aborted(NamedTuple):
+    """The answer that a write was aborted, or would be."""
+
+    attempts: int
+    """The number of attempts that were discarded."""
+    messages: int
+    """The number of messages that these attempts had staged."""
+    entry: EntryId
+    """The last entry that discarded some; if none did, the last one that is applied."""
+
+
+def discard_attempts(
+    services: Services,
+    name: str,
+    write: int,
+    done: Callable[[Aborted | Refused], None],
+    *,
+    owner: Hashable,
+    dry_run: bool = False,
+) -> None:
+    """Discards all open attempts at the write, or with `dry_run` only counts them, in work of the `owner`. Leader only.
+    `done` is called when all commands are decided: with a refusal unless all were applied, UNKNOWN if some were."""
+    services.turns.begin(owner, _abort(services, name, write, done, dry_run))
+
+
+def _abort(
+    services: Services, name: str, write: int, done: Callable[[Aborted | Refused], None], dry_run: bool
+) -> Steps:
+    """Proposes a command for each page of attempts."""
+    waiting, attempts, messages = 1, 0, 0
+    refused: Refused | None = None
+    entry = services.state.applied
+
+    def ended() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if waiting:
+            return
+        if refused is not None and attempts:
+            done(Refused(Reason.UNKNOWN, f"{attempts} attempts were discarded, and not all: {refused.remark}"))
+        else:
+            done(refused or Aborted(attempts, messages, entry))
+
+    def discarded(result: ProposeResult) -> None:
+        nonlocal attempts, entry, refused
+        if result.outcome is Outcome.OK:
+            attempts += int(result.results[-1].value)
+            entry = result.entry_id or entry
+        else:
+            refused = refused or _not_written(result)
+        ended()
+
+    after: int | None = 0
+    while after is not None:
+        found, after = services.state.writes.open_of(name, write, after, DISCARDED_MAX)
+        messages += sum([attempt.left for attempt in found])
+        if dry_run:
+            attempts += len(found)
+        elif found:
+            waiting += 1
+            services.propose([DiscardAttempts([attempt.number for attempt in found])], discarded)
+        yield
+    ended()
+
+
 class StagedWriteRequests:
     """Handles requests of staged writes. Leader only; callers forward to it."""
 
@@ -88,6 +154,10 @@ class StagedWriteRequests:
         self._proposals = proposals
         self._split = split
         self._rights = rights
+
+    def abort(self, name: str, write: int, done: Callable[[Aborted | Refused], None]) -> None:
+        """Discards all open attempts at the write; see `discard_attempts`."""
+        discard_attempts(self._services, name, write, done, owner=self)
 
     def open(self, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
         """Opens a new attempt at the write; `done` gets its number, or the CommitAnswer if the write is committed."""
@@ -188,38 +258,7 @@ class StagedWriteRequests:
 
         self._services.propose([CommitWrite(name, write, self._services.log_time_ms(), winners)], decided)
 
-    def abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> None:
-        """Discards all open attempts at the write; `done` gets their number."""
-        self._services.turns.begin(self, self._abort(name, write, done))
-
     # -- inside
-
-    def _abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> Steps:
-        """Proposes a command for each page of attempts; `done` is called when all are applied."""
-        waiting, total = 1, 0
-        refused: Refused | None = None
-
-        def ended(answer: int | Refused) -> None:
-            nonlocal waiting, total, refused
-            waiting -= 1
-            if isinstance(answer, Refused):
-                refused = refused or answer
-            else:
-                total += answer
-            if not waiting:
-                done(refused or total)
-
-        def discarded(result: ProposeResult) -> None:
-            ended(int(result.results[-1].value) if result.outcome is Outcome.OK else _not_written(result))
-
-        after: int | None = 0
-        while after is not None:
-            found, after = self._services.state.writes.open_of(name, write, after, DISCARDED_MAX)
-            if found:
-                waiting += 1
-                self._services.propose([DiscardAttempts([attempt.number for attempt in found])], discarded)
-            yield
-        ended(0)
 
     def _open_attempt(self, party: Party, number: int) -> Attempt:
         attempt = self._services.state.writes.get(number)

@@ -28,7 +28,7 @@ from cluster.remoting.request import Request
 from cluster.replication.send_identity import Identity
 from cluster.requests.table import COSTLY, IN_LINE, KEPT, ONE_TRY, SENDS, SILENT, WRITES, name_of
 from cluster.runtime.peer_frames import Kind, WireError
-from cluster.runtime.resource_budget import Room, Share, Soon
+from cluster.runtime.resource_budget import Room, Share
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cluster.flow.gate import Gate
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
-    from cluster.runtime.clock import Clock
+    from cluster.runtime.context import NodeContext
     from cluster.runtime.peer_frames import PeerLinks
 
 
@@ -135,38 +135,34 @@ class Forwarder:
 
     def __init__(
         self,
-        config: Config,
-        clock: Clock,
+        context: NodeContext,
         transport: PeerLinks,
         *,
         leader: Callable[[], NodeId],
         leads: Callable[[], bool],
-        term: Callable[[], int],
         local: LocalRoute,
         names: NamesSends,
         room: Room,
         gate: Gate,
         closings: ClosedConnections,
-        soon: Soon,
         level: Callable[[], int],
         trusted: Callable[[], bool] = lambda: False,
         slow: SlowRequests | None = None,
     ) -> None:
-        """`leads` returns True if this node leads and its writes are open; `term` returns the term that it knows.
-        `local` handles a request as the leader. `room` is the memory for answers on their way to clients. `trusted`
-        returns True if every peer has proven the cluster's secret, so that its word about a client's user counts.
-        `level` returns the level of the cluster."""
+        """`leads` returns True if this node leads and its writes are open. `local` handles a request as the leader.
+        `room` is the memory for answers on their way to clients. `trusted` returns True if every peer has proven the
+        cluster's secret, so that its word about a client's user counts. `level` returns the level of the cluster."""
         self._room = room
-        self.reload(config)
-        self._clock = clock
+        self.reload(context.config)
+        self._clock = context.clock
         self._transport = transport
         self._leader = leader
         self._leads = leads
-        self._term = term
+        self._raw = context.raw
         self._local = local
         self._names = names
         self._closings = closings
-        self._own_id = config.node_id
+        self._own_id = context.config.node_id
         self._held: dict[int, Held] = {}
         self._works: Counter[Hashable] = Counter()
         """Client behind another node -> pieces of work of its requests that wait here."""
@@ -179,7 +175,7 @@ class Forwarder:
         """Costly requests of other nodes' clients that are not answered: they end if the client is gone."""
         self._admitting = False
         self._level = level
-        self._soon = soon
+        self._soon = context.loop.call_soon
         self._trusted = trusted
         self._slow = slow
         """Receives requests that were held for long."""
@@ -201,6 +197,10 @@ class Forwarder:
     def reload(self, config: Config) -> None:
         """Takes another configuration."""
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
+
+    def _term(self) -> int:
+        """Returns the term that this node knows."""
+        return self._raw.term
 
     # --- the node that holds the connection --------------------------------------------------------------------------
 

@@ -13,8 +13,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cluster.broker.evicted.evicted_key_search import EvictedKeys
-from cluster.broker.message_queries import MessageQueries
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import KeyQuery
 from cluster.broker.refusal import Reason, Refused
@@ -30,9 +28,9 @@ from raftmq_wire.codes import MORE_FIELD, RequestCode, ResponseCode
 from raftmq_wire.message_format import decode_recall_handle
 
 if TYPE_CHECKING:
+    from cluster.broker.message_queries import MessageQueries
     from cluster.broker.reads.entry_reads import ReadEntries
     from cluster.broker.reads.message_lookup import QueryResult, Stored
-    from cluster.broker.rights import Rights
     from cluster.broker.timers.recalls import Recalls
     from cluster.remoting.forward.handover import Handover
     from cluster.remoting.request import RequestFigures
@@ -53,15 +51,14 @@ class QueryRequests:
     def __init__(
         self,
         services: Services,
-        rights: Rights,
+        queries: MessageQueries,
         metrics: RequestFigures | None = None,
-        evicted_keys: EvictedKeys | None = None,
         handover: Handover | None = None,
     ) -> None:
-        """`evicted_keys` is explained at MessageQueries. `handover` gives a query to the leader that only the leader
-        may answer with "there is none"; without one it is refused."""
+        """`handover` gives a query to the leader that only the leader may answer with "there is none"; without one it
+        is refused."""
         self._services = services
-        self._queries = MessageQueries(services, rights, evicted_keys)
+        self._queries = queries
         self._metrics = metrics
         self._handover = handover
 

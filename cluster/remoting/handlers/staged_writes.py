@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import msgspec
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.transactions.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
+from cluster.broker.transactions.staged_writes import Aborted, CommitAnswer, StagedSlice, StagedWriteRequests
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.request import Handlers, integer, integer_in, party_of, text
 from cluster.runtime import metered_json
@@ -87,11 +87,11 @@ class StagedWriteHandlers:
         self._writes.commit(*_write(request), winners, decided)
 
     def _abort(self, request: Request) -> None:
-        def discarded(answer: int | Refused) -> None:
+        def discarded(answer: Aborted | Refused) -> None:
             if isinstance(answer, Refused):
                 refuse(request, answer)
             else:
-                request.reply(ResponseCode.SUCCESS, None, {"attempts": str(answer)})
+                request.reply(ResponseCode.SUCCESS, None, {"attempts": str(answer.attempts)})
 
         self._writes.abort(*_write(request), discarded)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.broker.groups.group_admin import Groups, without_effect
+from cluster.broker.groups.group_admin import delete_group, group_deleted, put_group, without_effect
 from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
@@ -91,11 +91,10 @@ _DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
 class TopicsAdmin:
     """Handlers of topic and group administration. `note` is explained in `cluster.remoting.request`."""
 
-    def __init__(self, services: Services, groups: Groups, note: NoteChange) -> None:
+    def __init__(self, services: Services, note: NoteChange) -> None:
         self._services = services
         self._note = note
         self._topics = Topics(services)
-        self._groups = groups
 
     def codes(self) -> Handlers:
         """Returns request code -> its handler; all are answered by the leader only."""
@@ -149,12 +148,12 @@ class TopicsAdmin:
             remark = f"body is not SubscriptionGroupConfig JSON: {error}"
             raise Refused(Reason.INVALID, remark) from None
         remark = without_effect(self._services.state, config)
-        self._groups.put(config, lambda result: _reply(request, result, remark=remark or None))
+        put_group(self._services, config, lambda result: _reply(request, result, remark=remark or None))
 
     def _delete_group(self, request: Request) -> None:
         name, clean = text(request, "groupName"), is_true(request.ext.get("cleanOffset"))
-        says = f"the group was deleted {'with' if clean else 'without'} its offsets"
-        self._groups.delete(name, self._deleted(request, f"group {name}", says), clean_offsets=clean)
+        done = self._deleted(request, f"group {name}", group_deleted(clean_offsets=clean))
+        delete_group(self._services, name, done, clean_offsets=clean)
 
     def _deleted(self, request: Request, about: str, says: str) -> Done:
         """Answers a deletion. Deleting what does not exist succeeds, because the caller has what it wanted."""

@@ -16,6 +16,7 @@ from cluster.broker.access.user_admin import Asker, Told, UserAdmin
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refuse, refusing, table_body
 from cluster.remoting.request import Handlers, Request, text
+from cluster.requests.judge import NO_SUPER
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import TEXT_MAX
 from raftlog.work import charge
@@ -25,9 +26,10 @@ from statemachine.access.rules import ACTION_NAMES, Policy, Rule, RuleRow
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.requests.judge import Judge
     from statemachine.access.users import User
 
-FIRST_SUPER: Final = "there is no Super yet: the first one comes out of the file that auth.first_user_file names"
+FIRST_SUPER: Final = f"{NO_SUPER}: the first one comes out of the file that auth.first_user_file names"
 SUBJECT: Final = "User:"
 RULE_UNITS: Final = 4
 """The cost of encoding one rule, in units of `raftlog.work`."""
@@ -77,10 +79,11 @@ _encode = metered_json.encode
 class UserRequests:
     """Handlers of requests about users and rules."""
 
-    def __init__(self, services: Services, users: UserAdmin) -> None:
+    def __init__(self, services: Services, users: UserAdmin, judge: Judge) -> None:
         self._services = services
         self._users = users
         self._access = services.state.access
+        self._judge = judge
 
     def codes(self) -> Handlers:
         """Returns request code -> its handler; all are answered by the leader only."""
@@ -99,15 +102,12 @@ class UserRequests:
         }
 
     def _asker(self, request: Request) -> Asker:
-        """Returns the Super who asks. Raises Refused (16)."""
-        if not self._access.supers:
-            raise Refused(Reason.NO_PERMISSION, FIRST_SUPER)
-        user = self._access.by_id.get(request.user)
-        if user is None:
-            raise Refused(Reason.NO_PERMISSION, "only a Super may do this: sign the request as one")
-        if not (user.is_super and user.enabled):
-            raise Refused(Reason.NO_PERMISSION, f"only a Super may do this, and user {user.name} is none")
-        return Asker(user.name, request.connection.peer_address[0])
+        """Returns the Super who asks, who is judged in every mode. Raises Refused (16)."""
+        user, address = self._access.by_id.get(request.user), request.connection.peer_address[0]
+        if why := self._judge.why_no_super(user, address):
+            raise Refused(Reason.NO_PERMISSION, FIRST_SUPER if why is NO_SUPER else why)
+        assert user is not None, "no Super is nobody"
+        return Asker(user.name, address)
 
     def _create_user(self, request: Request) -> None:
         asker, name = self._asker(request), text(request, "username")

@@ -23,6 +23,8 @@ from cluster.broker.access.denials import Denials
 from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.groups.shared_ids import SharedIds
+from cluster.broker.message_queries import MessageQueries
+from cluster.broker.rights import Rights
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
@@ -57,6 +59,7 @@ from statemachine.commands import (
     Command,
     pack,
 )
+from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, Run, encode
@@ -135,7 +138,6 @@ class InLogTime:
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
-    evicted_keys = None
     evicted_bounds = None
     evicted_pages = None
 
@@ -163,6 +165,8 @@ class FakeNode:
         self.refuses_transfer: RaftLogError | None = None
         self.failure: str | None = None
         self.reads_confirmed = 0
+        self.commits: dict[str, list[Any]] = {}
+        """Group -> oneway commits that wait."""
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
         self.idle: dict[str, set[str]] = {}
@@ -193,6 +197,12 @@ class FakeNode:
         self.keyring = Keyring((b"k" * 32,), demanded=True)
         self.stale = ""
         self.denials: list[bool] = []
+        denials = Denials(lambda: self.now_ms, self.denials.append)
+        self.rights = Rights(
+            self.state.access,
+            lambda party, why, what, enforced: denials.note(party.user, party.address, why, what, enforced=enforced),
+        )
+        self.queries = MessageQueries(cast("Any", self), self.rights)
         self.now_ms = 1_700_000_000_000
         self.shared_ids = SharedIds(lambda: self.now_ms)
         self.secrets = FakeSecrets()
@@ -213,7 +223,7 @@ class FakeNode:
             entropy=random.Random(node_id).randbytes,
             log_time_ms=lambda: self.now_ms,
             secrets=self.secrets,  # type: ignore[arg-type]
-            denials=Denials(lambda: self.now_ms, self.denials.append),
+            denials=denials,
             guesses=Guesses(lambda: self.now_ms, lambda: self.now_ms, self.call_later),
             confirms=self.confirmed,
         )
@@ -296,6 +306,13 @@ class FakeNode:
             return
         self.proposed += commands
         done(ProposeResult(Outcome.OK, self.apply(commands), self.state.applied, ""))
+
+    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
+        """Commits that wait are in the log then."""
+        waiting = self.commits.pop(group, [])
+        if waiting:
+            self.apply([CommitOffsets(waiting)])
+        done()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         if self.confirms is not None:

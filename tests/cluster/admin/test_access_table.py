@@ -29,6 +29,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/groups"): {"name": "name-1"},
     ("POST", "/v1/groups/{name}/clone"): {"source": "source-1", "topic": "topic-1"},
     ("POST", "/v1/groups/{name}/reset"): {"topic": "topic-1", "to": "earliest"},
+    ("POST", "/v1/writes/abort"): {"name": "name-1", "write": 0},
     ("POST", "/v1/tokens"): {"user": "root"},
     ("PUT", "/v1/tokens/{token}"): {"user": "root", "label": "", "ends_ms": 1},
 }

@@ -43,6 +43,17 @@ async def test_list(client: Any, node: Any) -> None:
     }
 
 
+async def test_commits_on_their_way_count_at_the_leader(client: Any, node: Any) -> None:
+    """A group that has just caught up does not seem behind, as by remoting (208)."""
+    fill(node)
+    node.commits["billing"] = [("billing", 1, 0, 10)]
+    lags = [
+        (await (await client.get(f"/v1/groups/billing{query}")).json())["lag"]
+        for query in ("", "?consistency=linearizable")
+    ]
+    assert lags == [6, 0]
+
+
 async def test_others_are_served_while_many_groups_are_listed(node: Any) -> None:
     node.turns._share = 500
     names = [f"g{number:04}" for number in range(640)]

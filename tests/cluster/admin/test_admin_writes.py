@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.admin.handlers import staged_writes
+from cluster.broker.transactions import staged_writes as staged_write_acts
+from cluster.replication.outcome import Outcome
 from statemachine.delivery.staged_writes import CommitWrite, OpenAttempt
 
 
@@ -36,3 +38,24 @@ async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, m
     assert (forgotten.status, (await forgotten.json())["write"]) == (200, 0)
     assert node.state.writes.committed("write w") is None
     assert (await client.post("/v1/writes/forget", json={"name": "write w"})).status == 404
+
+
+async def test_an_abort_that_discards_a_part_is_not_said_to_have_changed_nothing(
+    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.apply([OpenAttempt("q", 4, 5) for _ in range(3)])
+    monkeypatch.setattr(staged_write_acts, "DISCARDED_MAX", 1)
+    first: list[Any] = []
+    propose = node.propose
+
+    def lost_after_the_first(commands: Any, done: Any, *rest: Any) -> None:
+        node.fate = Outcome.FAIL if first else Outcome.OK
+        first.append(commands)
+        propose(commands, done, *rest)
+
+    node.propose = lost_after_the_first
+    answer = await client.post("/v1/writes/abort", json={"name": "q", "write": 4})
+    assert (answer.status, (await answer.json())["error"]["code"]) == (504, "unknown_outcome")
+    assert len(list(node.state.writes.attempts())) == 2
+    answer = await client.post("/v1/writes/abort", json={"name": "q", "write": 4})
+    assert (answer.status, (await answer.json())["error"]["code"]) == (503, "failed"), "nothing more was changed"

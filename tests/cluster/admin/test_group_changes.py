@@ -86,4 +86,6 @@ async def test_a_clone_has_the_offsets_of_the_other(client: Any, node: Any) -> N
     assert sorted(node.state.offsets_of_group("fresh")) == [(1, 0, 4), (2, 1, 0)]
     for body, status in (({"source": "none"}, 404), ({"source": "billing", "topic": "none"}, 404), ({}, 400)):
         assert (await client.post("/v1/groups/audit/clone", json=body)).status == status
-    assert (await client.post("/v1/groups/no%20spaces/clone", json={"source": "billing"})).status == 400
+    for dry_run in (True, False):
+        wanted = {"source": "billing", "dry_run": dry_run}
+        assert (await client.post("/v1/groups/no%20spaces/clone", json=wanted)).status == 400, "a plan is judged alike"

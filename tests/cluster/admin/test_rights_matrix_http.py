@@ -6,6 +6,7 @@ exist: both get the same answer, and nothing is read.
 
 from __future__ import annotations
 
+import json
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +45,7 @@ TABLE = {
     "DELETE /v1/groups/{name}": NAMED,
     "POST /v1/groups/{name}/clone": NAMED,
     "POST /v1/groups/{name}/reset": NAMED,
-    "POST /v1/writes/abort": SUPER,
+    "POST /v1/writes/abort": NAMED,
     "POST /v1/writes/forget": SUPER,
     "POST /v1/members/claims": OPEN,
     "POST /v1/members": SUPER,
@@ -85,6 +86,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/groups": {"name": "vic-group"},
     "POST /v1/groups/{name}/clone": {"source": "vic-group", "topic": "vic-topic"},
     "POST /v1/groups/{name}/reset": {"topic": "vic-topic", "to": "earliest"},
+    "POST /v1/writes/abort": {"name": "vic-group", "write": 0},
 }
 
 
@@ -128,7 +130,7 @@ def requests_of(position: int) -> list[tuple[str, str, dict[str, Any] | None]]:
 
 def renamed(body: dict[str, Any] | None) -> dict[str, Any] | None:
     """The same body with names that do not exist."""
-    return None if body is None else {key: value.replace("vic-", "nov-") for key, value in body.items()}
+    return None if body is None else json.loads(json.dumps(body).replace("vic-", "nov-"))
 
 
 async def test_things_of_others_are_as_good_as_things_of_nobody(world: tuple[Any, str, int], serve: Any) -> None:

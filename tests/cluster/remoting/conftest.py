@@ -21,6 +21,7 @@ from cluster.broker.groups.reply_delivery import ReplyDelivery
 from cluster.broker.groups.reply_notes import ReplyNotes
 from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.groups.shared_ids import SharedIds
+from cluster.broker.message_queries import MessageQueries
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.entry_reads import runs_of
 from cluster.broker.rights import Rights
@@ -256,14 +257,14 @@ class FakeNode:
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
         self.table: Handlers = {
             **Routes(self, self.early_routes).codes(),
-            **TopicsAdmin(self, groups, self.note_change).codes(),
+            **TopicsAdmin(self, self.note_change).codes(),
             **Heartbeats(self, self.members, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
             **ConsumerRequests(self, OffsetResets(self), relay, rights, self.note_change).codes(),
             **Replies(self, delivery, "10.0.0.2:10911").codes(),
             **OffsetRequests(self, self.members, Offsets(self, None)).codes(),
             **self.pull_codes(),
-            **QueryRequests(self, rights).codes(),
+            **QueryRequests(self, MessageQueries(self, rights)).codes(),
             **Assignments(self, self.members, self.pulls.filters).codes(),
             **GroupStats(self, self.members, groups).codes(),
             **BrokerFigures(self, self.members, lambda: self.figures).codes(),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.access.denials import Denials
-from cluster.requests.judge import Judge
+from cluster.requests.judge import NO_SUPER, Judge
 from statemachine.access.access_decision import Verdicts
 from statemachine.access.rules import Action, Kind, Need
 from statemachine.access.users import Mode
@@ -28,7 +28,7 @@ class User:
 
 
 def judge_in(mode: Mode) -> tuple[Judge, Denials]:
-    access: Any = SimpleNamespace(mode=mode)
+    access: Any = SimpleNamespace(mode=mode, supers=1)
     denials = Denials(lambda: 0)
     return Judge(access, denials, "C"), denials
 
@@ -43,6 +43,16 @@ def test_who_may_not_is_told_why(known: Verdicts | None) -> None:
     assert why([READS]) == "user ann has no right to Sub on Topic:T from 10.0.0.1"
     assert why([]) == why(None, is_super=True) == why([READS], is_super=True) == ""
     assert why([], enabled=False) == why(None, is_super=True, enabled=False) == "user ann is disabled"
+
+
+def test_a_super_is_the_same_for_a_row_and_for_a_handler_that_judges_in_every_mode() -> None:
+    judge, _ = judge_in(Mode.OFF)
+    users: list[Any] = [User(), User(is_super=True), User(is_super=True, enabled=False)]
+    for user in users:
+        assert judge.why_no_super(user, "10.0.0.1") == judge.why_not(user, "10.0.0.1", None)
+    assert "sign the request" in judge.why_no_super(None, "10.0.0.1")
+    judge._access.supers = 0
+    assert {judge.why_no_super(user, "10.0.0.1") for user in (*users, None)} == {NO_SUPER}
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,22 @@ def test_a_guesser_is_slowed_and_nobody_else_for_long(sim: SimCluster, place: st
     assert not running.broker.guesses.must_wait("shop", "10.0.0.9")
 
 
+@pytest.mark.parametrize("mode", ["off", "observe", "enforce"])
+def test_a_guesser_of_a_supers_secret_is_slowed_in_every_mode(sim: SimCluster, mode: str) -> None:
+    """Requests about users are judged in every mode, so that their answers tell a right secret from a wrong one."""
+    begin(sim, mode)
+    node, checked = sim.leader(), list[str]()
+    guesses = cast("Any", node.running.broker.guesses)
+    wrong = guesses.wrong
+    guesses.wrong = lambda name, address: checked.append(name) or wrong(name, address)
+    begun_s = sim.loop.now
+    for opaque in range(200):
+        node.connect().ask(request(Credentials("root", f"guess {opaque}"), RequestCode.AUTH_LIST_USER, opaque, {}))
+        if opaque % 50 == 49:
+            sim.loop.run_for(0.05)
+    assert FREE <= len(checked) <= FREE + 1 + (sim.loop.now - begun_s) * 1000 / EVERY_MS
+
+
 def test_a_connection_with_a_wrong_signature_ends_once_many_were_wrong(sim: SimCluster) -> None:
     begin(sim)
     node = sim.leader()

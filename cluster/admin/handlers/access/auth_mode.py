@@ -18,6 +18,7 @@ from cluster.requests.verb import Serves
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import INT64_MAX
 from raftlog.work import charge
+from raftmq_wire.codes import RequestCode
 
 BEFORE, LIMIT = "before", "limit"
 AUDIT_MAX: Final = 200
@@ -211,7 +212,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         set_auth,
         ModeChanged,
         route.CONSTANT,
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.SET_AUTH_MODE),
         Serves.LEADER,
         ModeRequest,
     ),

@@ -15,6 +15,7 @@ from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import Word
+from raftmq_wire.codes import RequestCode
 from statemachine.access.access_decision import Allowed, judge
 from statemachine.access.rules import (
     ACTION_NAMES,
@@ -183,7 +184,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         get_rules,
         RulesView,
         route.page(bytes_max=RULES_BYTES_MAX),
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.AUTH_GET_ACL),
         Serves.READ,
     ),
     Route(
@@ -192,7 +193,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         set_rules,
         RulesChanged,
         route.CONSTANT,
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.AUTH_UPDATE_ACL),
         Serves.LEADER,
         RulesRequest,
     ),
@@ -202,7 +203,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         remove_rules,
         RulesChanged,
         route.CONSTANT,
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.AUTH_DELETE_ACL),
         Serves.LEADER,
         asks=(POLICY, RESOURCE),
     ),

@@ -14,6 +14,7 @@ from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.requests.verb import Serves
 from cluster.runtime.events import rfc3339
+from raftmq_wire.codes import RequestCode
 from statemachine.access.users import User
 
 Secret = Annotated[str, msgspec.Meta(min_length=8, max_length=256)]
@@ -163,7 +164,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         list_users,
         UsersView,
         route.page(),
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.AUTH_LIST_USER),
         Serves.READ,
         asks=PAGE_QUERY,
     ),
@@ -173,7 +174,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         create_user,
         UserChanged,
         route.CONSTANT,
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.AUTH_CREATE_USER),
         Serves.LEADER_ALONE,
         NewUser,
     ),
@@ -183,7 +184,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         change_user,
         UserChanged,
         route.CONSTANT,
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.AUTH_UPDATE_USER),
         Serves.LEADER_ALONE,
         UserChange,
     ),
@@ -193,7 +194,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete_user,
         UserChanged,
         route.CONSTANT,
-        route_rights.USERS,
+        route_rights.of_verb(RequestCode.AUTH_DELETE_USER),
         Serves.LEADER,
     ),
 )
