@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pace import at_most
+from tests.support.pace import SLOWNESS, at_most, slowness
 from tests.support.tree import nodes, parsed, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -130,9 +130,8 @@ def suite(tmp_path: Path) -> Path:
 def run(suite: Path, names: str, *args: str, **env: str) -> tuple[int, str]:
     (suite / "docs" / "internals" / "feature-map.md").write_text(names)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
-    done = subprocess.run(
-        command, cwd=suite, capture_output=True, text=True, timeout=at_most(60), env={"PATH": "", **env}
-    )
+    given = {"PATH": "", SLOWNESS: str(slowness()), **env}
+    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=at_most(60), env=given)
     return done.returncode, done.stdout
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pace import at_most
+from tests.support.pace import SLOWNESS, at_most, slowness
 from tests.support.tools import TOOLS, how_to_get
 from tests.support.tree import sources
 
@@ -103,7 +103,7 @@ def run(folder: Path, *args: str, path: Path | None = None) -> tuple[int, str]:
     (folder / "tests" / "test_a.py").write_text(SUITE)
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
-    env = {"PATH": str(path or ""), "CI": "true"}
+    env = {"PATH": str(path or ""), "CI": "true", SLOWNESS: str(slowness())}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=at_most(600), env=env)
     return done.returncode, done.stdout
 

@@ -43,6 +43,9 @@ DRAIN_S = 3.0
 """Seconds after a hand before the calm is measured: connections close, rows are removed, queues empty."""
 CALM_S, CALM_SHARE = 3.0, 0.1
 """Seconds of each calm; if all attacks are played at once, the calms' share of the time."""
+SLOWER_MAX = 2.0
+"""On a machine that is busy with other work: how much higher than in the calms the p99 may be, where that is more than
+P99_MAX_MS."""
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
 """The probe of the cluster's capacity: its seconds, the factor of the load that is offered, and the seconds to settle
 afterwards."""
@@ -279,7 +282,8 @@ def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: l
         f"{lost} honest requests were not answered as they should be: "
         f"{dict(always.unanswered)}; the first: {always.first}",
     )
-    scene.gate("p99 of honest sends under attack, ms", round(attacked_ms), P99_MAX_MS, at_most=True)
+    allowed_ms = max(P99_MAX_MS, round(SLOWER_MAX * calm_ms))
+    scene.gate("p99 of honest sends under attack, ms", round(attacked_ms), allowed_ms, at_most=True)
 
 
 def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:

@@ -284,7 +284,10 @@ def test_every_honest_request_counts_and_latency_is_that_beside_hands(
     assert [(gate.value, gate.holds) for gate in scene.gates] == [(90, True)]
     monkeypatch.setattr(story_hostile, "P99_MAX_MS", 80.0)
     story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
-    assert (scene.gates[-1].value, scene.gates[-1].holds) == (90, False)
+    assert (scene.gates[-1].value, scene.gates[-1].wanted, scene.gates[-1].holds) == (90, 80, False)
+    monkeypatch.setattr(story_hostile, "SLOWER_MAX", 3.0)
+    story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    assert (scene.gates[-1].wanted, scene.gates[-1].holds) == (90, True), "three times the 30 ms of the calms"
 
 
 def test_the_number_at_once_is_one_a_core_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
