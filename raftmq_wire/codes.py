@@ -147,7 +147,7 @@ INSTEAD: dict[int, str] = {
     200078: _NO_LITE,
     200079: _NO_LITE,
 }
-"""What a person should use instead, for each code of a tool: all of REFUSED_NAMES but REPEATED."""
+"""The advice to a person, for each code of a tool: all of REFUSED_NAMES but REPEATED."""
 
 REPEATED: frozenset[int] = frozenset(
     {103, 104, 904, 906, 1001, 1003, 1004, 1012, 1013, 200050, 200051, 200052, 200053, 200054, 200055, 200070, 200071,
