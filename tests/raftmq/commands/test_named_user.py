@@ -50,7 +50,7 @@ def test_half_a_user_is_an_error_wherever_the_servers_come_from(
     (other,) = set(USER_VARIABLES) - {given}
     told = capsys.readouterr().err.splitlines()
     assert told[0] == f"{given} is set, and {other} is not"
-    assert told[2] == f"type:    export {NAME}=USER {SECRET}=SECRET"
+    assert told[2] == f"type:    export {other}={'USER' if other == NAME else 'SECRET'}", "what is set stays"
     assert "only-half" not in "".join(told)
 
 
