@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from raftmq.local.http.answers import loaded
 from raftmq.local.http.http_exchange import exchange
 
 ENDPOINTS = (
@@ -80,8 +81,8 @@ def files_of_node(address: str) -> Iterator[tuple[str, str]]:
             yield f"{name}.error.txt", without_secrets(f"{path}: {error}\n")
             return
         try:
-            yield f"{name}.json", json.dumps(json_without_secrets(json.loads(body)), indent=1, ensure_ascii=False)
-        except ValueError:
+            yield f"{name}.json", json.dumps(json_without_secrets(loaded(body)), indent=1, ensure_ascii=False)
+        except (ValueError, RecursionError):  # no JSON, or nested too deeply to be walked
             yield f"{name}.txt", without_secrets(body.decode(errors="replace"))
         if status not in (200, 503):
             yield f"{name}.status.txt", f"{status}\n"

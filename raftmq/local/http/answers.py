@@ -43,9 +43,18 @@ class Answer(dict[str, Any]):
         )
 
 
+def loaded(body: bytes, as_object: type[dict[str, Any]] = dict) -> Any:
+    """Decodes JSON of an unknown program; each object is an `as_object`. Raises ValueError, also for JSON that is
+    nested too deeply."""
+    try:
+        return json.loads(body, object_hook=None if as_object is dict else as_object)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
 def decoded(body: bytes) -> Any:
     """Decodes JSON; each object is an `Answer`. Raises ValueError."""
-    return json.loads(body, object_hook=Answer)
+    return loaded(body, Answer)
 
 
 def answered(status: int, body: bytes) -> Answer:
@@ -53,7 +62,7 @@ def answered(status: int, body: bytes) -> Answer:
     ForeignAnswerError."""
     try:
         answer = decoded(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise ForeignAnswerError(body) from None
     if not isinstance(answer, Answer) or (status >= 400 and not _is_error(answer.get("error"))):
         raise ForeignAnswerError(body)

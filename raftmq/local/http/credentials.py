@@ -11,7 +11,6 @@ the address for which a person meant it: an address that only a node reported ha
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,7 @@ from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
 from raftlog.errors import IdentityError
 from raftlog.storage.files import identity, layout
-from raftmq.local.http.answers import read_answer
+from raftmq.local.http.answers import loaded, read_answer
 from raftmq.local.http.https import chosen_tls, connection_to, local_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -124,7 +123,7 @@ def node_at(address: str) -> tuple[int, str] | None:
         return None
     try:
         connection.request("GET", _SESSION)
-        answer = json.loads(read_answer(connection.getresponse()))
+        answer = loaded(read_answer(connection.getresponse()))
         return int(answer["node"]), str(answer["cluster_id"])
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return None

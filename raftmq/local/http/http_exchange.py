@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 from typing import NamedTuple
 
-from raftmq.local.http.answers import read_answer
+from raftmq.local.http.answers import loaded, read_answer
 from raftmq.local.http.credentials import proofs_for, tls_of
 from raftmq.local.http.https import connection_to
 from raftmq.local.http.list_pages import whole_answer
@@ -58,7 +57,7 @@ def exchange(
         connection.close()
     if method == "GET" and not is_page and b'"next"' in reply.body:
         with contextlib.suppress(ValueError):  # it is no JSON, and so no list
-            whole_answer(path, json.loads(reply.body))
+            whole_answer(path, loaded(reply.body))
     return reply
 
 
@@ -66,6 +65,6 @@ def _is_refused_pass(reply: Reply) -> bool:
     if reply.status != 400:
         return False
     try:
-        return bool(json.loads(reply.body)["error"]["code"] == _REFUSED_PASS)
+        return bool(loaded(reply.body)["error"]["code"] == _REFUSED_PASS)
     except (ValueError, LookupError, TypeError):
         return False

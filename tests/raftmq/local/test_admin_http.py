@@ -17,6 +17,9 @@ from raftmq.cli import run
 from raftmq.commands import event_list
 from raftmq.local.http import answers
 from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node
+from raftmq.local.http.credentials import Address, Bearer, node_at
+from raftmq.local.status import fetch_health
+from raftmq.local.support_bundle import files_of_node
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.user_file import USER_VARIABLES
 
@@ -209,6 +212,17 @@ def test_an_answer_of_another_program_is_shown(stub: Stub, status: int, body: by
     with pytest.raises(LocalError) as caught:
         AdminApi([stub.address]).delete("/v1/topics/t")
     assert (caught.value.exit_code, caught.value.why) == (ExitCode.UNKNOWN, f"{shown}; the change may have been made")
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_json_without_a_bottom_is_no_answer_of_a_node(stub: Stub, status: int) -> None:
+    """Whoever asks an address decodes what answers there: a status, a proof before a change, a support bundle."""
+    stub.answer = (status, b'{"next":' + b"[" * 100_000)
+    assert fetch_health(stub.address) is None
+    assert node_at(stub.address) is None
+    assert dict(files_of_node(stub.address))["status.txt"].startswith('{"next":[')
+    with pytest.raises(LocalError, match="is not the HTTP API of a node"):
+        AdminApi([Address(stub.address, Bearer("token"))]).local("/v1/topics")
 
 
 @pytest.mark.parametrize("name", sorted(STATUS))
