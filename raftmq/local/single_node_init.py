@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import fcntl
 import http.client
-import json
 import os
 import secrets
 import shutil
@@ -37,7 +36,8 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftmq.local.access_files import make_access_files
-from raftmq.local.http.admin_http import HTTPS_ALONE, AdminApi, GivenAddresses, parse_addresses
+from raftmq.local.http.admin_http import HTTPS_ALONE, AdminApi, GivenAddresses, host_of, parse_addresses
+from raftmq.local.http.answers import loaded
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.https import chosen_tls, speak_tls
 from raftmq.local.init import GROUP_ID, Created, is_empty, known_cluster
@@ -209,7 +209,7 @@ def _keys(config: Config, config_path: Path, via: str, secret: Path | None) -> t
         raise LocalError(
             f"there is no secret in {file}",
             "the nodes of a cluster prove it to each other, and it is never sent",
-            f"scp {_host_of(via)}:{path_of(config)} ./SECRET && raftmq init --join {via} --secret ./SECRET --config "
+            f"scp {host_of(via)}:{path_of(config)} ./SECRET && raftmq init --join {via} --secret ./SECRET --config "
             f"{config_path}    (the secret of the first node is beside its node.data_dir, or in it)",
             ExitCode.USAGE,
         )
@@ -274,7 +274,7 @@ def _check_nobody_runs(config: Config) -> None:
 def _answers(address: str) -> bool:
     """Returns True if a node answers at the address, whatever it says."""
     try:
-        json.loads(exchange(address, "GET", "/v1/health/live", timeout_s=ASK_S).body)
+        loaded(exchange(address, "GET", "/v1/health/live", timeout_s=ASK_S).body)
     except (OSError, http.client.HTTPException, ValueError):
         return False
     return True
@@ -356,13 +356,8 @@ def use_ca(config_path: Path, tls_dir: Path, via: str, env: Mapping[str, str]) -
         raise LocalError(
             f"there is no {lacking}",
             "this node's certificate must come from the CA that issued those of the other nodes",
-            f"scp -r {_host_of(via)}:{tls_dir} {tls_dir}    (the folder that --tls named on the first node)",
+            f"scp -r {host_of(via)}:{tls_dir} {tls_dir}    (the folder that --tls named on the first node)",
             ExitCode.USAGE,
         )
     if config.admin.tls != "disabled" and chosen_tls() is None and not env.get("RAFTMQ_TLS") and authority.is_file():
         speak_tls(str(authority))
-
-
-def _host_of(via: str) -> str:
-    """Returns the host of the first node's HTTP API."""
-    return via.rpartition("://")[2].rpartition(":")[0]

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pace import SLOWEST, SLOWNESS, at_most, figure, slowness
-
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import ROOT
 
 HANGS = """
 import threading

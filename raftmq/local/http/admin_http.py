@@ -31,7 +31,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 ADMIN_VARIABLE = "RAFTMQ_ADMIN"
 ADMIN_PORT = "9644"
 """The usual port of the HTTP API."""
-"""The command that is advised when no node answers at the addresses that were given."""
 _TIMEOUT_S = 10.0
 _LOOK_S = 2.0
 _SCRUB_POLL_S = 0.3
@@ -247,7 +246,7 @@ class AdminApi:
                 why = f"{address} {error}" if of_tls else f"{address}: {error.strerror or error}"
                 fix = _tls_cure(why) if of_tls else self._fix
                 if isinstance(error, socket.gaierror):
-                    fix = f"getent hosts {_host_of(address)}    (the name is in --admin or {ADMIN_VARIABLE})"
+                    fix = f"getent hosts {host_of(address)}    (the name is in --admin or {ADMIN_VARIABLE})"
                 continue
             try:
                 return self._exchange(connection, address, method, path, body)
@@ -368,12 +367,13 @@ def status_of(address: str) -> str:
     """Returns what to type if no HTTP API has answered at an address that a person named."""
     if address.endswith(f":{ADMIN_PORT}"):
         return f"raftmq status --admin {address}    (once a node runs there)"
-    usual = f"{_host_of(address)}:{ADMIN_PORT}"
+    usual = f"{host_of(address)}:{ADMIN_PORT}"
     return f"raftmq status --admin {usual}    (the port is admin.port, by default {ADMIN_PORT} and not a client's)"
 
 
-def _host_of(address: str) -> str:
-    return address.rpartition(":")[0]
+def host_of(address: str) -> str:
+    """Returns the host of "host:port", with or without a scheme before it."""
+    return address.rpartition("://")[2].rpartition(":")[0]
 
 
 def _broken(method: str, address: str, error: Exception, look: str) -> LocalError:
