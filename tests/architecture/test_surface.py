@@ -1,9 +1,9 @@
 """What the feature map calls "Not yet" was confirmed after the last command, metric, route or request code of its area.
 
 surface.txt has each of these names with the time at which it came, as 2026-11-24T15:30. docs/internals/feature-map.md
-has an area and a time for each row that says "Not yet". A name that came to an area after that time fails its row, until
-somebody has looked at it and confirms the row, or says what is built now. A day alone is refused on both sides: whether a
-name came before or after a confirmation of the same day could not be told.
+has an area and a time for each row that says "Not yet". A name that came to an area after that time fails its row,
+until somebody has looked at it and confirms the row, or says what is built now. A day alone is refused on both sides:
+it does not say whether a name came before or after a confirmation of the same day.
 """
 
 from __future__ import annotations
