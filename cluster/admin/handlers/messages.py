@@ -358,14 +358,15 @@ def _view(message: Message, properties: dict[str, str], cut: bool) -> MessageVie
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/topics/{name}/messages/{key}",
         find_messages,
         MessagesView,
         FOUND_COST,
         route_rights.of_verb(RequestCode.QUERY_MESSAGE, topic="name"),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=(BODY_BYTES,),
     ),
     Route(
@@ -378,14 +379,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         Serves.READ,
         asks=PAGE_QUERY,
     ),
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/messages/{position}",
         get_message,
         MessageDetail,
         route.WHOLE_MESSAGE,
         route_rights.of_verb(RequestCode.VIEW_MESSAGE_BY_ID),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=(BODY_BYTES,),
     ),
 )

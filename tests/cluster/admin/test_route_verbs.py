@@ -11,9 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.admin.route_rights import of_verb
+from cluster.admin import server
+from cluster.admin.handler_request import Raw
+from cluster.admin.openapi import document
+from cluster.admin.route import CONSTANT, Route
+from cluster.admin.route_rights import CLUSTER_GET, of_verb
 from cluster.admin.routes import ROUTES
 from cluster.requests.judge import needs_of
+from cluster.requests.table import VERBS
+from cluster.requests.verb import Serves
+from raftlog.types import NodeId
 from raftmq_wire.codes import RequestCode as Code
 
 SCRIPT = Path(__file__).parents[3] / ".ci" / "access_table.py"
@@ -61,6 +68,93 @@ def test_each_act_has_the_rights_of_its_verb() -> None:
 def test_what_is_about_topics_and_groups_is_the_act_of_a_verb() -> None:
     about = {name for name, route in BY_NAME.items() if re.search("(Topic|Group):", route.needs.says)}
     assert about - ACTS.keys() == {PAGES}
+
+
+DIFFERENT = {
+    "GET /v1/config": (Serves.READ, Serves.ANY),
+    "GET /v1/topics": (Serves.READ, Serves.ANY),
+    "GET /v1/topics/{name}": (Serves.READ, Serves.IF_KNOWN),
+    "GET /v1/topics/{name}/messages/{key}": (Serves.READ, Serves.OWN_ROWS),
+    "GET /v1/messages/{position}": (Serves.READ, Serves.OWN_ROWS),
+    "GET /v1/groups": (Serves.READ, Serves.CONFIRMED),
+    "GET /v1/groups/{name}": (Serves.READ, Serves.CONFIRMED),
+    "GET /v1/users": (Serves.READ, Serves.CONFIRMED),
+    "GET /v1/acl/{user}": (Serves.READ, Serves.CONFIRMED),
+    "POST /v1/users": (Serves.LEADER_ALONE, Serves.LEADER),
+    "PUT /v1/users/{user}": (Serves.LEADER_ALONE, Serves.LEADER),
+}
+"""Acts that other nodes answer over HTTP than on the clients' ports: (route, verb). Each route says why."""
+
+
+def test_an_act_is_answered_by_the_same_nodes_through_both_fronts_or_says_why_not() -> None:
+    found = {name: (BY_NAME[name].serves, VERBS[code].serves) for name, code in ACTS.items()}
+    assert {name: both for name, both in found.items() if both[0] is not both[1]} == DIFFERENT
+    assert {name for name, route in BY_NAME.items() if route.because} == DIFFERENT.keys()
+
+
+async def nothing(call: Any) -> Any:
+    """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("needs", "more", "says"),
+    [
+        (CLUSTER_GET, {}, "no verb"),
+        (of_verb(Code.GET_TOPIC_CONFIG, topic="name"), {}, "by whom"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"serves": Serves.ANY}, "say why"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"serves": Serves.LEADER, "because": "so"}, "say why"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"serves": Serves.LEADER}, "say why"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"because": "so"}, "say why"),
+    ],
+)
+def test_a_route_does_not_differ_from_its_row_without_a_reason(needs: Any, more: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Route.of_verb("POST", "/v1/x/{name}", nothing, "text/plain", CONSTANT, needs, **more)
+
+
+async def reached(call: Any) -> Raw:
+    """What a confirmed leader says."""
+    return Raw("text/plain", b"reached")
+
+
+CONFIRMED = Route.of_verb(
+    "GET", "/v1/x/{name}", reached, "text/plain", CONSTANT, of_verb(Code.GET_MAX_OFFSET, topic="name")
+)
+
+
+@pytest.fixture
+async def x(node: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(server, "ROUTES", (CONFIRMED,))
+    return await serve(node)
+
+
+async def test_a_confirmed_route_is_answered_after_a_majority_confirmed(x: Any, node: Any) -> None:
+    assert CONFIRMED.serves is Serves.CONFIRMED
+    assert await (await x.get("/v1/x/T")).text() == "reached"
+    assert node.reads_confirmed == 1
+    assert (await x.get("/v1/x/T?consistency=local")).status == 400, "it cannot be asked for less"
+    node.confirms = False
+    error = (await (await x.get("/v1/x/T")).json())["error"]
+    assert error["code"] == "no_leader"
+    assert "local" not in error["hint"]
+
+
+async def test_a_follower_passes_a_confirmed_route_on(x: Any, node: Any) -> None:
+    node.leader = NodeId(2)
+    assert (await (await x.get("/v1/x/T")).json())["error"]["code"] == "leader_unreachable"
+    assert node.reads_confirmed == 0
+
+
+@pytest.mark.parametrize("serves", [Serves.LEADER, Serves.CONFIRMED])
+def test_what_the_leader_answers_may_be_a_redirect_in_the_document(serves: Serves) -> None:
+    def operation(route: Route) -> Any:
+        return document((*ROUTES, route))["paths"][route.path]["get"]
+
+    told, other = operation(CONFIRMED._replace(serves=serves)), operation(CONFIRMED._replace(serves=Serves.ANY))
+    assert [each["name"] for each in told["parameters"]] == ["name", "Prefer"]
+    assert "307" in told["responses"]
+    assert [each["name"] for each in other["parameters"]] == ["name"]
+    assert "307" not in other["responses"]
 
 
 @pytest.mark.parametrize("params", [{}, {"groupName": "mine"}, {"body.name": "mine"}])
