@@ -29,12 +29,14 @@ from cluster.admin.handler_request import Answer, Call, Consistency, Raw, Stream
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.node_interface import AdminPort
+from cluster.admin.refusals import error_of
 from cluster.admin.request_parsing import BODY_BYTES_MAX, check_query, consistency_of, decode_body
 from cluster.admin.resource_limits import PATIENCE_S, Guard, guarded
 from cluster.admin.route import Route
 from cluster.admin.routes import ROUTES
 from cluster.admin.signed_identity import PASS_HEADER
 from cluster.admin.streamed_json import Pieces, in_pieces, sent
+from cluster.broker.refusal import Refused
 from cluster.config.config import split_address
 from cluster.config.source import ConfigError, nearest
 from cluster.requests.verb import Serves
@@ -311,6 +313,9 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
         return await handler(request)
     except ApiError as error:
         return _json(error.status, error.view)
+    except Refused as refused:  # by the broker, and no handler had more to say
+        told = error_of(refused)
+        return _json(told.status, told.view)
     except web.HTTPException as error:
         api_error = _from_aiohttp(request, error)
         response = _json(api_error.status, api_error.view)

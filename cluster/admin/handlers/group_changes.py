@@ -8,9 +8,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cluster.admin import route, route_rights
-from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, applied, decided
 from cluster.admin.pagination import neighbour
+from cluster.admin.refusals import error_of, not_refused
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
 from cluster.broker.groups.group_admin import delete_group as delete_stored
@@ -18,7 +19,6 @@ from cluster.broker.groups.group_admin import group_deleted, put_group
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish, cloned_from
 from cluster.broker.refusal import Reason, Refused
-from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId
 from raftlog.work import ITEM_UNITS, charge
@@ -101,7 +101,7 @@ async def create_group(call: Call) -> Answer:
     try:
         entry, result = await applied(lambda done: put_group(call.port.services, config, done, if_absent=keep))
     except Refused as refused:
-        raise ApiError("bad_field", refused.remark, "correct it; nothing was changed") from None
+        raise error_of(refused, "correct it; nothing was changed") from None
     if result.code == "exists" and wanted.if_exists == "fail":
         fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
         raise ApiError("exists", f"group {wanted.name} is there already", fix)
@@ -141,7 +141,7 @@ async def clone_group(call: Call) -> GroupCloned:
     except Refused as refused:
         if refused.reason is Reason.NO_GROUP:
             find_group(state, wanted.source)
-        raise _error(refused) from None
+        raise error_of(refused) from None
     return GroupCloned(
         node=call.port.config.node.id,
         term=entry.term,
@@ -226,13 +226,6 @@ class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[ResetOffset]
 
 
-_CODES: Final = {
-    Reason.NO_TOPIC: ("not_found", "GET /v1/topics lists all"),
-    Reason.NO_GROUP: ("not_found", "GET /v1/groups lists all; consumers make theirs when they connect"),
-    Reason.INVALID: ("bad_field", "correct the request; nothing was changed"),
-}
-
-
 async def reset_group(call: Call) -> GroupReset:
     """Moves the offsets of a group in one topic, also of running consumers."""
     wanted: ResetRequest = call.body
@@ -244,9 +237,7 @@ async def reset_group(call: Call) -> GroupReset:
     # The node answers at the latest after [send] deadline_ms.
     resets, state = OffsetResets(call.port.services, call.port.evicted_bounds), call.port.state
     before = state.offsets_by_topic(wish.group)
-    found: list[QueueOffset] | Refused = await told(partial(resets.plan if wanted.dry_run else resets.reset, wish))
-    if isinstance(found, Refused):
-        raise _error(found)
+    found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, wish))
     topic = state.topics[wish.topic]
     if not wanted.dry_run:
         call.note_change(f"group {wish.group}", wish.done_to(len(found)))
@@ -274,13 +265,6 @@ def _row(state: BrokerState, topic_id: int, wanted: QueueOffset, before: int | N
         again=max(0, stood - wanted.offset),
         skipped=max(0, wanted.offset - stood),
     )
-
-
-def _error(refused: Refused) -> ApiError:
-    if refused.reason is Reason.UNKNOWN:
-        return unknown_outcome(refused.remark)
-    code, hint = _CODES.get(refused.reason, ("failed", "try again; nothing was changed"))
-    return ApiError(code, refused.remark, hint)
 
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -15,6 +15,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.topics import find_topic
 from cluster.admin.pagination import Page
+from cluster.admin.refusals import error_of, not_refused
 from cluster.admin.request_parsing import number_of
 from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route
 from cluster.admin.streamed_json import Pieces
@@ -48,6 +49,7 @@ FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX
 PAGE_BODY_BYTES: Final = 4096
 """Bytes of each body that a page shows, unless the request asks for another number."""
 BODY_BYTES, COUNT, COUNTED_IN, OFFSET, TIME_MS = "body_bytes", "count", "counted_in", "offset", "time_ms"
+_COUNTED_CODES: Final = {Reason.INVALID: "bad_query", Reason.NO_TOPIC: "refused"}
 _ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
 PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES, COUNTED_IN)
 
@@ -91,9 +93,7 @@ async def find_messages(call: Call) -> Pieces:
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
     query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
     here = await call.done(port.queries.search(topic, query))
-    found: QueryResult | Refused = await told(partial(port.queries.complete, topic, query, here))
-    if isinstance(found, Refused):
-        raise ApiError("failed", found.remark, _ASK_AGAIN)
+    found: QueryResult = await not_refused(partial(port.queries.complete, topic, query, here), again=_ASK_AGAIN)
     if not found.messages and found.unreadable is not None:
         raise ApiError(
             "failed",
@@ -124,7 +124,7 @@ async def get_message(call: Call) -> Pieces:
     if isinstance(stored, Refused):
         if stored.reason is Reason.NOT_FOUND:
             raise ApiError("not_found", f"there is no message at position {text}", stored.remark)
-        raise ApiError("failed", stored.remark, _ASK_AGAIN)
+        raise error_of(stored, again=_ASK_AGAIN)
     view = ReadView(node=port.config.node.id, consistency=call.consistency, applied_index=applied)
     parts = await message_parts(call, stored.message, body_bytes)
     return Pieces([msgspec.json.encode(view)[:-1], b',"message":', *parts, b"}"])
@@ -173,8 +173,8 @@ def _check_counted(call: Call, topic: TopicConfig) -> None:
     try:
         check_counted(call.port.services, topic, call.query.get(COUNTED_IN), number_of(call.query, OFFSET))
     except Refused as refused:
-        code = {Reason.INVALID: "bad_query", Reason.NO_TOPIC: "refused"}.get(refused.reason, "failed")
-        raise ApiError(code, refused.remark, f"leave out {COUNTED_IN} to read the topic that is there now") from None
+        leave_out = f"leave out {COUNTED_IN} to read the topic that is there now"
+        raise error_of(refused, leave_out, leave_out, _COUNTED_CODES) from None
 
 
 async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:
@@ -233,11 +233,10 @@ async def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> in
     first = number_of(query, OFFSET) if OFFSET in query or TIME_MS in query else high - count
     if TIME_MS in query:
         time_ms = number_of(query, TIME_MS)
-        by_time: int | Refused = await told(
-            partial(offset_by_time, port.state, port.evicted_bounds, (topic_id, queue), time_ms, upper=False)
+        by_time: int = await not_refused(
+            partial(offset_by_time, port.state, port.evicted_bounds, (topic_id, queue), time_ms, upper=False),
+            again=_ASK_AGAIN,
         )
-        if isinstance(by_time, Refused):
-            raise ApiError("failed", by_time.remark, _ASK_AGAIN)
         first = max(first, by_time)
     return min(high, max(low, first))
 

@@ -13,12 +13,13 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ChangeView, applied, decided
 from cluster.admin.handlers.topics import refuse_to_hide
 from cluster.admin.node_interface import AdminPort
+from cluster.admin.refusals import error_of
 from cluster.admin.route import Cost, Route
 from cluster.admin.streamed_json import Pieces
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.broker.groups.group_admin import check_settings
 from cluster.broker.name_rules import check_restored_topic
-from cluster.broker.refusal import Refused
+from cluster.broker.refusal import Reason, Refused
 from cluster.members.service import EVENT
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
@@ -29,6 +30,9 @@ from statemachine.members import Acknowledge
 ROWS_PER_STEP = 128
 COST = Cost(1, lambda limits: 24 << 20)
 """Cost of the document, which contains everything, so that only a few are made at a time."""
+
+_NOT_RESTORED: Final = {Reason.INVALID: "refused"}
+"""The document can be read, and is not restored."""
 
 
 class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +119,7 @@ def _check_topics(records: Sequence[TopicRecord]) -> None:
             check_restored_topic(record.name)
         except Refused as refused:
             fix = "correct the document: leave this topic out, with its offsets; nothing was changed"
-            raise ApiError("refused", refused.remark, fix) from None
+            raise error_of(refused, fix, codes=_NOT_RESTORED) from None
 
 
 def _check_groups(port: AdminPort, records: Sequence[GroupRecord]) -> None:
@@ -127,7 +131,7 @@ def _check_groups(port: AdminPort, records: Sequence[GroupRecord]) -> None:
             check_settings(port.state, config)
         except Refused as refused:
             fix = f"correct group {record.name} in the document; nothing was changed"
-            raise ApiError("refused", refused.remark, fix) from None
+            raise error_of(refused, fix, codes=_NOT_RESTORED) from None
 
 
 def _changed(port: AdminPort, wanted: MetadataChange, entry: EntryId) -> MetadataChanged:

@@ -9,13 +9,13 @@ from typing import Annotated, Final
 import msgspec
 
 from cluster.admin import route, route_rights
-from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ChangeView, ReadView, applied
+from cluster.admin.refusals import not_refused
 from cluster.admin.route import Route
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Reason
 from cluster.broker.transactions.staged_writes import Aborted, discard_attempts
 from cluster.requests.verb import Serves
-from cluster.runtime.awaited import told
 from cluster.runtime.request_limits import Unsigned63
 from raftmq_wire.codes import RequestCode
 from statemachine.delivery.staged_writes import NAME_MAX, Attempt, ForgetWrite
@@ -131,9 +131,10 @@ async def abort_write(call: Call) -> WriteAborted:
     """Discards what is staged for a write that nobody will commit."""
     wanted: AbortRequest = call.body
     abort = partial(discard_attempts, call.port.services, wanted.name, wanted.write)
-    found: Aborted | Refused = await told(partial(abort, owner=call.owner, dry_run=wanted.dry_run))
-    if isinstance(found, Refused):
-        raise _not_aborted(found)
+    start = partial(abort, owner=call.owner, dry_run=wanted.dry_run)
+    found: Aborted = await not_refused(
+        start, "correct the request", "try again", {Reason.INVALID: "bad_command"}, lead="nothing was changed: "
+    )
     if not found.messages and not found.attempts:
         raise ApiError("not_found", f"nothing is staged for write {wanted.write} of {wanted.name!r}", "GET /v1/writes")
     return WriteAborted(
@@ -144,13 +145,6 @@ async def abort_write(call: Call) -> WriteAborted:
         messages=found.messages,
         dry_run=wanted.dry_run,
     )
-
-
-def _not_aborted(refused: Refused) -> ApiError:
-    if refused.reason is Reason.UNKNOWN:
-        return unknown_outcome(refused.remark)
-    code, fix = ("bad_command", "correct the request") if refused.reason is Reason.INVALID else ("failed", "try again")
-    return ApiError(code, f"nothing was changed: {refused.remark}", fix)
 
 
 async def forget_write(call: Call) -> WriteForgotten:

@@ -11,6 +11,7 @@ from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied, confirm_read
 from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
+from cluster.admin.refusals import error_of
 from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
@@ -202,7 +203,7 @@ async def create_topic(call: Call) -> Answer:
     try:
         entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep, author=call.asker))
     except Refused as refused:
-        raise ApiError("bad_field", refused.remark, "correct it; nothing was changed") from None
+        raise error_of(refused, "correct it; nothing was changed") from None
     if result.code == "exists" and wanted.if_exists == "fail":
         raise ApiError(
             "exists",
@@ -230,7 +231,7 @@ async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
             await call.done(check_hides_nothing(call.port.state, config))
     except Refused as refused:
         fix = 'consume them first, or hide them with --now ("now": true); as many queues as before bring them back'
-        raise ApiError("refused", refused.remark, fix) from None
+        raise error_of(refused, fix) from None
 
 
 async def delete_topic(call: Call) -> TopicChanged:

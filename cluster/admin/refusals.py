@@ -1,0 +1,69 @@
+"""Errors of the HTTP API for what the broker refused: its one table from reasons to error codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.awaited import told
+from raftlog.kept_errors import bare
+
+T = TypeVar("T")
+
+CODES: Final[Mapping[Reason, str]] = {
+    Reason.INVALID: "bad_field",
+    Reason.MESSAGE_ILLEGAL: "bad_field",
+    Reason.NO_PERMISSION: "refused",
+    Reason.NO_TOPIC: "not_found",
+    Reason.NO_GROUP: "not_found",
+    Reason.NO_CONSUMER: "not_found",
+    Reason.NO_SUBSCRIPTION: "not_found",
+    Reason.STALE_SUBSCRIPTION: "refused",
+    Reason.BAD_SUBSCRIPTION: "bad_field",
+    Reason.ILLEGAL: "refused",
+    Reason.NOT_FOUND: "not_found",
+    Reason.BUSY: "busy",
+    Reason.UNAVAILABLE: "failed",
+    Reason.ERROR: "failed",
+    Reason.UNKNOWN: "unknown_outcome",
+}
+"""Reason of a refusal -> error code."""
+_LISTS: Final[Mapping[Reason, str]] = {
+    Reason.NO_TOPIC: "GET /v1/topics lists all",
+    Reason.NO_GROUP: "GET /v1/groups lists all; consumers make theirs when they connect",
+}
+CORRECT: Final = "correct the request; nothing was changed"
+AGAIN: Final = "try again; nothing was changed"
+
+
+def error_of(
+    refused: Refused, fix: str = CORRECT, again: str = AGAIN, codes: Mapping[Reason, str] = CODES, *, lead: str = ""
+) -> ApiError:
+    """Returns the error for a refusal. `fix` is the hint where the request has to change, `again` where it may be
+    repeated as it is. `codes` holds the codes of reasons that mean something else for this request; the other reasons
+    keep theirs. `lead` goes before the remark, unless the outcome is unknown."""
+    if refused.reason is Reason.UNKNOWN:
+        return unknown_outcome(refused.remark)
+    code = codes.get(refused.reason) or CODES[refused.reason]
+    hint = again if code in ("busy", "failed") else _LISTS.get(refused.reason, fix) if code == "not_found" else fix
+    return ApiError(code, lead + refused.remark, hint)
+
+
+async def not_refused(
+    ask: Callable[[Callable[[T | Refused], None]], object],
+    fix: str = CORRECT,
+    again: str = AGAIN,
+    codes: Mapping[Reason, str] = CODES,
+    *,
+    lead: str = "",
+) -> T:
+    """Waits for what a service tells a callback. Raises the error of a refusal (`error_of`), told or raised."""
+    try:
+        found = await told(ask)
+    except Refused as at_once:
+        found = bare(at_once)
+    if isinstance(found, Refused):
+        raise error_of(found, fix, again, codes, lead=lead)
+    return found
