@@ -131,9 +131,10 @@ async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float
     return True
 
 
-async def confirm_read(port: AdminPort) -> None:
-    """Returns when the applied state answers linearizably. Raises ApiError."""
-    await _confirmed(port, port.services.read_index)
+async def confirm_read(port: AdminPort, *, may_be_local: bool = True) -> None:
+    """Returns when the applied state answers linearizably. Raises ApiError. `may_be_local`: True if the caller may ask
+    the same with consistency=local."""
+    await _confirmed(port, port.services.read_index, may_be_local=may_be_local)
 
 
 async def settle_offsets(port: AdminPort, group: str) -> None:
@@ -142,7 +143,9 @@ async def settle_offsets(port: AdminPort, group: str) -> None:
     await _confirmed(port, lambda done: port.services.settle_offsets(group, lambda: done(True)))
 
 
-async def _confirmed(port: AdminPort, ask: Callable[[Callable[[bool], None]], object]) -> None:
+async def _confirmed(
+    port: AdminPort, ask: Callable[[Callable[[bool], None]], object], *, may_be_local: bool = True
+) -> None:
     try:
         ok = await asyncio.wait_for(told(ask), port.config.send.deadline_ms / 1000)
     except TimeoutError:
@@ -151,7 +154,7 @@ async def _confirmed(port: AdminPort, ask: Callable[[Callable[[bool], None]], ob
         raise ApiError(
             "no_leader",
             "no majority confirmed that this node still leads",
-            "ask again, or with consistency=local for what this node knows",
+            "ask again" + (", or with consistency=local for what this node knows" if may_be_local else ""),
         )
 
 

@@ -100,7 +100,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "parameters": [*_path_parameters(route), *_query_parameters(route)],
         "responses": {str(status): _answer(route) for status in route.statuses} | {"default": _error()},
     }
-    if route.serves is Serves.LEADER:
+    if route.serves in (Serves.LEADER, Serves.CONFIRMED):
         operation["parameters"].append(
             {
                 "name": "Prefer",

@@ -17,6 +17,7 @@ CODES: Final[Mapping[Reason, str]] = {
     Reason.MESSAGE_ILLEGAL: "bad_field",
     Reason.NO_PERMISSION: "refused",
     Reason.NO_TOPIC: "not_found",
+    Reason.NO_QUEUE: "not_found",
     Reason.NO_GROUP: "not_found",
     Reason.NO_CONSUMER: "not_found",
     Reason.NO_SUBSCRIPTION: "not_found",
@@ -32,6 +33,7 @@ CODES: Final[Mapping[Reason, str]] = {
 """Reason of a refusal -> error code."""
 _LISTS: Final[Mapping[Reason, str]] = {
     Reason.NO_TOPIC: "GET /v1/topics lists all",
+    Reason.NO_QUEUE: "GET /v1/topics/{name} lists them",
     Reason.NO_GROUP: "GET /v1/groups lists all; consumers make theirs when they connect",
 }
 CORRECT: Final = "correct the request; nothing was changed"

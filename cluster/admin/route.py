@@ -9,6 +9,7 @@ import msgspec
 
 from cluster.admin.handler_request import Handler
 from cluster.admin.route_rights import Needs
+from cluster.requests.table import VERBS
 from cluster.requests.verb import Serves
 
 if TYPE_CHECKING:
@@ -33,6 +34,43 @@ class Route(NamedTuple):
     """Status codes of its answers, except errors."""
     asks: tuple[str, ...] = ()
     """Names of its own query parameters."""
+    because: str = ""
+    """The reason why other nodes answer it than its verb; "" if the same ones do, or if it is the act of no verb."""
+
+    @classmethod
+    def of_verb(
+        cls,
+        method: str,
+        path: str,
+        handler: Handler,
+        answer: type[msgspec.Struct] | str,
+        cost: Cost,
+        needs: Needs,
+        body: type[msgspec.Struct] | None = None,
+        statuses: tuple[int, ...] = (200,),
+        asks: tuple[str, ...] = (),
+        *,
+        serves: Serves | None = None,
+        because: str = "",
+    ) -> Route:
+        """Returns a route that is an act of a verb: its rights (`needs`, of `route_rights.of_verb`) and the nodes that
+        answer it are those of the verb's row.
+
+        `serves`: the nodes that answer it instead, and `because`, why. Raises ValueError if `needs` are of no verb, if
+        the row speaks of nodes that only the clients' ports know, and if there is a reason and no difference, or a
+        difference and no reason.
+        """
+        verb = VERBS.get(needs.verb)
+        if verb is None:
+            raise ValueError(f"{method} {path} is the act of no verb: write Route(...)")
+        if serves is None and verb.serves not in SERVED:
+            raise ValueError(
+                f"{method} {path}: request code {verb.code} is answered by {verb.serves.value}; say by whom"
+            )
+        found = serves or verb.serves
+        if (found is not verb.serves) != bool(because) or (serves is verb.serves):
+            raise ValueError(f"{method} {path} is answered by {found.value}, its verb by {verb.serves.value}: say why")
+        return cls(method, path, handler, answer, cost, needs, found, body, statuses, asks, because)
 
     @property
     def query(self) -> tuple[str, ...]:
@@ -48,6 +86,16 @@ class Route(NamedTuple):
     def operation_id(self) -> str:
         """The handler's name."""
         return self.handler.__name__
+
+
+SERVED: Final = frozenset(
+    {Serves.ANY, Serves.READ, Serves.MEMBER, Serves.LEADER, Serves.LEADER_ALONE, Serves.CONFIRMED}
+)
+"""What a route may say of the nodes that answer it (`cluster.admin.server`)."""
+CALLER_CHOOSES: Final = "its caller says by ?consistency= how new the answer must be, which a request code cannot ask"
+"""The reason of reads with `Serves.READ`."""
+HAS_SECRET: Final = "its body has a secret, and the way between the HTTP ports of two nodes may be plain text"
+"""The reason of `Serves.LEADER_ALONE`."""
 
 
 def documented(route: Route) -> Any:

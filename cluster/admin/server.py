@@ -210,6 +210,8 @@ def _serve(
             if port.services.routes.own.leader() != port.config.node.id:
                 return await forwarder.pass_on(request, route, changes=False)
             await confirm_read(port)
+        elif route.serves is Serves.CONFIRMED:
+            await confirm_read(port, may_be_local=False)
         try:
             owner = request.transport or request
             asker = asker_of(request, proven=access.passes.proven)

@@ -97,6 +97,14 @@ def topic_named(state: BrokerState, name: str) -> TopicConfig:
     return topic
 
 
+def check_queue(state: BrokerState, topic: TopicConfig, queue_id: int) -> None:
+    """Raises Refused (NO_QUEUE) unless the topic has or had the queue. One that it has no more keeps its messages and
+    offsets: the consumers that read it until then commit what they did."""
+    queues = state.stored_queues(topic)
+    if not 0 <= queue_id < queues:
+        raise Refused(Reason.NO_QUEUE, f"topic {topic.name} has queues 0 to {queues - 1}, not {queue_id}")
+
+
 def check_counted(services: Services, topic: TopicConfig, counted_in: str | None, offset: int) -> None:
     """Checks an offset whose sender says in which topic it counts (docs/wire-protocol.md). Raises Refused: NO_TOPIC if
     that topic is gone, whatever has its name now, and UNAVAILABLE if this node has not applied its creation yet."""

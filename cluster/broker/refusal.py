@@ -21,6 +21,8 @@ class Reason(Enum):
     """A message, or one of a batch, cannot be stored as it is."""
     NO_PERMISSION = auto()
     NO_TOPIC = auto()
+    NO_QUEUE = auto()
+    """The topic has no such queue, and never had."""
     NO_GROUP = auto()
     NO_CONSUMER = auto()
     """No consumer of the group is connected."""

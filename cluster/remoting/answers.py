@@ -21,6 +21,7 @@ CODES: dict[Reason, ResponseCode] = {
     Reason.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     Reason.NO_PERMISSION: ResponseCode.NO_PERMISSION,
     Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
+    Reason.NO_QUEUE: ResponseCode.INVALID_PARAMETER,
     Reason.NO_GROUP: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     Reason.NO_CONSUMER: ResponseCode.CONSUMER_NOT_ONLINE,
     Reason.NO_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_NOT_EXIST,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.requests.table import VERBS, too_long
+from cluster.requests.table import VERBS
 from cluster.requests.verb import Ext
 from cluster.runtime.request_limits import TOPIC_LENGTH_MAX
 from raftmq_wire.json_text import MALFORMED
@@ -36,8 +36,6 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
     verb = VERBS.get(code)
     if verb is None or verb.names is None:
         return None
-    if remark := too_long(code, len(body)):
-        raise Refused(Reason.INVALID, remark)
     found: list[Need] = []
     try:
         for need in verb.names(ext, body, cluster):

@@ -1,8 +1,9 @@
 """What the feature map calls "Not yet" was confirmed after the last command, metric, route or request code of its area.
 
-surface.txt has each of these names with the day on which it came; a later time of a day is written 2026-11-24T15:30.
-docs/internals/feature-map.md has an area and a date for each row that says "Not yet". A name that came to an area after
-that date fails its row, until somebody has looked at it and confirms the row, or says what is built now.
+surface.txt has each of these names with the time at which it came, as 2026-11-24T15:30. docs/internals/feature-map.md
+has an area and a time for each row that says "Not yet". A name that came to an area after that time fails its row,
+until somebody has looked at it and confirms the row, or says what is built now. A day alone is refused on both sides:
+it does not say whether a name came before or after a confirmation of the same day.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 SURFACE = Path(__file__).with_name("surface.txt")
 FOLDERS = ("cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
 CONFIRMED = re.compile(r"^\| ([A-Z]\d+) \| ((?:`[^`|]+` ?)+) \| (\S+) \|$", re.MULTILINE)
-DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d)?")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
+"""Times of this form compare as texts."""
 
 
 class Confirmation(NamedTuple):
@@ -86,7 +88,7 @@ def surface() -> dict[str, frozenset[str]]:
 
 
 def recorded(text: str) -> dict[str, str]:
-    """Name -> the date on which it came."""
+    """Name -> the time at which it came."""
     return {name: date for date, _, name in (line.partition(" ") for line in text.splitlines())}
 
 
@@ -114,23 +116,28 @@ def came_since(confirmed: Confirmation, names: dict[str, frozenset[str]], dates:
     ]
 
 
+def without_time(dates: dict[str, str]) -> list[str]:
+    """Returns what has a day alone, or no date at all."""
+    return [f"{name} ({date})" for name, date in dates.items() if not TIME.fullmatch(date)]
+
+
 NOT_YET = [row for row, does, *_ in ROWS if "Not yet" in does]
 
 
-def test_each_name_has_a_date() -> None:
+def test_each_name_has_a_time() -> None:
     lines = SURFACE.read_text().splitlines()
     dates = recorded(SURFACE.read_text())
     new, gone = sorted(surface().keys() - dates.keys()), sorted(dates.keys() - surface().keys())
-    assert not new, f"add a line with a date to {SURFACE.name} for each: {', '.join(new)}"
+    assert not new, f"add a line with the time (2026-11-24T15:30) to {SURFACE.name} for each: {', '.join(new)}"
     assert not gone, f"remove the line from {SURFACE.name} of each: {', '.join(gone)}"
-    assert [date for date in dates.values() if not DATE.fullmatch(date)] == []
+    assert without_time(dates) == []
     assert lines == sorted(lines, key=lambda line: line.partition(" ")[2])
     assert len(lines) == len(dates) > 300
 
 
 def test_each_row_that_is_not_built_is_confirmed() -> None:
     assert list(confirmations(PAGE)) == NOT_YET
-    assert [row for row, each in confirmations(PAGE).items() if not DATE.fullmatch(each.date)] == []
+    assert without_time({row: each.date for row, each in confirmations(PAGE).items()}) == []
 
 
 @pytest.mark.parametrize("row", NOT_YET)
@@ -146,7 +153,7 @@ def test_nothing_came_since_a_row_was_confirmed(row: str) -> None:
 
 
 def test_what_came_later_is_printed() -> None:
-    confirmed = Confirmation(("raftmq tier", "/v1/tier", "cluster/tier/", "POP"), "2026-11-24")
+    confirmed = Confirmation(("raftmq tier", "/v1/tier", "cluster/tier/", "POP"), "2026-11-24T08:00")
     names = {
         "raftmq tier ls": frozenset({"raftmq/commands/data/tier.py"}),
         "raftmq tier new": frozenset({"raftmq/commands/data/tier.py"}),
@@ -156,19 +163,25 @@ def test_what_came_later_is_printed() -> None:
         "POP_MESSAGE": frozenset[str](),
         "SEND_MESSAGE": frozenset({"cluster/remoting/handlers/send.py"}),
     }
-    dates = dict.fromkeys(names, "2026-11-24T09:00") | {"raftmq tier ls": "2026-11-24"}
+    dates = dict.fromkeys(names, "2026-11-24T09:00") | {"raftmq tier ls": "2026-11-24T08:00"}
     assert came_since(confirmed, names, dates) == [
         f"{name} (2026-11-24T09:00)"
         for name in ("POP_MESSAGE", "POST /v1/tier/new", "raftmq tier new", "raftmq_new_total")
     ]
     assert came_since(confirmed._replace(date="2026-11-24T09:30"), names, dates) == []
-    assert came_since(confirmed._replace(date="2026-11-25"), names, dates) == []
+    assert came_since(confirmed._replace(date="2026-11-25T00:00"), names, dates) == []
+
+
+def test_a_day_without_a_time_is_refused() -> None:
+    """As texts, a day comes before every time of it: a name of the evening would slip past a confirmation at noon."""
+    dates = recorded("2026-11-24T09:00 GET /v1/tier\n2026-11-24 raftmq up\nraftmq down\n")
+    assert without_time(dates) == ["raftmq up (2026-11-24)", "down (raftmq)"]
 
 
 def test_lines_are_read() -> None:
-    assert recorded("2026-11-24 GET /v1/tier\n2026-11-25T10:00 raftmq up\n") == {
-        "GET /v1/tier": "2026-11-24",
+    assert recorded("2026-11-24T00:00 GET /v1/tier\n2026-11-25T10:00 raftmq up\n") == {
+        "GET /v1/tier": "2026-11-24T00:00",
         "raftmq up": "2026-11-25T10:00",
     }
-    page = "| M5 | `raftmq user` `cluster/admin/` | 2026-11-24 |\n| M4 | In part | `a.py` | `t::x` |\n"
-    assert confirmations(page) == {"M5": Confirmation(("raftmq user", "cluster/admin/"), "2026-11-24")}
+    page = "| M5 | `raftmq user` `cluster/admin/` | 2026-11-24T00:00 |\n| M4 | In part | `a.py` | `t::x` |\n"
+    assert confirmations(page) == {"M5": Confirmation(("raftmq user", "cluster/admin/"), "2026-11-24T00:00")}

@@ -24,6 +24,7 @@ from cluster.replication.acks.early_answers import EarlyAnswers
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
+from cluster.requests.table import too_long
 from cluster.runtime.environment import CHECKPOINT_EVERY_MS
 from jepsen_like.sim.machines.disk import Loss
 from jepsen_like.sim.machines.lanes import SimLane
@@ -172,7 +173,10 @@ class ClientPath(ReplyPath):
         end = 8 + int.from_bytes(frame[5:8], "big")
         header = decode_header(frame[4], frame[8:end])
         request = Frame(self, frame[4], header, frame[8:end], frame[end:], len(frame) - 8)
-        self.node.run(self.node.running.router.on_request, request)
+        if remark := too_long(header.code, len(frame) - end):  # as a connection does
+            self.node.run(self.node.running.router.on_too_long, request, remark)
+        else:
+            self.node.run(self.node.running.router.on_request, request)
 
     def write(self, data: bytes) -> None:
         end = 8 + int.from_bytes(data[5:8], "big")

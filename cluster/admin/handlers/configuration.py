@@ -362,14 +362,15 @@ def _until(keep_ms: int) -> str:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/config",
         get_config,
         ConfigView,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.GET_BROKER_CONFIG),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
     ),
     Route(
         "PUT",

@@ -19,7 +19,6 @@ from cluster.broker.groups.group_admin import group_deleted, put_group
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish, cloned_from
 from cluster.broker.refusal import Reason, Refused
-from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId
 from raftlog.work import ITEM_UNITS, charge
@@ -269,28 +268,26 @@ def _row(state: BrokerState, topic_id: int, wanted: QueueOffset, before: int | N
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "POST",
         "/v1/groups",
         create_group,
         GroupChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, reads_body=True, groupName="body.name"),
-        Serves.LEADER,
         GroupRequest,
         (200, 201),
     ),
-    Route(
+    Route.of_verb(
         "DELETE",
         "/v1/groups/{name}",
         delete_group,
         GroupChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="name"),
-        Serves.LEADER,
         asks=(DRY_RUN,),
     ),
-    Route(
+    Route.of_verb(
         "POST",
         "/v1/groups/{name}/clone",
         clone_group,
@@ -299,17 +296,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         route_rights.of_verb(
             RequestCode.CLONE_GROUP_OFFSET, srcGroup="body.source", destGroup="name", topic="body.topic"
         ),
-        Serves.LEADER,
         CloneRequest,
     ),
-    Route(
+    Route.of_verb(
         "POST",
         "/v1/groups/{name}/reset",
         reset_group,
         GroupReset,
         route.page(),
         route_rights.of_verb(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group="name", topic="body.topic"),
-        Serves.LEADER,
         ResetRequest,
     ),
 )

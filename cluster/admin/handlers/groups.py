@@ -245,24 +245,26 @@ async def _age_ms(call: Call, each: QueueLag) -> int:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/groups",
         list_groups,
         GroupsView,
         route.page(),
         route_rights.of_verb(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=pagination.PAGE_QUERY,
     ),
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/groups/{name}",
         describe_group,
         GroupDetail,
         route.page(),
         route_rights.of_verb(RequestCode.GET_CONSUME_STATS, consumerGroup="name"),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=pagination.PAGE_QUERY,
     ),
 )

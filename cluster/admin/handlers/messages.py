@@ -22,7 +22,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_key_search import EvictedPage
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import offset_by_time
-from cluster.broker.name_rules import check_counted
+from cluster.broker.name_rules import check_counted, check_queue
 from cluster.broker.reads.message_lookup import (
     BYTES_MAX,
     KeyQuery,
@@ -135,8 +135,7 @@ async def list_messages(call: Call) -> Pieces:
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     topic, queue = find_topic(port.state, call.params["name"]), _queue_id(call)
-    if not queue < (stored := port.state.stored_queues(topic)):
-        raise ApiError("not_found", f"topic {topic.name} has {stored} queues, no queue {queue}", "count from 0")
+    check_queue(port.state, topic, queue)
     _check_counted(call, topic)
     counted_in = port.services.topic_identity(topic.name)[IDENTITY_FIELD]
     body_bytes = number_of(call.query, BODY_BYTES, PAGE_BODY_BYTES)
@@ -357,14 +356,15 @@ def _view(message: Message, properties: dict[str, str], cut: bool) -> MessageVie
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/topics/{name}/messages/{key}",
         find_messages,
         MessagesView,
         FOUND_COST,
         route_rights.of_verb(RequestCode.QUERY_MESSAGE, topic="name"),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=(BODY_BYTES,),
     ),
     Route(
@@ -377,14 +377,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         Serves.READ,
         asks=PAGE_QUERY,
     ),
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/messages/{position}",
         get_message,
         MessageDetail,
         route.WHOLE_MESSAGE,
         route_rights.of_verb(RequestCode.VIEW_MESSAGE_BY_ID),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=(BODY_BYTES,),
     ),
 )

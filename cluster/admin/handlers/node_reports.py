@@ -212,7 +212,7 @@ async def disconnect_member_client(call: Call) -> ClientGone:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/status",
         get_status,

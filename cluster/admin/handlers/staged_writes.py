@@ -185,14 +185,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         route_rights.CLUSTER_GET,
         Serves.READ,
     ),
-    Route(
+    Route.of_verb(
         "POST",
         "/v1/writes/abort",
         abort_write,
         WriteAborted,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.ABORT_WRITE, name="body.name"),
-        Serves.LEADER,
         AbortRequest,
     ),
     Route(

@@ -225,7 +225,7 @@ async def create_topic(call: Call) -> Answer:
 async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
     """Raises ApiError if one of these changes of topics, arguments of create_topic, hides messages that are not
     consumed: of those that were acknowledged until now, also by an earlier leader."""
-    await confirm_read(call.port)
+    await confirm_read(call.port, may_be_local=False)
     try:
         for config in configs:
             await call.done(check_hides_nothing(call.port.state, config))
@@ -301,45 +301,45 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/topics",
         list_topics,
         TopicsView,
         route.page(),
         route_rights.of_verb(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=pagination.PAGE_QUERY,
     ),
-    Route(
+    Route.of_verb(
         "POST",
         "/v1/topics",
         create_topic,
         TopicChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="body.name"),
-        Serves.LEADER,
         TopicRequest,
         (200, 201),
     ),
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/topics/{name}",
         describe_topic,
         TopicDetail,
         route.page(),
         route_rights.of_verb(RequestCode.GET_TOPIC_CONFIG, topic="name"),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=pagination.PAGE_QUERY,
     ),
-    Route(
+    Route.of_verb(
         "DELETE",
         "/v1/topics/{name}",
         delete_topic,
         TopicChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.DELETE_TOPIC_IN_BROKER, topic="name"),
-        Serves.LEADER,
         asks=(DRY_RUN,),
     ),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import EvictedBounds, earliest_store_ms, offset_by_time
-from cluster.broker.name_rules import check_counted, group_named, topic_named
+from cluster.broker.name_rules import check_counted, check_queue, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.sends.held_sends import is_message
 from cluster.broker.services import Client, Services
@@ -155,12 +155,9 @@ class Offsets:
         earliest_store_ms(self._services.state, self._old, (self._queue(topic, queue_id).id, queue_id), done)
 
     def _queue(self, topic: str, queue_id: int) -> TopicConfig:
-        """Returns the topic, if it has or had the queue. One that it has no more keeps its messages and offsets: the
-        consumers that read it until then commit what they did. Raises Refused."""
+        """Returns the topic, if it has or had the queue. Raises Refused."""
         config = topic_named(self._services.state, topic)
-        queues = self._services.state.stored_queues(config)
-        if not 0 <= queue_id < queues:
-            raise Refused(Reason.INVALID, f"topic {config.name} has queues 0 to {queues - 1}, not {queue_id}")
+        check_queue(self._services.state, config, queue_id)
         return config
 
 

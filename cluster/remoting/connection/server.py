@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONG_HEADER_BYTES = 4096
-"""Parsing a header longer than this is charged separately; that of others is part of taking out the frame."""
+LONG_FRAME_BYTES = 4096
+"""Parsing a header longer than this is charged separately; that of others is part of taking out the frame. No row of
+`cluster.requests.table` has a shorter limit for a body, so only frames longer than this are compared with theirs."""
 WORKS_MAX = 16
 """The most pieces of a connection's work that may wait for their turns. At this limit no more frames are dispatched."""
 STEP_UNITS = 250
@@ -86,7 +87,8 @@ class Dispatch:
         return at
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
-        """Handles a request whose body is longer than its code allows. The body has not arrived and is not passed."""
+        """Handles a request whose body is longer than its row allows. The body is not passed, and may not have
+        arrived. No request reaches `on_request` with such a body."""
         raise NotImplementedError
 
     def on_oversized(self, frame: Frame, remark: str) -> None:
@@ -320,13 +322,17 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             if end > stop:
                 raise CodecError("the header is longer than its frame")
             header_bytes = buffer[start + 4 : end]
-            if len(header_bytes) > LONG_HEADER_BYTES:
+            is_long = stop - start > LONG_FRAME_BYTES
+            if is_long and len(header_bytes) > LONG_FRAME_BYTES:
                 charge_text(len(header_bytes))
             serialize_type = buffer[start]
             header = decode_header(serialize_type, header_bytes)
             if not header.flag & FLAG_RESPONSE:
-                body = buffer[end:stop]
-                self._dispatch.on_request(Frame(self, serialize_type, header, header_bytes, body, stop - start - 4))
+                if is_long and (remark := too_long(header.code, stop - end)):
+                    self._dispatch.on_too_long(Frame(self, serialize_type, header, b"", b"", 0), remark)
+                else:
+                    body = buffer[end:stop]
+                    self._dispatch.on_request(Frame(self, serialize_type, header, header_bytes, body, stop - start - 4))
             elif self.calls is not None:
                 self.calls.on_response(header, buffer[end:stop])
             if at < count and self._is_turn_over():

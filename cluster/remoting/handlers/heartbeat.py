@@ -24,7 +24,6 @@ from cluster.remoting.answers import after_read_index, in_steps, refuse, refusin
 from cluster.remoting.forward.requesting_clients import gives_up
 from cluster.remoting.request import Handlers, Request, text
 from cluster.replication.outcome import ProposeResult
-from cluster.requests.table import too_long
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
     HEARTBEAT_GROUPS_MAX,
@@ -221,8 +220,6 @@ class Heartbeats:
 
 def _parse(body: bytes) -> HeartbeatData:
     """Decodes a heartbeat. All of it is checked before any part takes effect. Raises Refused (29)."""
-    if remark := too_long(RequestCode.HEART_BEAT, len(body)):
-        raise Refused(Reason.INVALID, remark)
     try:
         data = _decode(body)
     except MALFORMED as error:

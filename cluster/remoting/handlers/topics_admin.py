@@ -22,7 +22,6 @@ from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
 from cluster.remoting.request import Handlers, Request, asked_by, author_of, integer_in, text
 from cluster.replication.outcome import ProposeResult
-from cluster.requests.table import too_long
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
     QUEUES_MAX,
@@ -140,8 +139,6 @@ class TopicsAdmin:
         self._topics.delete(name, self._deleted(request, f"topic {name}", "the topic was deleted"))
 
     def _put_group(self, request: Request) -> None:
-        if remark := too_long(request.code, len(request.body)):
-            raise Refused(Reason.INVALID, remark)
         try:
             config = _decode_group(request.body).to_config()
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:

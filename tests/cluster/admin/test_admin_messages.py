@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cluster.broker.name_rules import check_queue
+from cluster.broker.refusal import Reason, Refused
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics import CreateTopic
 
@@ -175,6 +177,19 @@ async def test_a_message_that_cannot_be_read_does_not_hide_the_others(client: An
 async def test_pages_that_are_not_there(client: Any, many: list[int], path: str, status: int, code: str) -> None:
     got, answer = await get(client, path)
     assert (got, answer["error"]["code"]) == (status, code)
+
+
+async def test_a_queue_that_is_not_there_is_refused_as_on_the_clients_ports(
+    client: Any, node: Any, many: list[int]
+) -> None:
+    queues = node.state.stored_queues(node.state.topics["orders"])
+    _, answer = await get(client, f"/v1/topics/orders/queues/{queues}/messages")
+    with pytest.raises(Refused) as refused:
+        check_queue(node.state, node.state.topics["orders"], queues)
+    assert refused.value.reason is Reason.NO_QUEUE
+    assert (
+        answer["error"]["message"] == refused.value.remark == f"topic orders has queues 0 to {queues - 1}, not {queues}"
+    )
 
 
 async def test_a_fenced_node_shows_no_page(client: Any, node: Any, many: list[int]) -> None:

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from cluster.admin.errors import STATUS
 from cluster.admin.openapi import document
+from cluster.admin.route import SERVED
 from cluster.admin.routes import ROUTES, routes_of
 from cluster.admin.server import AdminServer, build_app
 from cluster.config.config import ConfigError
@@ -373,8 +374,10 @@ def test_the_page_of_the_api_names_every_route_and_error() -> None:
     text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
     rows = re.findall(r"^\| (GET|POST|PUT|DELETE) \| `(\S+)` \| (\w+) \|", text, re.MULTILINE)
     words = {Serves.ANY: "any", Serves.READ: "read", Serves.LEADER: "leader", Serves.MEMBER: "member"}
-    words |= {Serves.LEADER_ALONE: "alone"}
+    words |= {Serves.LEADER_ALONE: "alone", Serves.CONFIRMED: "confirmed"}
+    assert words.keys() == SERVED
     assert sorted(rows) == sorted((route.method, route.path, words[route.serves]) for route in ROUTES)
+    assert {word for *_, word in rows} == set(re.findall(r"^- \*(\w+)\*: ", text, re.MULTILINE)), "words are explained"
     codes = {
         code: int(status)
         for status, cell in re.findall(r"^\| (\d{3}) \| (.*) \|$", text, re.MULTILINE)

@@ -11,40 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.admin.route_rights import of_verb
+from cluster.admin import server
+from cluster.admin.handler_request import Raw
+from cluster.admin.openapi import document
+from cluster.admin.route import CALLER_CHOOSES, CONSTANT, HAS_SECRET, Route
+from cluster.admin.route_rights import CLUSTER_GET, of_verb
 from cluster.admin.routes import ROUTES
 from cluster.requests.judge import needs_of
+from cluster.requests.table import VERBS
+from cluster.requests.verb import Serves
+from raftlog.types import NodeId
 from raftmq_wire.codes import RequestCode as Code
 
 SCRIPT = Path(__file__).parents[3] / ".ci" / "access_table.py"
-ACTS = {
-    "POST /v1/topics": Code.UPDATE_AND_CREATE_TOPIC,
-    "GET /v1/topics": Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    "GET /v1/topics/{name}": Code.GET_TOPIC_CONFIG,
-    "DELETE /v1/topics/{name}": Code.DELETE_TOPIC_IN_BROKER,
-    "GET /v1/groups": Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    "GET /v1/groups/{name}": Code.GET_CONSUME_STATS,
-    "POST /v1/groups": Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    "DELETE /v1/groups/{name}": Code.DELETE_SUBSCRIPTIONGROUP,
-    "POST /v1/groups/{name}/clone": Code.CLONE_GROUP_OFFSET,
-    "POST /v1/groups/{name}/reset": Code.INVOKE_BROKER_TO_RESET_OFFSET,
-    "GET /v1/topics/{name}/messages/{key}": Code.QUERY_MESSAGE,
-    "GET /v1/messages/{position}": Code.VIEW_MESSAGE_BY_ID,
-    "POST /v1/writes/abort": Code.ABORT_WRITE,
-    "GET /v1/config": Code.GET_BROKER_CONFIG,
-    "GET /v1/status": Code.GET_BROKER_RUNTIME_INFO,
-    "GET /v1/users": Code.AUTH_LIST_USER,
-    "POST /v1/users": Code.AUTH_CREATE_USER,
-    "PUT /v1/users/{user}": Code.AUTH_UPDATE_USER,
-    "DELETE /v1/users/{user}": Code.AUTH_DELETE_USER,
-    "GET /v1/acl/{user}": Code.AUTH_GET_ACL,
-    "PUT /v1/acl/{user}": Code.AUTH_UPDATE_ACL,
-    "DELETE /v1/acl/{user}": Code.AUTH_DELETE_ACL,
-    "PUT /v1/auth": Code.SET_AUTH_MODE,
-}
 PAGES = "GET /v1/topics/{name}/queues/{queue}/messages"
 """The only route about a topic or a group that is the act of no verb: a pull is made by a consumer of a group."""
 BY_NAME = {f"{route.method} {route.path}": route for route in ROUTES}
+ACTS = {name: route.needs.verb for name, route in BY_NAME.items() if route.needs.verb}
+"""Route -> the request code of which it is the act."""
 
 
 def without_names(says: str) -> str:
@@ -52,7 +36,7 @@ def without_names(says: str) -> str:
 
 
 def test_each_act_has_the_rights_of_its_verb() -> None:
-    assert {name: route.needs.verb for name, route in BY_NAME.items() if route.needs.verb} == ACTS
+    assert len(ACTS) >= 23
     needs = {code: says for code, _, says, _ in runpy.run_path(str(SCRIPT))["code_rows"]()}
     for name, code in ACTS.items():
         assert without_names(BY_NAME[name].needs.says) == without_names(needs[code]), name
@@ -61,6 +45,92 @@ def test_each_act_has_the_rights_of_its_verb() -> None:
 def test_what_is_about_topics_and_groups_is_the_act_of_a_verb() -> None:
     about = {name for name, route in BY_NAME.items() if re.search("(Topic|Group):", route.needs.says)}
     assert about - ACTS.keys() == {PAGES}
+
+
+def test_what_changes_something_is_the_act_of_a_verb_that_does() -> None:
+    """The rights of a read would let in more users, and those of a change fewer."""
+    assert [name for name, code in ACTS.items() if name.startswith("GET ") is VERBS[code].is_write] == []
+
+
+DIFFERENT = {
+    (Serves.READ, Serves.ANY): CALLER_CHOOSES,
+    (Serves.READ, Serves.IF_KNOWN): CALLER_CHOOSES,
+    (Serves.READ, Serves.OWN_ROWS): CALLER_CHOOSES,
+    (Serves.READ, Serves.CONFIRMED): CALLER_CHOOSES,
+    (Serves.LEADER_ALONE, Serves.LEADER): HAS_SECRET,
+}
+"""(route, verb): other nodes answer the act over HTTP than on the clients' ports -> why."""
+
+
+def test_an_act_is_answered_by_the_same_nodes_through_both_fronts_or_says_why_not() -> None:
+    found = {name: (BY_NAME[name].serves, VERBS[code].serves) for name, code in ACTS.items()}
+    told = {name: DIFFERENT[both] for name, both in found.items() if both[0] is not both[1]}
+    assert {name: route.because for name, route in BY_NAME.items() if route.because} == told
+
+
+async def nothing(call: Any) -> Any:
+    """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("needs", "more", "says"),
+    [
+        (CLUSTER_GET, {}, "no verb"),
+        (of_verb(Code.GET_TOPIC_CONFIG, topic="name"), {}, "by whom"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"serves": Serves.ANY}, "say why"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"serves": Serves.LEADER, "because": "so"}, "say why"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"serves": Serves.LEADER}, "say why"),
+        (of_verb(Code.ABORT_WRITE, name="name"), {"because": "so"}, "say why"),
+    ],
+)
+def test_a_route_does_not_differ_from_its_row_without_a_reason(needs: Any, more: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Route.of_verb("POST", "/v1/x/{name}", nothing, "text/plain", CONSTANT, needs, **more)
+
+
+async def reached(call: Any) -> Raw:
+    """What a confirmed leader says."""
+    return Raw("text/plain", b"reached")
+
+
+CONFIRMED = Route.of_verb(
+    "GET", "/v1/x/{name}", reached, "text/plain", CONSTANT, of_verb(Code.GET_MAX_OFFSET, topic="name")
+)
+
+
+@pytest.fixture
+async def x(node: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(server, "ROUTES", (CONFIRMED,))
+    return await serve(node)
+
+
+async def test_a_confirmed_route_is_answered_after_a_majority_confirmed(x: Any, node: Any) -> None:
+    assert CONFIRMED.serves is Serves.CONFIRMED
+    assert await (await x.get("/v1/x/T")).text() == "reached"
+    assert node.reads_confirmed == 1
+    assert (await x.get("/v1/x/T?consistency=local")).status == 400, "it cannot be asked for less"
+    node.confirms = False
+    error = (await (await x.get("/v1/x/T")).json())["error"]
+    assert error["code"] == "no_leader"
+    assert "local" not in error["hint"]
+
+
+async def test_a_follower_passes_a_confirmed_route_on(x: Any, node: Any) -> None:
+    node.leader = NodeId(2)
+    assert (await (await x.get("/v1/x/T")).json())["error"]["code"] == "leader_unreachable"
+    assert node.reads_confirmed == 0
+
+
+@pytest.mark.parametrize("serves", [Serves.LEADER, Serves.CONFIRMED])
+def test_what_the_leader_answers_may_be_a_redirect_in_the_document(serves: Serves) -> None:
+    def operation(route: Route) -> Any:
+        return document((*ROUTES, route))["paths"][route.path]["get"]
+
+    told, other = operation(CONFIRMED._replace(serves=serves)), operation(CONFIRMED._replace(serves=Serves.ANY))
+    assert [each["name"] for each in told["parameters"]] == ["name", "Prefer"]
+    assert "307" in told["responses"]
+    assert [each["name"] for each in other["parameters"]] == ["name"]
+    assert "307" not in other["responses"]
 
 
 @pytest.mark.parametrize("params", [{}, {"groupName": "mine"}, {"body.name": "mine"}])

@@ -126,8 +126,3 @@ def test_administrators_codes_are_those_that_need_a_super_or_the_right_to_a_chan
     needs = needs_of(code, FIELDS, json.dumps(BODY).encode(), "C")
     changes = needs is None or any(set(need.actions) <= CHANGES for need in needs)
     assert VERBS[code].is_for_administrators is changes
-
-
-def test_a_body_that_is_too_long_is_not_decoded_to_be_judged() -> None:
-    with pytest.raises(Refused, match="bytes, 2097152 are allowed"):
-        told(RequestCode.HEART_BEAT, b" " * (3 << 20))

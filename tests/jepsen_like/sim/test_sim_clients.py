@@ -8,7 +8,8 @@ from cluster.broker.pulls.pull_service import Pulls
 from cluster.remoting.connection.server import RemotingConnection
 from cluster.replication.offset_order import Effects
 from cluster.replication.pending_requests import TopicBarriers
-from jepsen_like.sim.hostile.senseless_requests import CODES, draw_odd
+from cluster.requests.table import VERBS
+from jepsen_like.sim.hostile.senseless_requests import CODES, LEFT_OUT, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.scripted import play
 from raftmq_wire.codes import RequestCode
@@ -106,6 +107,12 @@ def test_odd_requests_are_of_every_code_and_those_of_a_seed_are_the_same() -> No
     first = [draw_odd(stream(7, "odd"), code) for code in CODES]
     assert first == [draw_odd(stream(7, "odd"), code) for code in CODES]
     assert {request.code for request in first} == {int(code) for code in CODES}
+
+
+def test_no_request_is_left_out_that_changes_nothing_and_asks_no_client() -> None:
+    assert set(CODES) - {4711, -5} == VERBS.keys() - LEFT_OUT.keys()
+    assert {code for code in LEFT_OUT if not (VERBS[code].is_write or VERBS[code].asks_client)} == set()
+    assert {26, 41, 100, 102, 222, 314, 315, 3005, 700_005} <= set(CODES)
 
 
 def test_a_pull_that_may_wait_long_is_given_the_time() -> None:

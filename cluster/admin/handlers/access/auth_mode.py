@@ -206,14 +206,13 @@ async def list_audit(call: Call) -> Pieces:
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/auth", get_auth, AuthView, route.page(), route_rights.USERS),
-    Route(
+    Route.of_verb(
         "PUT",
         "/v1/auth",
         set_auth,
         ModeChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.SET_AUTH_MODE),
-        Serves.LEADER,
         ModeRequest,
     ),
     Route(

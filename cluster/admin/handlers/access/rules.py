@@ -178,33 +178,32 @@ ROUTES: Final[tuple[Route, ...]] = (
         route_rights.USERS,
         body=TestRequest,
     ),
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/acl/{user}",
         get_rules,
         RulesView,
         route.page(bytes_max=RULES_BYTES_MAX),
         route_rights.of_verb(RequestCode.AUTH_GET_ACL),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
     ),
-    Route(
+    Route.of_verb(
         "PUT",
         "/v1/acl/{user}",
         set_rules,
         RulesChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.AUTH_UPDATE_ACL),
-        Serves.LEADER,
         RulesRequest,
     ),
-    Route(
+    Route.of_verb(
         "DELETE",
         "/v1/acl/{user}",
         remove_rules,
         RulesChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.AUTH_DELETE_ACL),
-        Serves.LEADER,
         asks=(POLICY, RESOURCE),
     ),
 )

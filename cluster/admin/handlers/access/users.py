@@ -158,43 +158,45 @@ def _now(call: Call, name: str) -> UserChanged:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
+    Route.of_verb(
         "GET",
         "/v1/users",
         list_users,
         UsersView,
         route.page(),
         route_rights.of_verb(RequestCode.AUTH_LIST_USER),
-        Serves.READ,
+        serves=Serves.READ,
+        because=route.CALLER_CHOOSES,
         asks=PAGE_QUERY,
     ),
-    Route(
+    Route.of_verb(
         "POST",
         "/v1/users",
         create_user,
         UserChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.AUTH_CREATE_USER),
-        Serves.LEADER_ALONE,
         NewUser,
+        serves=Serves.LEADER_ALONE,
+        because=route.HAS_SECRET,
     ),
-    Route(
+    Route.of_verb(
         "PUT",
         "/v1/users/{user}",
         change_user,
         UserChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.AUTH_UPDATE_USER),
-        Serves.LEADER_ALONE,
         UserChange,
+        serves=Serves.LEADER_ALONE,
+        because=route.HAS_SECRET,
     ),
-    Route(
+    Route.of_verb(
         "DELETE",
         "/v1/users/{user}",
         delete_user,
         UserChanged,
         route.CONSTANT,
         route_rights.of_verb(RequestCode.AUTH_DELETE_USER),
-        Serves.LEADER,
     ),
 )
