@@ -24,7 +24,8 @@ def sim() -> Iterator[SimCluster]:
 def taken_by(node: SimNode) -> list[tuple[int, Ask]]:
     """The (user, what was asked) of each request that the node takes from now on, the long way."""
     gate: Any = node.proposals.gate
-    hold, found = gate.hold, []
+    hold = gate.hold
+    found: list[tuple[int, Ask]] = []
 
     def noted(connection: Any, size: int, user: int, ask: Ask) -> Any:
         found.append((user, ask))
@@ -97,7 +98,6 @@ def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored
 
 def counted(node: SimNode) -> dict[str, float]:
     """Label `reason` -> refused requests."""
-    family = next(
-        each for each in node.running.metrics.registry.collect() if each.name == "raftmq_requests_refused"
-    )  # fmt: skip
+    families = node.running.metrics.registry.collect()
+    (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
     return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
