@@ -10,6 +10,7 @@ from cluster.replication.outcome import Outcome
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.flow.gate import Over
 
 
 class Reason(Enum):
@@ -47,15 +48,22 @@ class Reason(Enum):
 class Refused(Exception):
     """Ends a request with a reason and a remark for the client. Unless the reason is UNKNOWN, nothing was changed."""
 
-    def __init__(self, reason: Reason, remark: str) -> None:
+    def __init__(self, reason: Reason, remark: str, label: str = "") -> None:
+        """`label`: under which the refusal is counted; "" for that of its reason."""
         super().__init__(remark)
         self.reason = reason
         self.remark = remark
+        self.label = label
 
 
 class NotTaken(Refused):
     """The topic, as this node's state has it, does not accept the message. A former leader may have an outdated
     state."""
+
+
+def over_limit(over: Over) -> Refused:
+    """Returns the refusal of what the gate does not take."""
+    return Refused(Reason.BUSY, over.remark, over.limit)
 
 
 def not_written(

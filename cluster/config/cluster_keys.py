@@ -1,7 +1,7 @@
 """Says which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
 
-All other keys belong to one host: its addresses, its directories, the pace of its disk, and the ticks of elections,
-which must work before anything is in the log.
+A key says so in its type (`cluster.config.key_facts`). All others belong to one host: its addresses, its directories,
+the pace of its disk, and the ticks of elections, which must work before anything is in the log.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import logging
 import shlex
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from cluster.config.config import Config
 from cluster.config.cross_key_rules import check
+from cluster.config.key_facts import facts, fields_of
 from cluster.config.loading import value_of
 from cluster.config.ranges import Range, range_of
 from cluster.config.source import ConfigError, KeyPath, Source, TooSmallError, nearest
@@ -26,45 +27,7 @@ logger = logging.getLogger(__name__)
 
 Value = bool | int | str
 
-_SECTIONS: Final = (
-    "limits", "send", "topics", "timer", "offsets", "dedup", "transaction", "writes", "retention", "modes", "health",
-    "upgrade",
-)  # fmt: skip
-"""The sections whose keys all belong to the cluster, except for HOST_KEYS."""
-HOST_KEYS: Final = frozenset({"limits.profile", "retention.delete_gap_ms"})
-_OTHERS: Final = (
-    "cluster.producer_aliases",
-    "cluster.early_routes",
-    "raft.preferred_leaders",
-    "raft.preferred_lag_entries",
-    "index.enabled",
-    "consistency.digest_every_ms",
-    "tier.evict",
-    "tier.read",
-    "tier.retention_hours",
-    "tier.retention_ms",
-    "tier.bytes_max",
-    "tier.stop_grace_ms",
-    "tier.seal_after_ms",
-    "tier.bytes_per_second",
-    "tier.scrub_every_hours",
-)
-
-
-def _fields() -> dict[str, Any]:
-    """Returns each key of the cluster with its type, in the order of the sections."""
-    found: dict[str, Any] = {}
-    for section in msgspec.structs.fields(Config):
-        if not isinstance(section.type, type) or not issubclass(section.type, msgspec.Struct):
-            continue  # [[peers]] and [[listeners]]
-        for field in msgspec.structs.fields(section.type):
-            key = f"{section.name}.{field.name}"
-            if key in _OTHERS or (section.name in _SECTIONS and key not in HOST_KEYS):
-                found[key] = field.type
-    return found
-
-
-FIELDS: Final = _fields()
+FIELDS: Final = {key: fields_of(Config)[key].type for key, said in facts(Config).items() if said.is_clusters}
 """The keys of the cluster, each with its type, in the order of the sections."""
 CLUSTER_KEYS: Final = tuple(FIELDS)
 """The keys of the cluster ("section.name"), in the order of the sections."""

@@ -1,39 +1,24 @@
 """Explains a key of the configuration: meaning, unit, default, range, and when a new value takes effect.
 
 Types, defaults and ranges come from `Config`; the meaning is the key's row in docs/configuration.md, of which
-`data/configuration.md` is a copy.
+`data/configuration.md` is a copy (.ci/configuration_page.py writes both).
 """
 
 from __future__ import annotations
 
 import re
-import typing
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
 
-from cluster.config.cluster_keys import CLUSTER_KEYS
 from cluster.config.config import Config
+from cluster.config.key_facts import Facts, facts, fields_of
 from cluster.config.loading import expected
 from cluster.config.ranges import range_of
-from cluster.config.reload import RELOADABLE
 from cluster.config.source import ConfigError, nearest, toml_value
 
-_UNITS: Final = {
-    "ms": "milliseconds",
-    "hours": "hours",
-    "minutes": "minutes",
-    "ticks": "ticks (raft.tick_ms)",
-    "bytes": "bytes",
-    "percent": "percent",
-    "ratio": "percent",
-    "entries": "entries of the log",
-    "messages": "messages",
-    "units": "microseconds of a slow core",
-}
-"""The last word of a key's name (without a final `max`) -> the unit of its value."""
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _ROW: Final = re.compile(r"^\| `(\w+)` \| .+? \| (.*) \|$")
 _HEADING: Final = re.compile(r"^## .*`\[+(\w+)\]+`")
@@ -70,29 +55,24 @@ def explain(key: str) -> Explained:
     if field is None:
         raise _unknown(key)
     known = range_of(field.type)
+    said = facts(Config)[key]
     usual = f"{known.usual_low} to {known.usual_high}" if known is not None and known.why else ""
     return Explained(
         key=key,
         meaning=_meanings().get(key, ""),
-        unit=_unit(key) if known is not None else "",
+        unit=said.unit.value if said.unit is not None else "",
         default=_default(field),
         range=expected(field.type),
         usual=usual,
         effect=known.why if known is not None else "",
-        change=_change(key),
-        reload=key in CLUSTER_KEYS or key in RELOADABLE,
+        change=_change(key, said),
+        reload=said.reload,
     )
 
 
-@cache
 def fields() -> dict[str, Any]:
     """Returns key -> its field, with type and default."""
-    found = {}
-    for section in msgspec.structs.fields(Config):
-        kind = typing.get_args(section.type)[0] if typing.get_origin(section.type) is tuple else section.type
-        for field in msgspec.structs.fields(kind):
-            found[f"{section.name}.{field.name}"] = field
-    return found
+    return fields_of(Config)
 
 
 def _default(field: Any) -> str:
@@ -101,18 +81,11 @@ def _default(field: Any) -> str:
     return "{}" if field.default is msgspec.NODEFAULT else toml_value(field.default)
 
 
-def _unit(key: str) -> str:
-    name = key.partition(".")[2].removesuffix("_max")
-    if name.endswith("bytes_per_second"):
-        return "bytes per second"
-    return _UNITS.get(name.rpartition("_")[2], "")
-
-
-def _change(key: str) -> str:
-    if key in CLUSTER_KEYS:
+def _change(key: str, said: Facts) -> str:
+    if said.is_clusters:
         return f"raftmq config set {key} VALUE: on every node at once, without a restart"
     where = "in the raftmq.toml of each node, then: "
-    return where + ("raftmq reload (no restart)" if key in RELOADABLE else "restart the node")
+    return where + ("raftmq reload (no restart)" if said.reload else "restart the node")
 
 
 @cache

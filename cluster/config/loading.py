@@ -11,6 +11,7 @@ import msgspec
 
 from cluster.config.config import Config
 from cluster.config.cross_key_rules import check, complete
+from cluster.config.key_facts import meta_of, plain
 from cluster.config.ranges import range_of
 from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted, toml_value
 from raftlog.types import NodeId
@@ -94,7 +95,7 @@ def value_of(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
         if not isinstance(raw, list):
             raise _wrong_shape(path, "a list of tables", raw, source, f"write each item as [[{dotted(path)}]]")
         return tuple(_build(item, each, (*path, i), source) for i, each in enumerate(raw))
-    if typing.get_origin(kind) is dict:
+    if typing.get_origin(plain(kind)) is dict:
         if not isinstance(raw, dict):
             raise _wrong_shape(path, expected(kind), raw, source, 'write {broker = "127.0.0.1:10911"}')
         return {key: value_of(str, each, (*path, key), source) for key, each in raw.items()}
@@ -142,16 +143,16 @@ def _missing_key(name: str, kind: Any, path: KeyPath, source: Source) -> ConfigE
 
 def expected(kind: Any) -> str:
     """Returns the type of a single value in words, for an error."""
-    if typing.get_origin(kind) is dict:
+    base, meta = plain(kind), meta_of(kind)
+    if typing.get_origin(base) is dict:
         return 'a table of name = "host:port"'
-    if kind is bool:
+    if base is bool:
         return "true or false"
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(kind))
-    if kind is str:
-        return "a text in quotes"
-    base, meta = typing.get_args(kind)
+    if typing.get_origin(base) is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(base))
     if base is str:
+        if meta is None:
+            return "a text in quotes"
         if meta.pattern and ";" in meta.pattern:
             return 'node ids, best first, as "2;1", or empty'
         return "a text in quotes, not empty" if meta.min_length else "a UUID in lower case, or empty"

@@ -9,7 +9,6 @@ Values outside the *usual* ones are allowed and dangerous: a change needs `force
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator
 from functools import cache
 from operator import attrgetter
@@ -17,6 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
+
+from cluster.config.key_facts import meta_of, plain
 
 C = TypeVar("C", bound=msgspec.Struct)
 """The type of a whole configuration (`cluster.config.config.Config`, whose types contain these ranges)."""
@@ -68,10 +69,10 @@ def within(
 
 def range_of(kind: Any) -> Range | None:
     """Returns the range in the type of a key; None if the key is no number."""
-    arguments = typing.get_args(kind)
-    if not arguments or arguments[0] is not int:
+    if plain(kind) is not int:
         return None
-    meta = arguments[1]
+    meta = meta_of(kind)
+    assert meta is not None, kind
     found: Range | None = (meta.extra or {}).get(_RANGE)
     if found is not None:
         return found

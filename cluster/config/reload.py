@@ -12,19 +12,12 @@ import msgspec
 from msgspec.structs import replace
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from cluster.config.config import Config, HaSection
+from cluster.config.config import Config
+from cluster.config.key_facts import facts
 from cluster.config.source import toml_value
 
-RELOADABLE: Final = (
-    *(f"ha.{name}" for name in HaSection.__struct_fields__),
-    "retention.delete_gap_ms",
-    "admin.allowed_hosts",
-    "auth.key_file",
-    "backup.roots",
-    "repair.bytes_per_second",
-    "log_output.level",
-)
-"""The keys of one host that take effect without a restart (docs/configuration.md lists them)."""
+RELOADABLE: Final = tuple(key for key, said in facts(Config).items() if said.reload and not said.is_clusters)
+"""The keys of one host that take effect without a restart, in the order of the sections."""
 SECRET_KEY: Final = "the secret"
 """The name under which a change of the keys in a secret file is reported; the keys themselves are never shown."""
 

@@ -6,15 +6,55 @@ number, `Gate.room`, once for the sends of one read, and has no limit of its own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from enum import Enum, StrEnum, auto, unique
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.flow.hold import Account, Hold, hold_each
 from cluster.runtime.service_lifecycle import Part
 
 if TYPE_CHECKING:
     from cluster.config.config import Config, LimitsSection
-    from cluster.flow.hold import Held
+    from cluster.flow.hold import H
+
+
+NOBODY: Final = -1
+"""The user of what the node itself asks for. Clients whose user is not proven have the user 0."""
+
+
+class Ask(Enum):
+    """What is asked of the gate. Each request asks as one of these, before the work and when it is taken."""
+
+    NEW = auto()
+    """A client's send that does not repeat one which this node holds, or is not known to. It is taken once."""
+    WAITING = auto()
+    """A client's send that waits, for its topic for instance, and then asks as NEW. Nothing is known of it yet."""
+    REPEATED = auto()
+    """A client's send that repeats one which was taken and is under way."""
+    FORWARDED = auto()
+    """A client's request that another node has to answer, which is asked as well."""
+    EARLY = auto()
+    """A request of another node's client that was forwarded to this node before it could handle it, and asks again."""
+    OWN = auto()
+    """A copy of a message that the node makes itself, on whosever account. Its user is NOBODY."""
+
+
+_FORWARDED, _EARLY = Ask.FORWARDED, Ask.EARLY  # twice for each send; a name of a module costs less than one of an Enum
+
+
+@unique
+class Limit(StrEnum):
+    """The kinds of limits. The value is the label `reason` of raftmq_requests_refused_total."""
+
+    BYTES = "busy"
+    """The bytes in flight of a connection or of the node."""
+
+
+class Over(NamedTuple):
+    """The reason why a request must not be taken now."""
+
+    limit: Limit
+    remark: str
+    """The text for the client."""
 
 
 class Gate:
@@ -41,27 +81,28 @@ class Gate:
 
     # --- before the work ---------------------------------------------------------------------------------------------
 
-    def refusal(self, connection: Account, size: int, *, user: int = 0, node: Account | None = None) -> str:
-        """Returns the reason why a request of `size` bytes must not be taken now, as a remark for the client; "" if it
-        may be taken.
+    def refusal(self, connection: Account, size: int, user: int, ask: Ask) -> Over | None:
+        """Returns the reason why a request of `size` bytes must not be taken now; None if it may be taken.
 
-        `user`: id of the user who signed it, 0 if none is proven. `node`: the account of this node in which it would
-        count, `sends` if None.
+        `user`: id of the user who signed it, 0 if none is proven, NOBODY if the node itself asks. Nothing is counted
+        here: what is refused may turn out to repeat what is stored, and is answered then.
         """
-        limits, node = self._limits, self.sends if node is None else node
+        limits = self._limits
+        node = self.forwarded if ask is _FORWARDED else self.early if ask is _EARLY else self.sends
         if connection.bytes + size > limits.connection_inflight_bytes_max:
             name, value, have = "connection", limits.connection_inflight_bytes_max, connection.bytes
         elif node.bytes + size > limits.node_inflight_bytes_max:  # `fits`, without a call for each send
             name, value, have = "node", limits.node_inflight_bytes_max, node.bytes
         else:
-            return ""
-        return (
+            return None
+        return Over(
+            Limit.BYTES,
             f"this {name} has {have} bytes in flight; with {size} more it passes "
-            f"limits.{name}_inflight_bytes_max = {value}"
+            f"limits.{name}_inflight_bytes_max = {value}",
         )
 
     def room(self, connection: Account, user: int) -> int:
-        """Returns the bytes of sends of a user that may be taken now; those beyond it are refused, or not, by
+        """Returns the bytes of new sends of a user that may be taken now; those beyond it are refused, or not, by
         `refusal`. 0 or less: none."""
         limits = self._limits
         return min(
@@ -74,12 +115,13 @@ class Gate:
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
-    def hold(self, connection: Account, size: int, *, user: int = 0, node: Account | None = None) -> Hold:
+    def hold(self, connection: Account, size: int, user: int, ask: Ask) -> Hold:
         """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
-        return Hold(connection, self.sends if node is None else node, size)
+        node = self.forwarded if ask is _FORWARDED else self.early if ask is _EARLY else self.sends
+        return Hold(connection, node, size)
 
-    def hold_each(self, connection: Account, sends: Sequence[Held], user: int) -> int:
-        """Takes sends of one user on one connection, for which there is `room`. Returns their bytes."""
+    def hold_each(self, connection: Account, sends: list[H], user: int) -> int:
+        """Takes new sends of one user on one connection, for which there is `room`. Returns their bytes."""
         return hold_each(sends, connection, self.sends)
 
     # --- figures -----------------------------------------------------------------------------------------------------

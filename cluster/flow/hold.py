@@ -6,8 +6,7 @@ back once, whichever way the request ends. When no request is in progress, all a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from raftmq_wire.kernel import twin
 
@@ -99,8 +98,11 @@ class Held(Protocol):
     size: int
 
 
+H = TypeVar("H", bound=Held)
+
+
 @twin
-def hold_each(requests: Sequence[Held], connection: Account, node: Account) -> int:
+def hold_each(requests: list[H], connection: Account, node: Account) -> int:
     """Takes a Hold for each of the requests. Returns their bytes."""
     total = 0
     for request in requests:
@@ -110,7 +112,7 @@ def hold_each(requests: Sequence[Held], connection: Account, node: Account) -> i
 
 
 @twin
-def decide_each(requests: Sequence[Held]) -> None:
+def decide_each(requests: list[H]) -> None:
     """Calls `Hold.decided` for each of the requests."""
     for request in requests:
         request.hold.decided()

@@ -248,26 +248,35 @@ cdef Hold NO_HOLD = Hold(None, None, 0)
 
 def hold_each(list requests, Account connection not None, Account node not None):
     """See `cluster.flow.hold.hold_each`."""
-    cdef int64_t total = 0
+    cdef int64_t total = 0, others = 0
+    cdef Py_ssize_t taken = 0
     cdef Send send
     cdef Hold hold
-    for send in requests:
+    for request in requests:
+        if type(request) is not Send:
+            request.hold = Hold(connection, node, request.size)
+            others += request.size
+            continue
+        send = <Send>request
         hold = Hold.__new__(Hold)
         hold.connection = connection
         hold.node = node
         hold.size = send.size
         send.hold = hold
         total += send.size
-    connection.count(len(requests), total)
-    node.count(len(requests), total)
-    return total
+        taken += 1
+    connection.count(taken, total)
+    node.count(taken, total)
+    return total + others
 
 
 def decide_each(list requests):
     """See `cluster.flow.hold.decide_each`."""
-    cdef Send send
-    for send in requests:
-        _hold_of(send).decided()
+    for request in requests:
+        if type(request) is Send:
+            _hold_of(<Send>request).decided()
+        else:
+            request.hold.decided()
 
 
 cdef inline Hold _hold_of(Send send):

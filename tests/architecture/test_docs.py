@@ -297,10 +297,3 @@ def check_command(line: str) -> str | None:
 )
 def test_a_wrong_command_line_is_found(line: str) -> None:
     assert check_command(line)
-
-
-def test_the_package_has_the_page_of_the_configuration() -> None:
-    """`raftmq config explain` prints its rows; after a change of the page: cp docs/configuration.md
-    cluster/config/data/"""
-    copy = ROOT / "cluster" / "config" / "data" / "configuration.md"
-    assert copy.read_text() == (ROOT / "docs" / "configuration.md").read_text(), "cp docs/configuration.md " + str(copy)

@@ -33,7 +33,7 @@ WHOLE = {
 """Types that are stored as a whole, so that nobody reads their fields one by one."""
 
 
-CHECKS = ("cross_key_rules.py", "ranges.py", "explain.py", "cluster_keys.py")
+CHECKS = ("cross_key_rules.py", "ranges.py", "explain.py", "cluster_keys.py", "key_facts.py")
 """Modules of the configuration that check or show keys and obey none but these."""
 OBEYED_THERE = {"LimitsSection.profile": "chooses the limits that the file does not name"}
 

@@ -17,9 +17,10 @@ from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, D
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
-from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
 from cluster.broker.retries import delay_ms_of, own_topic
 from cluster.broker.rights import SUB, Party, Rights, topic_need
+from cluster.flow.gate import NOBODY, Ask
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, Schedule, property_of, tag_hash
@@ -238,9 +239,9 @@ class SendBacks:
     def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, group: GroupConfig, *, dead: bool) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
-        over = self._proposals.gate.refusal(client.in_flight, size)
-        if over:
-            raise Refused(Reason.BUSY, over)
+        over = self._proposals.gate.refusal(client.in_flight, size, NOBODY, Ask.OWN)
+        if over is not None:
+            raise over_limit(over)
         properties = copied_properties(message)
         # The topic has more queues than the group wants if that number was lowered, or somebody made it so.
         queue_id = slot.next_queue % (slot.write_queues if dead else min(slot.write_queues, group.retry_queue_nums))

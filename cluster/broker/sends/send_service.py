@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cluster.broker.delivery_time import DONE_BYTES, Delays, addressed, half_of, is_half
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, PERM_WRITE
-from cluster.broker.refusal import NotTaken, Reason, Refused
+from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
 from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
+from cluster.flow.gate import Ask
 from cluster.replication.acks.ack_levels import LevelError, ack_of
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.replication.message_head import (
@@ -108,9 +109,9 @@ class Sends(Generic[_Origin]):
         """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
-        over = proposals.gate.refusal(path.in_flight, size, user=origin.user)
-        if (refusing or over) and not self._held_already(origin, wish):
-            raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
+        over = proposals.gate.refusal(path.in_flight, size, origin.user, Ask.NEW)
+        if (refusing or over is not None) and not self._held_already(origin, wish):
+            raise over_limit(over) if over is not None and not refusing else Refused(Reason.UNAVAILABLE, refusing)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
         if topic[:1] == "%":
             topic, queue_id, asked = redirected(wish, self._state.groups, origin.version)
@@ -198,7 +199,7 @@ class Sends(Generic[_Origin]):
         if hashes and proposals.strict_inflight(send, hashes):
             self._wait_for_first(origin, send)
             return
-        send.hold = proposals.gate.hold(path.in_flight, size, user=origin.user)
+        send.hold = proposals.gate.hold(path.in_flight, size, origin.user, Ask.NEW)
         proposals.submit_send(send)
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
@@ -223,7 +224,7 @@ class Sends(Generic[_Origin]):
         """Counts a waiting send against the limits. The returned function ends that, and returns True if the client is
         still connected. If it is not, nothing was stored and no answer is sent."""
         path = origin.path
-        hold = self._proposals.gate.hold(path.in_flight, origin.size, user=origin.user)
+        hold = self._proposals.gate.hold(path.in_flight, origin.size, origin.user, Ask.WAITING)
 
         def release() -> bool:
             hold.ended()
@@ -491,8 +492,8 @@ class Sends(Generic[_Origin]):
             return True
         send.producer_id, send.content = found.session, found.first.content  # those under which it is proposed
         gate, account = proposals.gate, send.connection.in_flight
-        room = not gate.refusal(account, send.size, user=send.user)
-        send.hold = gate.hold(account, send.size, user=send.user)
+        room = gate.refusal(account, send.size, send.user, Ask.REPEATED) is None
+        send.hold = gate.hold(account, send.size, send.user, Ask.REPEATED)
         if isinstance(found.place, Send):
             proposals.replace_queued(found.place, send, room=room)
         else:

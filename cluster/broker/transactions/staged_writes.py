@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE, STAGED_TOPIC
-from cluster.broker.refusal import Reason, Refused, not_written
+from cluster.broker.refusal import Reason, Refused, not_written, over_limit
 from cluster.broker.rights import PUB, group_need
+from cluster.flow.gate import Ask
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
@@ -183,9 +184,11 @@ class StagedWriteRequests:
         were not stored. Raises Refused; for other parties, as if the attempt did not exist."""
         proposals = self._proposals
         size = len(asked.body)
-        why = proposals.refusing or proposals.gate.refusal(path.in_flight, size, user=party.user)
-        if why:
-            raise Refused(Reason.UNAVAILABLE if proposals.refusing else Reason.BUSY, why)
+        if proposals.refusing:
+            raise Refused(Reason.UNAVAILABLE, proposals.refusing)
+        over = proposals.gate.refusal(path.in_flight, size, party.user, Ask.NEW)
+        if over is not None:
+            raise over_limit(over)
         attempt = self._open_attempt(party, asked.attempt)
         slot = self._slot(asked.topic)
         queue_id = asked.queue_id
@@ -235,7 +238,7 @@ class StagedWriteRequests:
             content=content,
         )
         proposals.session_max[names.own] = max(asked.sequence, proposals.session_max.get(names.own, 0))
-        send.hold = proposals.gate.hold(path.in_flight, size, user=party.user)
+        send.hold = proposals.gate.hold(path.in_flight, size, party.user, Ask.NEW)
         proposals.submit_send(send)
 
     def commit(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster.broker.sends.send_outcomes import leave_session, settle
+from cluster.flow.gate import Ask
 from cluster.flow.hold import Hold
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
@@ -210,17 +211,17 @@ class Forwarder:
         `promised` is the memory reserved for its answer; it is released when the request is answered or given up.
         """
         path, code, size = frame.path, frame.header.code, frame.size
-        over = self.gate.refusal(path.in_flight, size, user=frame.user, node=self.gate.forwarded)
-        if over:
+        over = self.gate.refusal(path.in_flight, size, frame.user, Ask.FORWARDED)
+        if over is not None:
             if promised is not None:
                 promised.hold(0)
                 path.room_given_back()
-            self._refuse_busy(frame, over)
+            self._refuse_busy(frame, over.remark)
             return
         if frame.identity is None and code in SENDS:
             frame.identity = self._names.name_held(frame)
         now_ms = self._clock.monotonic_ms()
-        hold = self.gate.hold(path.in_flight, size, user=frame.user, node=self.gate.forwarded)
+        hold = self.gate.hold(path.in_flight, size, frame.user, Ask.FORWARDED)
         held = Held(frame, hold, now_ms, now_ms + self._deadline_ms)
         held.promised = promised
         forward_id = next(self._ids)
@@ -486,8 +487,9 @@ class Forwarder:
         if not leads:
             # A later send of its connection may be kept already. If this one came back, it would be stored behind that
             # one, and its client would not learn of it (seed 762000023).
-            over = self.gate.refusal(path.in_flight, len(frame), node=self.gate.early)
-            self._refuse_busy(passed_on, over)
+            over = self.gate.refusal(path.in_flight, len(frame), named, Ask.EARLY)
+            assert over is not None, "it did not fit"
+            self._refuse_busy(passed_on, over.remark)
             return
         if request.code in COSTLY and not request.flag & FLAG_ONEWAY:  # no answer would take it out again
             self._open[peer, forward_id] = path

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from cluster.config.cluster_keys import CLUSTER_KEYS, HOST_KEYS, USUAL, changed, cluster_values, in_force
+from cluster.config.cluster_keys import CLUSTER_KEYS, USUAL, changed, cluster_values, in_force
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load, written_keys
 from cluster.config.ranges import dangers
-
-DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture
@@ -131,15 +129,6 @@ def test_every_key_has_a_default_of_its_type(own: Config) -> None:
     assert {key: attrgetter(key)(own) for key in CLUSTER_KEYS if key != "retention.hours"} == {
         key: value for key, value in USUAL.items() if key != "retention.hours"
     }
-
-
-def test_the_documentation_lists_them() -> None:
-    text = (DOCS / "configuration.md").read_text().split("## The cluster's keys")[1].split("\n## ")[0]
-    listed = text.split("They are:")[1].split("In a file")[0]
-    for key in CLUSTER_KEYS:
-        assert f"`{key}`" in listed or f"`[{key.split('.')[0]}]`" in listed, key
-    for key in HOST_KEYS:
-        assert f"`{key.split('.')[1]}`" in listed, key
 
 
 def test_keys_of_a_file_and_of_variables_are_known(tmp_path: Path) -> None:

@@ -5,32 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from cluster.config.config import Config
 from cluster.config.explain import Explained, explain, keys
-from cluster.config.ranges import ranges_of
 from cluster.config.reload import RELOADABLE
 from cluster.config.source import ConfigError
-
-NO_UNIT = {
-    "node.id": "a number that names a node",
-    "peer.port": "a port",
-    "peer.heartbeat_port": "a port",
-    "admin.port": "a port",
-    "limits.topic_length_max": "bytes of a name",
-    "transaction.check_max": "a count, as all below",
-    "limits.batches_inflight_max": "",
-    "limits.long_polls_max": "",
-    "limits.connection_long_polls_max": "",
-    "limits.connections_max": "",
-    "limits.topics_max": "",
-    "limits.queues_max": "",
-    "limits.groups_max": "",
-    "topics.default_queues": "",
-    "backup.keep": "",
-    "retention.delete_batch_files": "",
-    "log_output.files": "",
-    "health.crash_loop_starts": "",
-}
 
 
 @pytest.mark.parametrize("key", keys())
@@ -41,11 +18,6 @@ def test_every_key_is_explained(key: str) -> None:
     assert "](" not in one.meaning
     assert one.range
     assert one.reload == (key in CLUSTER_KEYS or key in RELOADABLE)
-
-
-def test_every_number_has_a_unit_or_is_a_count() -> None:
-    without = {key for key in ranges_of(Config) if not explain(key).unit}
-    assert without == set(NO_UNIT)
 
 
 def test_a_key_of_the_cluster_whose_values_may_be_dangerous() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from operator import attrgetter
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -29,7 +28,6 @@ from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.types import NodeId
 from statemachine.settings import Settings
 
-DOCS = Path(__file__).parents[3] / "docs" / "configuration.md"
 RANGES = ranges_of(Config)
 TLS_FIRST_BYTE = 0x16
 """The first byte of a client that speaks TLS: no length of a frame may begin with it."""
@@ -133,22 +131,6 @@ def test_a_value_in_the_log_or_in_a_file_is_held_and_told(caplog: pytest.LogCapt
         Held("limits.frame_bytes_max", 1 << 62, 48 << 20),
     ]
     assert "limits.properties_bytes_max = 1 is not in its range and is held at 1024" in caplog.text
-
-
-def test_the_ranges_are_documented() -> None:
-    """docs/configuration.md has a row for each number; what is missing is printed as it must stand there."""
-    text = DOCS.read_text()
-    missing = [row for row in rows() if row not in text]
-    assert missing == [], "\n".join(["write these rows under 'Ranges' of docs/configuration.md:", *rows()])
-
-
-def rows() -> list[str]:
-    found = []
-    for key, known in RANGES.items():
-        zero = "0, " if known.zero else ""
-        usual = f"{known.usual_low} to {known.usual_high}" if known.why else ""
-        found.append(f"| `{key}` | {zero}{known.low} to {known.high} | {usual} |")
-    return found
 
 
 def test_a_type_without_ends_is_found() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cluster.flow.gate import Gate
+from cluster.flow.gate import NOBODY, Ask, Gate, Limit, Over
 from cluster.flow.hold import Account, Hold
 from tests.support.contexts import CONFIG
 
@@ -21,48 +21,62 @@ def gate_of(connections: int) -> tuple[Gate, list[Account]]:
 def test_room_is_what_would_not_be_refused(held: list[int]) -> None:
     gate, connections = gate_of(4)
     for connection, size in zip(connections, held, strict=False):
-        gate.hold(connection, size)
+        gate.hold(connection, size, 0, Ask.NEW)
     for connection in connections:
         room = gate.room(connection, 0)
-        assert not gate.refusal(connection, room)
-        assert gate.refusal(connection, room + 1)
+        assert not gate.refusal(connection, room, 0, Ask.NEW)
+        assert gate.refusal(connection, room + 1, 0, Ask.NEW)
 
 
 def test_the_refusal_names_the_limit_and_what_is_held() -> None:
     gate, (one, two, three) = gate_of(3)
-    gate.hold(one, 90)
-    assert gate.refusal(one, 11) == (
-        "this connection has 90 bytes in flight; with 11 more it passes limits.connection_inflight_bytes_max = 100"
+    gate.hold(one, 90, 0, Ask.NEW)
+    assert gate.refusal(one, 11, 0, Ask.NEW) == Over(
+        Limit.BYTES,
+        "this connection has 90 bytes in flight; with 11 more it passes limits.connection_inflight_bytes_max = 100",
     )
-    gate.hold(two, 100)
-    assert "this node has 190 bytes in flight" in gate.refusal(three, 61)
-    assert not gate.refusal(three, 60)
+    gate.hold(two, 100, 0, Ask.NEW)
+    over = gate.refusal(three, 61, 0, Ask.NEW)
+    assert over is not None
+    assert "this node has 190 bytes in flight" in over.remark
+    assert not gate.refusal(three, 60, 0, Ask.NEW)
 
 
 def test_other_accounts_of_the_node_have_its_limit_each() -> None:
     gate, (one, two) = gate_of(2)
-    gate.hold(one, 100)
+    gate.hold(one, 100, 0, Ask.NEW)
     hold = Hold(None, gate.early, 200)
     assert gate.fits(gate.early, 50)
     assert not gate.fits(gate.early, 51)
-    assert "this node has 200" in gate.refusal(two, 60, node=gate.early)
-    assert not gate.refusal(two, 60, node=gate.forwarded)
+    over = gate.refusal(two, 60, 0, Ask.EARLY)
+    assert over is not None
+    assert "this node has 200" in over.remark
+    assert not gate.refusal(two, 60, 0, Ask.FORWARDED)
     hold.ended()
-    assert not gate.refusal(two, 60, node=gate.early)
+    assert not gate.refusal(two, 60, 0, Ask.EARLY)
+
+
+@pytest.mark.parametrize("ask", Ask)
+def test_what_is_asked_decides_where_it_counts(ask: Ask) -> None:
+    gate, (one,) = gate_of(1)
+    where = {Ask.FORWARDED: gate.forwarded, Ask.EARLY: gate.early}.get(ask, gate.sends)
+    gate.hold(one, 10, NOBODY if ask is Ask.OWN else 0, ask)
+    assert {each for each in (gate.sends, gate.forwarded, gate.early) if each.bytes} == {where}
+    assert one.bytes == 10
 
 
 def test_other_limits_hold_from_their_reload_on() -> None:
     gate, (one,) = gate_of(1)
-    gate.hold(one, 90)
+    gate.hold(one, 90, 0, Ask.NEW)
     wider = msgspec.structs.replace(LIMITS, connection_inflight_bytes_max=200)
     gate.reload(msgspec.structs.replace(CONFIG, limits=wider))
     assert gate.room(one, 0) == 110
-    assert not gate.refusal(one, 110)
+    assert not gate.refusal(one, 110, 0, Ask.NEW)
 
 
 def test_what_is_left_is_named_until_all_is_given_back() -> None:
     gate, (one, _) = gate_of(2)
-    held = [gate.hold(one, 10), gate.hold(one, 5, node=gate.forwarded), Hold(None, gate.early, 7)]
+    held = [gate.hold(one, 10, 0, Ask.NEW), gate.hold(one, 5, 0, Ask.FORWARDED), Hold(None, gate.early, 7)]
     assert gate.left() == {"sends": (1, 10), "forwarded": (1, 5), "early": (1, 7), "clients": (2, 15)}
     assert gate.bytes == 22
     held[0].answered()

@@ -116,6 +116,29 @@ def test_many_are_held_and_decided_as_one_by_one(kernel: str) -> None:
     assert figures(connection) == [(0, 0)]
 
 
+class Other:
+    """A request that is no send of the kernel's."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.hold = size, holds.NO_HOLD
+
+
+@pytest.mark.parametrize("kernel", ["native", "python"])
+def test_whatever_has_a_hold_and_a_size_is_held_beside_sends(kernel: str) -> None:
+    if kernel == "native":
+        native_kernel()
+    pick: Any = TWINS if kernel == "python" else vars(holds)
+    (send,) = Node().read(request())
+    connection, of_node = holds.Account(), holds.Account()
+    mixed = [Other(3), send, Other(4)]
+    assert pick["hold_each"](mixed, connection, of_node) == 7 + send.size
+    assert figures(connection, of_node) == [(3, 7 + send.size)] * 2
+    pick["decide_each"](mixed[1:])
+    assert figures(connection, of_node) == [(3, 7 + send.size), (1, 3)]
+    with pytest.raises(RuntimeError, match=holds.GIVEN_BACK):
+        pick["decide_each"]([Other(1)])
+
+
 def test_a_send_that_was_not_taken_has_nothing_to_give_back() -> None:
     node = Node()
     (taken,) = node.read(request())

@@ -1,0 +1,100 @@
+"""What a key of the configuration says of itself, beside its type and its range (`cluster.config.ranges`): whose it is,
+whether a change needs a restart, and the unit of its value.
+
+Each field of `cluster.config.config` says it in its type: `of_cluster(...)` or `of_host(...)`. All sets of keys are
+made of that, so a new key stands in no list. A field that says nothing stops every program that reads the
+configuration.
+"""
+
+from __future__ import annotations
+
+import typing
+from enum import StrEnum
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+
+class Unit(StrEnum):
+    """The unit of a number, in words."""
+
+    MS = "milliseconds"
+    HOURS = "hours"
+    MINUTES = "minutes"
+    TICKS = "ticks (raft.tick_ms)"
+    BYTES = "bytes"
+    BYTES_PER_SECOND = "bytes per second"
+    PERCENT = "percent"
+    ENTRIES = "entries of the log"
+    MESSAGES = "messages"
+    SLOW_MICROSECONDS = "microseconds of a slow core"
+    NONE = ""
+    """A count, or a number that names something, as that of a port."""
+
+
+class Facts(NamedTuple):
+    """What one key says of itself."""
+
+    is_clusters: bool
+    """True if the key is equal on every node and kept in the log; False if it belongs to one host."""
+    reload: bool
+    """True if a change takes effect without a restart."""
+    unit: Unit | None
+    """None if the value is no number."""
+
+
+def of_cluster(unit: Unit | None = None) -> Facts:
+    """Returns what a key of the cluster says in its type. A change takes effect on every node at once."""
+    return Facts(is_clusters=True, reload=True, unit=unit)
+
+
+def of_host(unit: Unit | None = None, *, reload: bool = False) -> Facts:
+    """Returns what a key of one host says in its type. `reload`: True if the part that reads it takes another value
+    from a reload (`cluster.runtime.service_lifecycle.Part`)."""
+    return Facts(is_clusters=False, reload=reload, unit=unit)
+
+
+CLUSTER: Final = of_cluster()
+"""What a switch, a name or a text of the cluster says."""
+HOST: Final = of_host()
+"""What one of a host says that needs a restart."""
+
+
+def plain(kind: Any) -> Any:
+    """Returns the type of a key without all that is said beside it: `bool` of Annotated[bool, ...]."""
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+
+
+def meta_of(kind: Any) -> msgspec.Meta | None:
+    """Returns the bounds in the type of a key; None if it has none."""
+    return next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, msgspec.Meta)), None)
+
+
+def facts_of(key: str, kind: Any) -> Facts:
+    """Returns what the key says in its type. Raises TypeError if it does not say whose it is, or if a number has no
+    unit or another value has one."""
+    found = [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Facts)]
+    if len(found) != 1:
+        raise TypeError(f"{key}: the type of its field must say whose it is: Annotated[..., of_cluster() or of_host()]")
+    if (found[0].unit is None) == (plain(kind) is int):
+        raise TypeError(f"{key}: a number has a unit, which may be Unit.NONE, and other values have none")
+    return found[0]
+
+
+@cache
+def fields_of(kind: type[Any]) -> dict[str, Any]:
+    """Returns "section.name" -> its field, with type and default, of a whole configuration
+    (`cluster.config.config.Config`) in the order of the sections; tables in a list are a section."""
+    found = {}
+    for section in msgspec.structs.fields(kind):
+        table = typing.get_args(section.type)[0] if typing.get_origin(section.type) is tuple else section.type
+        for field in msgspec.structs.fields(table):
+            found[f"{section.name}.{field.name}"] = field
+    return found
+
+
+@cache
+def facts(kind: type[Any]) -> dict[str, Facts]:
+    """Returns "section.name" -> what that key says of itself, for each of a whole configuration. Raises TypeError."""
+    return {key: facts_of(key, field.type) for key, field in fields_of(kind).items()}

@@ -1,0 +1,46 @@
+"""docs/configuration.md has of each key what its field says, and the package a copy of the page."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+import pytest
+
+from tests.support.tree import ROOT
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / ".ci" / "configuration_page.py"))
+
+
+def test_the_page_and_its_copy_are_written_from_the_fields(script: dict[str, Any]) -> None:
+    for path, text in script["written"]().items():
+        assert path.read_text() == text, "run .venv/bin/python .ci/configuration_page.py"
+
+
+def test_a_new_key_comes_to_its_place_with_its_docstring_and_one_that_is_gone_goes(script: dict[str, Any]) -> None:
+    rows = ["| `deadline_ms` | `1` | By hand |\n", "| `gone` | `1` | By hand |\n"]
+    assert script["rows_of"]("send", rows) == [
+        "| `deadline_ms` | `3000` | By hand |\n",
+        "| `leader_wait_ms` | `2000` |  |\n",
+    ]
+    rows = script["rows_of"]("repair", [])
+    assert rows == ["| `bytes_per_second` | `33554432` |  |\n"]
+    (said,) = [row for row in script["rows_of"]("raft", []) if "preferred_lag" in row]
+    assert said == (
+        "| `preferred_lag_entries` | `64` | The most entries that a preferred node may lag to be handed leadership |\n"
+    )
+
+
+def test_lists_name_whole_sections_and_exceptions(script: dict[str, Any]) -> None:
+    listed = script["listed"]
+    fields = script["fields_of"](script["Config"])
+    limits = [key for key in fields if key.startswith("limits.")]
+    send = [key for key in fields if key.startswith("send.")]
+    assert listed([*limits, *send]) == "- `[limits]`, `[send]`: every key\n"
+    assert listed([*limits[1:], *send]) == "- `[send]`: every key\n- `[limits]`: every key but `profile`\n"
+    assert listed([*send, "raft.tick_ms", "raft.election_ticks"]) == (
+        "- `[send]`: every key\n- `raft.tick_ms`, `raft.election_ticks`\n"
+    )

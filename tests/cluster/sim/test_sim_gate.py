@@ -1,0 +1,103 @@
+"""What each way of a request asks of the gate, and under which label a refusal is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.flow.gate import NOBODY, Ask, Over
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
+
+PID = b"\x0a" * 16
+
+
+@pytest.fixture
+def sim() -> Iterator[SimCluster]:
+    with SimCluster(27) as made:
+        made.create_topic("T")
+        made.settle()
+        yield made
+
+
+def taken_by(node: SimNode) -> list[tuple[int, Ask]]:
+    """The (user, what was asked) of each request that the node takes from now on, the long way."""
+    gate: Any = node.proposals.gate
+    hold = gate.hold
+    found: list[tuple[int, Ask]] = []
+
+    def noted(connection: Any, size: int, user: int, ask: Ask) -> Any:
+        found.append((user, ask))
+        return hold(connection, size, user, ask)
+
+    gate.hold = noted
+    return found
+
+
+def answered(sim: SimCluster, path: ClientPath, *numbers: int) -> list[list[int]]:
+    sim.loop.run_until(lambda: all(number in path.replies for number in numbers), 5)
+    return [codes(path, number) for number in numbers]
+
+
+def test_a_send_is_new_once_however_it_comes(sim: SimCluster) -> None:
+    follower, leader = sim.followers()[0], sim.leader()
+    passed_on, taken = taken_by(follower), taken_by(leader)
+    path, other = follower.connect(), leader.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    assert answered(sim, path, 1) == [[0]]
+    assert (passed_on, taken) == ([(0, Ask.FORWARDED)], [(0, Ask.NEW)])
+    taken.clear()
+    other.ask(send_frame(1, "NEW", b"b"))
+    assert answered(sim, other, 1) == [[0]]
+    assert taken == [(0, Ask.WAITING), (0, Ask.NEW)]
+    taken.clear()
+    for number in (2, 3):
+        other.ask(send_frame(number, "T", b"c", pid=PID, seq=1, low=1))
+    assert answered(sim, other, 2, 3) == [[0], [0]]
+    other.ask(send_frame(4, "T", b"c", pid=PID, seq=1, low=1))
+    assert answered(sim, other, 4) == [[0]]
+    assert taken == [(0, Ask.NEW), (0, Ask.REPEATED)], "what is stored is answered and not taken"
+
+
+def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
+    leader = sim.leader()
+    taken = taken_by(leader)
+    path = leader.connect()
+    path.ask(send_frame(1, "T", b"later", properties="DELAY\x011\x02"))
+    assert answered(sim, path, 1) == [[0]]
+    sim.loop.run_until(lambda: len(taken) > 1, 10)
+    assert taken == [(0, Ask.NEW), (NOBODY, Ask.OWN)]
+
+
+@pytest.mark.parametrize("label", ["busy", "a_further_limit"])
+def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored_is_none(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, label: Any
+) -> None:
+    """The answer "busy" would deny what is stored."""
+    leader = sim.leader()
+    path = leader.connect()
+    path.ask(send_frame(1, "T", b"a", pid=PID, seq=1, low=1))
+    assert answered(sim, path, 1) == [[0]]
+    asked: list[Ask] = []
+
+    def refusal(connection: Any, size: int, user: int, ask: Ask) -> Over:
+        asked.append(ask)
+        return Over(label, "so many are enough")
+
+    monkeypatch.setattr(leader.proposals.gate, "refusal", refusal)
+    path.ask(send_frame(2, "T", b"a", pid=PID, seq=1, low=1))
+    assert answered(sim, path, 2) == [[0]]
+    assert counted(leader) == {}
+    path.ask(send_frame(3, "T", b"b", pid=PID, seq=2, low=1))
+    assert answered(sim, path, 3) == [[2]]
+    assert path.replies[3][0][1] == "so many are enough"
+    assert counted(leader) == {label: 1}
+    assert asked == [Ask.NEW, Ask.NEW]
+
+
+def counted(node: SimNode) -> dict[str, float]:
+    """Label `reason` -> refused requests."""
+    families = node.running.metrics.registry.collect()
+    (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
+    return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
