@@ -30,7 +30,7 @@ from jepsen_like.sim.options import Options, stream
 from raftlog.types import NodeId
 from raftmq.commands.bench_load import PREFIX, batch_body, request_frame
 from statemachine.cluster_level import Finalize
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 
 STAGES = {
     "send, 1 in flight": (1, 1, 100),

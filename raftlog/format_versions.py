@@ -33,7 +33,7 @@ def why_unknown(what: Path | str, found: object, known: int) -> tuple[str, str, 
 
 def why_above(what: Path | str, level: int, known: int) -> tuple[str, str, str]:
     """Returns three lines for people that refuse data, or a cluster, of a level that this version does not know.
-    `level`: that of the data; `known`: the newest that this version knows (`statemachine.commands.LEVEL`)."""
+    `level`: that of the data; `known`: the newest that this version knows (`statemachine.levels.LEVEL`)."""
     return (
         f"{what} has level {level}: a newer RaftMQ was finalized there",
         f"this version knows levels up to {known} and would misread it; nothing was changed",

@@ -20,9 +20,10 @@ from raftlog.errors import InvariantViolationError
 from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
 from statemachine import payload
 from statemachine.command_table import unpack, unpack_change
-from statemachine.commands import LEVEL, Command, CommandResult, Found, Invalid, InvalidCommandError, invalid
+from statemachine.commands import Command, CommandResult, Found, Invalid, InvalidCommandError, invalid
 from statemachine.families import FAMILIES, StateReads
 from statemachine.family import EntryHandler, Families, Family, Handler, overridden
+from statemachine.levels import LEVEL
 from statemachine.message_rows import MessageRows
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META

@@ -18,7 +18,7 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 from raftlog.format_versions import refusal, why_above
 from raftlog.membership import Membership
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from statemachine.members import unpack_row
 from statemachine.rows import keys
 from statemachine.rows.digest import digest

@@ -29,21 +29,7 @@ from raftlog.format_versions import BASELINE
 from raftlog.work import charge_text
 from raftmq_wire.names import NAME
 
-ACCESS_LEVEL = BASELINE + 1
-"""The level of the commands about users, rules and tokens."""
-CHANGES_LEVEL = BASELINE + 2
-"""The level of CHANGE entries, and of topic rows with the time and author of the topic's creation and last change."""
 AUTHOR_LENGTH_MAX = 200
-ROTATION_LEVEL = CHANGES_LEVEL
-"""The level of the commands that replace the key of users' secrets."""
-OWNERS_LEVEL = BASELINE + 3
-"""The level of owners (docs/adr/0098): half messages and queue locks name the user whose they are, and the sessions of
-senders are named by kind and user."""
-SETTINGS_LEVEL = OWNERS_LEVEL
-"""The level from which on `put_group` says if a group's broadcasting consumers are refused."""
-LEVEL = OWNERS_LEVEL
-"""The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
-command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
 NO_OWNER = 0
 """The user in rows that no proven user owns (`statemachine.access.users.NOBODY`)."""
 

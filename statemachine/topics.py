@@ -16,7 +16,6 @@ from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE
 from statemachine.cluster_level import ClusterLevel
 from statemachine.commands import (
-    CHANGES_LEVEL,
     Command,
     CommandResult,
     InvalidCommandError,
@@ -30,6 +29,7 @@ from statemachine.commands import (
     not_found,
 )
 from statemachine.family import Families, Family, Reads, applies, family_of
+from statemachine.levels import CHANGES_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap

@@ -23,7 +23,7 @@ from raftlog.format_versions import BASELINE, is_known, why_above, why_unknown
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 
 SCHEMA = 10
 MANIFEST = "manifest.json"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.stalled_loop import AwakeClock
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
-from statemachine.commands import CHANGES_LEVEL, level_of, name_of
+from statemachine.commands import level_of, name_of
+from statemachine.levels import CHANGES_LEVEL
 
 if TYPE_CHECKING:
     from cluster.config.config import Config

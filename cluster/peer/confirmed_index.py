@@ -18,7 +18,7 @@ from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.runtime.turns.work import Turns

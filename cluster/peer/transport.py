@@ -39,7 +39,7 @@ from raftlog.format_versions import BASELINE
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, METER
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class PeerTransport:
         `incarnation` differs between any two starts of the node; 0 is not compared. `advertised` is the address at
         which others reach this node, for nodes that do not know it yet. `keyring` holds the keys that are proven and
         required; `entropy` supplies nonces. `level` is that of the commands that this node can apply
-        (`statemachine.commands.LEVEL`); its peers are told. `levels` receives the levels that peers announce, while
+        (`statemachine.levels.LEVEL`); its peers are told. `levels` receives the levels that peers announce, while
         they are connected. `cluster_level` returns the level in the applied state. `security` and `dialling` are those
         of TLS; without them connections are in plain text.
         """

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from raftmq_wire.kernel import twin
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 
 REMEMBER_MS = 300_000
 REMEMBER_MAX = 100_000

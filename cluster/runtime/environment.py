@@ -21,7 +21,7 @@ from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
 from cluster.runtime.turns.work import TURN_SHARE
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from statemachine.rows.kv import KV
 from statemachine.rows.rocksdb_store import RocksKV
 
@@ -129,7 +129,7 @@ class Environment:
     python_finding: str = ""
     """A warning about a slow interpreter, "" if there is none (`cluster.runtime.host.python_speed.finding`)."""
     level: int = LEVEL
-    """The highest level that this node knows and announces (`statemachine.commands.LEVEL`)."""
+    """The highest level that this node knows and announces (`statemachine.levels.LEVEL`)."""
     gives_config: bool = True
     """True if a leader sets values for the keys of the cluster that have none (`cluster.node.cluster_config`)."""
     watches_turns: bool = True

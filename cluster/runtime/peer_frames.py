@@ -20,7 +20,7 @@ class Kind(IntEnum):
     HELLO = 0
     """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port],
     then nonce and [key ids] (`cluster.peer.handshake`; both empty without a secret), the highest level
-    that the node knows (`statemachine.commands.LEVEL`), and that of the cluster in its applied state"""
+    that the node knows (`statemachine.levels.LEVEL`), and that of the cluster in its applied state"""
     REFUSED = 1
     """[reason, "removed", "secret", "level" or "", index of the entry that removed it or -1]"""
     FORWARD = 2

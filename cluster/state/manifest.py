@@ -23,7 +23,7 @@ from raftlog.format_versions import BASELINE, why_above
 from raftlog.storage.files.sealed_map import seal, unseal
 from raftmq_wire.checksums import crc32c
 from statemachine.broker_state import AppliedMark
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 
 FILE = "CHECKPOINT"
 MAGIC = 0x524D5143

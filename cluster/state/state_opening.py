@@ -20,7 +20,7 @@ from raftlog.storage.files.fs import FileSystem, storage_error
 from raftlog.storage.files.run_file import Run
 from raftlog.storage.log.segmented_log import SegmentedLog
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from statemachine.rows.kv import KV, KVCorruptError, KVError
 from statemachine.rows.running_digest import Count
 from statemachine.rows.running_digest import count as count_rows

@@ -21,7 +21,7 @@ from cluster.tier.store.object_store import Data
 from raftlog.format_versions import BASELINE, is_known, why_above, why_unknown
 from raftlog.work import charge
 from raftmq_wire.json_text import MALFORMED
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from statemachine.tier import TierSegment
 
 SCHEMA = 10

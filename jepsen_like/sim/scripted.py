@@ -34,7 +34,7 @@ from raftlog.core.election import has_quorum_contact
 from raftlog.types import FLAG_ROLL, NodeId, Role
 from raftmq.client.consuming.pull import PullResult
 from raftmq.client.errors import Failed, RaftMQError
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 
 OPERATION_S = 6.0
 SCRUB_S, SCRUBS_MAX = 60.0, 10

@@ -17,7 +17,8 @@ from raftmq_wire.errors import LocalError
 from statemachine import payload
 from statemachine.cluster_level import Finalize
 from statemachine.command_table import in_entry, unpack
-from statemachine.commands import CHANGES_LEVEL, LEVEL, OWNERS_LEVEL, Command, name_of
+from statemachine.commands import Command, name_of
+from statemachine.levels import CHANGES_LEVEL, LEVEL, OWNERS_LEVEL
 from statemachine.topics import CreateTopic
 
 if TYPE_CHECKING:

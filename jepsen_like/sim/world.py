@@ -75,7 +75,7 @@ from jepsen_like.sim.users.shared_check import LOOK_S, SharedCheck
 from jepsen_like.sim.users.token_owners import TokenOwners
 from jepsen_like.sim.users.user_clients import UserStories
 from raftlog.types import NodeId
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 
 CLOSE_MS = 1_000
 """Largest error of log time, in milliseconds, at which it counts as right: that of clocks that no fault has changed,

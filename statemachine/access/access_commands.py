@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Final, NamedTuple
 from msgspec import Meta
 
 from statemachine.access.rules import RULES_OF_USER_MAX, PolicyNumber, RuleRow
-from statemachine.commands import ACCESS_LEVEL, ROTATION_LEVEL, U64, Command, NumberFrom1, Text
+from statemachine.commands import U64, Command, NumberFrom1, Text
+from statemachine.levels import ACCESS_LEVEL, ROTATION_LEVEL
 
 TOKENS_OF_USER_MAX: Final = 100
 SECRET_BYTES_MAX: Final = 512

@@ -50,7 +50,6 @@ from statemachine.access.rules import (
 )
 from statemachine.cluster_level import ClusterLevel
 from statemachine.commands import (
-    OWNERS_LEVEL,
     TEXT_LENGTH_MAX,
     CommandResult,
     InvalidCommandError,
@@ -60,6 +59,7 @@ from statemachine.commands import (
     not_found,
 )
 from statemachine.family import Families, Family, Reads, applies, family_of
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap

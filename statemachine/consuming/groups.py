@@ -14,7 +14,6 @@ from raftmq_wire.names import NAME
 from statemachine.cluster_level import ClusterLevel
 from statemachine.commands import (
     I64,
-    SETTINGS_LEVEL,
     Command,
     CommandResult,
     check_fields,
@@ -27,6 +26,7 @@ from statemachine.commands import (
     not_found,
 )
 from statemachine.family import Families, Family, Reads, applies, family_of
+from statemachine.levels import SETTINGS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import GROUPS, KV
 from statemachine.rows.sorted_map import SortedMap

@@ -19,7 +19,6 @@ from msgspec import Meta
 
 from statemachine.commands import (
     NO_OWNER,
-    OWNERS_LEVEL,
     U32,
     U64,
     Command,
@@ -33,6 +32,7 @@ from statemachine.commands import (
 from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.queue_rows import Queue, QueueRows
 from statemachine.family import Families, Reads, applies, family_of
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, LOCKS

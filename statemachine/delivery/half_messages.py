@@ -19,8 +19,9 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from statemachine.commands import OWNERS_LEVEL, U64, Command, CommandResult, NumberFrom1, done
+from statemachine.commands import U64, Command, CommandResult, NumberFrom1, done
 from statemachine.family import Family, Reads, applies, family_of
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys

@@ -18,7 +18,7 @@ from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import decode_header, encode_frame
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from tests.support.archives import extract
 from tests.support.pace import at_most
 from tests.support.small_segments import small_segments

@@ -14,8 +14,8 @@ from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_level import Finalize
 from statemachine.command_table import in_entry, unpack_change
-from statemachine.commands import ACCESS_LEVEL, CHANGES_LEVEL
 from statemachine.dedup import EndSessions
+from statemachine.levels import ACCESS_LEVEL, CHANGES_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS
 from statemachine.topics import CreateTopic

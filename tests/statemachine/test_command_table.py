@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.format_versions import BASELINE
 from raftlog.types import EntryType
-from statemachine import command_table, commands
+from statemachine import command_table, commands, levels
 from statemachine.access.access_commands import (
     ChangeUser,
     CreateUser,
@@ -157,7 +157,7 @@ def test_parts_of_a_segment_are_packed_like_the_rest() -> None:
 
 def test_levels_are_those_of_the_version_before() -> None:
     assert {name: kind.LEVEL for name, kind in COMMANDS.items() if kind.LEVEL != BASELINE} == LATER
-    assert max(LATER.values()) == commands.LEVEL
+    assert max(LATER.values()) == levels.LEVEL
     assert level_of([]) == level_of([Expire(1)]) == BASELINE
     assert level_of([Expire(1), OwnHalves([]), RemoveUser(ASKED, 1)]) == 13
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryType
-from statemachine import commands
+from statemachine import commands, levels
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_level import Finalize
 from statemachine.command_table import COMMANDS, unpack
@@ -271,10 +271,10 @@ def test_a_group_refuses_broadcasting_consumers_from_level_13_on(broker: Broker)
         found: list[Any] = msgpack.unpackb(broker.kv.get(GROUPS, b"g") or b"")
         return found
 
-    broker.one(Finalize(commands.SETTINGS_LEVEL - 1))
+    broker.one(Finalize(levels.SETTINGS_LEVEL - 1))
     broker.one(PutGroup({"name": "g", "consume_broadcast_enable": False}, False))
     for touch in (
-        Finalize(commands.SETTINGS_LEVEL),
+        Finalize(levels.SETTINGS_LEVEL),
         Subscribe("g", [("t", "TAG", "*", 1)]),
         PutGroup({"name": "g", "retry_max_times": 3}, False),
         PutGroup({"name": "g", "consume_broadcast_enable": False}, True),

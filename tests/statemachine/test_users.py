@@ -28,7 +28,8 @@ from statemachine.access.rules import RULES_OF_USER_MAX, Action, Kind, Need, Pol
 from statemachine.access.users import AUDIT_KEPT, Access, AuditRow, Mode, Token
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_level import Finalize
-from statemachine.commands import ACCESS_LEVEL, OWNERS_LEVEL, Command
+from statemachine.commands import Command
+from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META

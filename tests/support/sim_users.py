@@ -12,7 +12,7 @@ from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from statemachine.cluster_level import Finalize
-from statemachine.commands import ACCESS_LEVEL
+from statemachine.levels import ACCESS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 OPERATOR = Asker("operator", "127.0.0.1")

@@ -23,7 +23,7 @@ from raftmq_wire.message_format import (
 )
 from raftmq_wire.signature import Credentials
 from statemachine.cluster_level import Finalize
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
 
 OPERATOR = Asker("operator", "127.0.0.1")

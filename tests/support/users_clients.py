@@ -12,8 +12,8 @@ from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from statemachine.cluster_level import Finalize
-from statemachine.commands import OWNERS_LEVEL
 from statemachine.consuming.groups import PutGroup
+from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import ask_admin, begin, settle
 

@@ -31,7 +31,8 @@ from statemachine.access.access_commands import (
 )
 from statemachine.access.rules import RuleRow
 from statemachine.access.users import Mode, User, checked_user_name
-from statemachine.commands import ACCESS_LEVEL, OWNERS_LEVEL, InvalidCommandError
+from statemachine.commands import InvalidCommandError
+from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets

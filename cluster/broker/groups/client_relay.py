@@ -34,7 +34,7 @@ from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.groups.reply_notes import ReplyNotes

@@ -11,8 +11,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.retries import check_policy
 from cluster.runtime.request_limits import QUEUES_MAX
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.commands import SETTINGS_LEVEL
 from statemachine.consuming.groups import PutGroup
+from statemachine.levels import SETTINGS_LEVEL
 from statemachine.removal_slices import DeleteGroup
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from cluster.broker.services import Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import LOCK_TTL_MS
 from statemachine.access.users import NOBODY
-from statemachine.commands import OWNERS_LEVEL, Command
+from statemachine.commands import Command
 from statemachine.consuming.queue_locks import (
     QUEUES_MAX,
     LockQueues,
@@ -35,6 +35,7 @@ from statemachine.consuming.queue_locks import (
     UnlockQueuesOf,
 )
 from statemachine.consuming.queue_rows import Queue
+from statemachine.levels import OWNERS_LEVEL
 
 Granted = frozenset[Queue]
 """The queues that a client holds now."""

@@ -36,7 +36,7 @@ from cluster.broker.groups.requester_frames import (
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,7 +43,8 @@ from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from raftmq_wire.names import NAME
 from raftmq_wire.properties import without
-from statemachine.commands import OWNERS_LEVEL, Command
+from statemachine.commands import Command
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.payload import RowKind
 from statemachine.topics import CreateTopic
 

@@ -23,7 +23,6 @@ from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
-from statemachine.commands import OWNERS_LEVEL
 from statemachine.delivery.staged_writes import (
     COMMITTED,
     FULL,
@@ -33,6 +32,7 @@ from statemachine.delivery.staged_writes import (
     DiscardAttempts,
     OpenAttempt,
 )
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:

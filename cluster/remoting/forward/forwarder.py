@@ -35,7 +35,7 @@ from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections

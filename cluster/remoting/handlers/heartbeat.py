@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -39,6 +39,7 @@ from cluster.runtime.request_limits import (
 from raftlog.work import ITEM_UNITS, charge, charge_bytes
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
+from statemachine.levels import BY_TOPIC_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.groups.consumer_group import ConsumerGroup
@@ -48,8 +49,6 @@ REMARK_MAX = 1_000
 """The most characters of the remark about groups in which a client was refused."""
 GROUP_UNITS = 15
 """Units of work of recording a client in one group."""
-BY_TOPIC_LEVEL: Final = 13
-"""The level of the cluster from which on members may divide a group by topic."""
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _FROM_WHERE = (

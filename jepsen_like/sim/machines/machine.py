@@ -60,7 +60,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import create_joining_dir, create_node_dir
 from raftlog.types import Entry, NodeId
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from statemachine.rows.kv import KVCorruptError
 
 DATA = Path("/data")
@@ -189,7 +189,7 @@ class Machine:
         """Data lost at the next power failure in the middle of a write; None if chance decides."""
         self.level = LEVEL - options.levels
         """Highest feature level that this machine's node knows, from the next start on
-        (`statemachine.commands.LEVEL`)."""
+        (`statemachine.levels.LEVEL`)."""
         self.began_s = 0.0
         self.final_since: float | None = None
         """Virtual time in seconds at which the newest level came into the log; None if it is not there."""

@@ -22,7 +22,8 @@ from statemachine.access.access_commands import (
     SetRules,
 )
 from statemachine.cluster_level import Finalize
-from statemachine.commands import OWNERS_LEVEL, Found
+from statemachine.commands import Found
+from statemachine.levels import OWNERS_LEVEL
 
 Reveal = Callable[[int, bytes, str], str]
 """Function that decrypts a user's secret: (user id, encrypted secret, key id) -> secret."""

@@ -32,7 +32,7 @@ from jepsen_like.sim.users.access_model import AccessModel, ModelUser, Want
 from jepsen_like.sim.users.audit_check import AuditCheck
 from raftlog.types import NodeId
 from raftmq_wire.codec import FLAG_ONEWAY
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.node.node import Node

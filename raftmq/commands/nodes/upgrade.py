@@ -111,7 +111,7 @@ def _addresses(data: str | None, admin: str | None) -> Mapping[int, str]:
 
 def _plan(addresses: Mapping[int, str], asked: Sequence[str] = ()) -> Plan:
     from cluster.runtime.host.versions import versions
-    from statemachine.commands import LEVEL
+    from statemachine.levels import LEVEL
 
     return plan_of(addresses, versions()["raftmq"], LEVEL, asked)
 

@@ -18,7 +18,7 @@ from cluster.broker.access.token_rate import AT_ONCE, EVERY_MS
 from cluster.broker.access.user_admin import LOGINS_MAX
 from statemachine.access.access_commands import Origin, PutToken
 from statemachine.cluster_level import Finalize
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 from tests.support.fake_raw import CLUSTER
 
 SECRET = "secret of root"

@@ -45,10 +45,10 @@ from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, Log
 from raftmq_wire.errors import LocalError
 from statemachine import payload, trim
 from statemachine.broker_state import AppliedMark, BrokerState
-from statemachine.commands import LEVEL
 from statemachine.index_file import index_format
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.index_file.index_writer import IndexWriter
+from statemachine.levels import LEVEL
 from statemachine.rows import keys, rocksdb_store, running_digest
 from statemachine.rows.kv import META, Batch
 from statemachine.trim import Trim

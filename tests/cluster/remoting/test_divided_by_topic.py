@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from cluster.broker.groups import consumer_group
 from cluster.broker.groups.assignment import owner, sharers
 from cluster.broker.groups.consumer_group import ConsumerGroup, Member
-from cluster.remoting.handlers.heartbeat import BY_TOPIC_LEVEL
 from raftmq.client.consuming.group_member import MemberList, allocate_averagely
 from statemachine.cluster_level import Finalize
+from statemachine.levels import BY_TOPIC_LEVEL
 
 RETRY = "%RETRY%g"
 QUEUES = 4

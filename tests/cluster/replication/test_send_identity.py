@@ -26,7 +26,7 @@ from cluster.replication.send_identity import (
     slice_hash,
 )
 from raftmq_wire.crc import crc32
-from statemachine.commands import LEVEL, OWNERS_LEVEL
+from statemachine.levels import LEVEL, OWNERS_LEVEL
 
 
 def named(sequence: int) -> Identity:

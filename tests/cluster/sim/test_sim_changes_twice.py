@@ -29,7 +29,7 @@ from cluster.replication.outcome import Outcome
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode as Code
 from statemachine.cluster_level import Finalize
-from statemachine.commands import CHANGES_LEVEL
+from statemachine.levels import CHANGES_LEVEL
 from tests.cluster.sim.test_sim_cluster_level import propose
 from tests.support.sim_cluster import SimCluster, codes
 

@@ -15,8 +15,8 @@ from cluster.remoting.forward.requesting_clients import CLIENTS, STANDING
 from cluster.replication.outcome import ProposeResult
 from raftmq_wire.codes import RequestCode
 from statemachine.cluster_level import Finalize
-from statemachine.commands import OWNERS_LEVEL
 from statemachine.consuming.queue_locks import LockQueuesOf
+from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import SimCluster, SimNode
 from tests.support.sim_users import ask_admin, settle, with_key
 from tests.support.users_clients import ANN, BOB, EVE, UsersClient, id_of, with_users

@@ -20,12 +20,8 @@ from raftlog.storage.files.fs import read_file, write_file
 from raftmq_wire.errors import LocalError
 from statemachine.access.access_commands import Origin, SetAuthKey
 from statemachine.cluster_level import Finalize
-from statemachine.commands import (
-    ACCESS_LEVEL,
-    CHANGES_LEVEL,
-    LEVEL,
-    Command,
-)
+from statemachine.commands import Command
+from statemachine.levels import ACCESS_LEVEL, CHANGES_LEVEL, LEVEL
 from statemachine.rows.kv import KVError
 from statemachine.settings import SetConfig
 from statemachine.topics import CreateTopic

@@ -13,9 +13,9 @@ from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import RequestCode
 from statemachine.cluster_level import Finalize
 from statemachine.command_table import in_entry
-from statemachine.commands import OWNERS_LEVEL
 from statemachine.consuming.consumer_offsets import ResetOffsets
 from statemachine.consuming.groups import PutGroup
+from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 FLOOD = 60

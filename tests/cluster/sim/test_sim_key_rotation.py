@@ -13,7 +13,7 @@ from cluster.broker.access.secrets import USERS_PER_STEP
 from cluster.broker.refusal import Refused
 from cluster.runtime.key_file import key_id
 from statemachine.cluster_level import Finalize
-from statemachine.commands import ROTATION_LEVEL
+from statemachine.levels import ROTATION_LEVEL
 from tests.cluster.sim.test_sim_users import parked
 from tests.support.sim_cluster import SimCluster
 from tests.support.sim_users import OPERATOR, SHOP, answer, ask_admin, begin, send, settle

@@ -34,7 +34,7 @@ from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_messages
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_level import Finalize
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
 from tests.support.two_users import ROOT, RULES, ask_admin, consumer, key_file
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.broker.groups import reply_notes
 from cluster.broker.groups.reply_notes import TTL_MAX_MS, TTL_MIN_MS, ttl_of
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import SimCluster, SimNode
 from tests.support.sim_users import with_key
 from tests.support.users_clients import ANN, BOB, EVE, REPLIER, UsersClient, with_users

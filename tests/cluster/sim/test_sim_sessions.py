@@ -18,8 +18,8 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
 from raftmq_wire.signature import Credentials
 from statemachine.cluster_level import Finalize
-from statemachine.commands import LEVEL
 from statemachine.consuming.groups import PutGroup
+from statemachine.levels import LEVEL
 from tests.cluster.sim.test_sim_cluster_level import restart
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import OPERATOR, key_file

@@ -29,7 +29,7 @@ from raftlog.work import at_once
 from raftmq.commands.nodes.upgrade import _broadcasts
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.message_format import decode_message_id
-from statemachine import commands
+from statemachine import levels
 from statemachine.cluster_level import Finalize
 from statemachine.consuming import groups
 from statemachine.tier import TierState
@@ -94,8 +94,8 @@ def notices(path: ClientPath) -> int:
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
     with SimCluster(11, **MODES) as sim:
-        sim.propose(sim.leader(), Finalize(commands.LEVEL))
-        sim.loop.run_until(lambda: all(n.state.level == commands.LEVEL for n in sim.running), 10, "the level")
+        sim.propose(sim.leader(), Finalize(levels.LEVEL))
+        sim.loop.run_until(lambda: all(n.state.level == levels.LEVEL for n in sim.running), 10, "the level")
         yield Bed(sim)
 
 
@@ -341,7 +341,7 @@ def test_a_refusal_of_broadcasters_below_level_13_does_not_count_and_finalize_na
             sim.propose(sim.leader(), Finalize(level))
             sim.loop.run_until(lambda: all(node.state.level == level for node in sim.running), 10, "the level")
 
-        finalize(commands.SETTINGS_LEVEL - 1)
+        finalize(levels.SETTINGS_LEVEL - 1)
         bed = Bed(sim)
         code, remark = put_group(bed, "g", "consumeBroadcastEnable", False)
         assert (code, "raftmq upgrade finalize" in remark, "consumeBroadcastEnable" in remark) == (0, True, True)
@@ -349,7 +349,7 @@ def test_a_refusal_of_broadcasters_below_level_13_does_not_count_and_finalize_na
         path = sim.leader().connect()
         beat(bed, path, "one", "g", "BROADCASTING")
         assert pull(bed, "g")[0] == 0
-        finalize(commands.SETTINGS_LEVEL)
+        finalize(levels.SETTINGS_LEVEL)
         assert pull(bed, "g")[0] == 0
         shown = json.loads(bed.request(201)[3])["subscriptionGroupTable"]["g"]
         assert shown["consumeBroadcastEnable"] is True, "what is shown is what counts"

@@ -12,7 +12,7 @@ import pytest
 from cluster.broker.groups.group_members import Members
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import READ_T, ROOT, SHOP, add_user, ask_admin, begin, request, settle, with_key
 

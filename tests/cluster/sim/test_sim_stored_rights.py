@@ -13,7 +13,7 @@ import pytest
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import RecallHandle, decode_message, encode_message_id
 from raftmq_wire.signature import Credentials
-from statemachine.commands import OWNERS_LEVEL
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import READ_T, SHOP, add_user, ask_admin, begin, request, settle, with_key

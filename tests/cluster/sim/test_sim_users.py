@@ -22,8 +22,8 @@ from raftlog.types import NOBODY
 from raftmq_wire.codec import decode_header
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.commands import OWNERS_LEVEL
 from statemachine.consuming.groups import PutGroup
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 from tests.support.sim_users import (

@@ -50,11 +50,12 @@ from raftmq.local.init import create_data_dirs
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.message_format import Message, encode_message
 from statemachine import payload
-from statemachine.commands import LEVEL, pack
+from statemachine.commands import pack
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.index_file.index_format import IndexMeta
 from statemachine.index_file.index_writer import IndexWriter
+from statemachine.levels import LEVEL
 from statemachine.payload import ITEM, MESSAGES_AT, Run
 from statemachine.topics import CreateTopic
 from statemachine.trim import Slice, encode

@@ -19,7 +19,8 @@ from raftlog.types import NodeId
 from statemachine.access import users
 from statemachine.access.access_commands import ChangeUser, CreateUser, Origin, PutToken, RemoveToken, RemoveUser
 from statemachine.cluster_level import Finalize
-from statemachine.commands import OWNERS_LEVEL, Command
+from statemachine.commands import Command
+from statemachine.levels import OWNERS_LEVEL
 from statemachine.rows import keys
 
 ORIGIN = Origin(0, "root", "")

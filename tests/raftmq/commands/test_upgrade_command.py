@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftmq.cli import run
-from statemachine import commands
+from statemachine import levels
 from tests.support.live_nodes import LiveCluster
 
 pytestmark = pytest.mark.live
@@ -22,12 +22,12 @@ def test_a_version_two_levels_on_stops_no_node(
     live_cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = processes(live_cluster)
-    monkeypatch.setattr(commands, "LEVEL", commands.LEVEL + 2)
+    monkeypatch.setattr(levels, "LEVEL", levels.LEVEL + 2)
     assert run(["upgrade", "run", "--data", str(live_cluster.data)]) == 5
     lines = capsys.readouterr().err.splitlines()
-    assert f"knows level {commands.LEVEL}, and the cluster has level {commands.LEVEL - 2}" in lines[0]
+    assert f"knows level {levels.LEVEL}, and the cluster has level {levels.LEVEL - 2}" in lines[0]
     assert lines[-1].endswith(
-        f"install the version of level {commands.LEVEL - 1}, then: raftmq upgrade run; raftmq upgrade finalize"
+        f"install the version of level {levels.LEVEL - 1}, then: raftmq upgrade run; raftmq upgrade finalize"
     )
     assert processes(live_cluster) == before
 
@@ -36,7 +36,7 @@ def test_a_version_below_the_clusters_level_stops_no_node(
     live_cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = processes(live_cluster)
-    monkeypatch.setattr(commands, "LEVEL", commands.LEVEL - 1)
+    monkeypatch.setattr(levels, "LEVEL", levels.LEVEL - 1)
     for command in ("plan", "run"):
         assert run(["upgrade", command, "--data", str(live_cluster.data)]) == 5
         assert "this version cannot be installed on the cluster" in capsys.readouterr().err
@@ -51,5 +51,5 @@ def test_a_finalized_cluster_of_this_version_needs_nothing(
     assert run(["upgrade", "run", "--data", str(live_cluster.data)]) == 0
     assert "every node runs" in capsys.readouterr().out
     assert run(["upgrade", "finalize", "--data", str(live_cluster.data)]) == 0
-    assert f"the cluster has level {commands.LEVEL} already: nothing was written" in capsys.readouterr().out
+    assert f"the cluster has level {levels.LEVEL} already: nothing was written" in capsys.readouterr().out
     assert processes(live_cluster) == before

@@ -26,7 +26,7 @@ from raftmq import cli
 from raftmq.client import Denied, connect
 from raftmq.local.process import free_base_port
 from raftmq_wire.user_file import USER_VARIABLES
-from statemachine.commands import LEVEL
+from statemachine.levels import LEVEL
 from tests.support.pace import at_most
 from tests.support.wait_until import until
 

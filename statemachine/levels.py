@@ -1,0 +1,64 @@
+"""The levels of a cluster: which commands, rows and entries its log may have (docs/adr/0094).
+
+This is the one list of them; `.ci/levels.py` writes docs/levels.toml from it. Who means a level says its constant: what
+is so many levels below the newest one is another level as soon as there is a newer one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from raftlog.format_versions import BASELINE
+
+
+class Level(NamedTuple):
+    """A level of clusters. `name`: that of its constant. `what`: what it brings, in words for people."""
+
+    number: int
+    name: str
+    what: str
+
+
+_list: list[Level] = []
+
+
+def _level(number: int, name: str, what: str) -> int:
+    """Adds a level to the list; returns its number."""
+    _list.append(Level(number, name, what))
+    return number
+
+
+_level(
+    BASELINE,
+    "baseline",
+    "every command, row and entry of the baseline: the first builds of 0.1.0, which were never mixed with later ones",
+)
+ACCESS_LEVEL: Final = _level(11, "access", "users, rules and tokens")
+CHANGES_LEVEL: Final = _level(
+    12,
+    "changes",
+    "CHANGE entries with an author; topics say when and by whom they were made and changed; the key of users' secrets "
+    "can be replaced",
+)
+OWNERS_LEVEL: Final = _level(
+    13,
+    "owners",
+    "half messages and queue locks have the user whose they are; sessions of senders are named by kind and user; "
+    "tokens of a user end with a change of its secret; the audit keeps the newest rows of each user; "
+    "consumeBroadcastEnable of a group counts; members of a group may divide each topic among those that want it",
+)
+"""The level of owners (docs/adr/0098)."""
+
+LEVELS: Final = tuple(_list)
+"""All levels, each one above the level before it."""
+LEVEL: Final = LEVELS[-1].number
+"""The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
+command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
+
+# What came with a level, where its name does not say so.
+ROTATION_LEVEL: Final = CHANGES_LEVEL
+"""The level of the commands that replace the key of users' secrets."""
+SETTINGS_LEVEL: Final = OWNERS_LEVEL
+"""The level from which on `put_group` says if a group's broadcasting consumers are refused."""
+BY_TOPIC_LEVEL: Final = OWNERS_LEVEL
+"""The level from which on members of a group may divide each topic among those that want it."""
