@@ -83,7 +83,7 @@ def facts_of(key: str, kind: Any) -> Facts:
 
 
 @cache
-def fields_of(kind: type[Any]) -> dict[str, Any]:
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Returns "section.name" -> its field, with type and default, of a whole configuration
     (`cluster.config.config.Config`) in the order of the sections; tables in a list are a section."""
     found = {}
@@ -95,6 +95,6 @@ def fields_of(kind: type[Any]) -> dict[str, Any]:
 
 
 @cache
-def facts(kind: type[Any]) -> dict[str, Facts]:
+def facts(kind: type[msgspec.Struct]) -> dict[str, Facts]:
     """Returns "section.name" -> what that key says of itself, for each of a whole configuration. Raises TypeError."""
     return {key: facts_of(key, field.type) for key, field in fields_of(kind).items()}
