@@ -56,8 +56,8 @@ FOUND = {
     Code.GET_CONSUMER_RUNNING_INFO,
     Code.STAGE_MESSAGES,
 }
-"""Codes that are judged by the topics and groups that they name, and by who is registered, whose session it is, or whose
-message a key or an id finds."""
+"""Codes that are judged by the topics and groups that they name, and by more: who is registered, whose session it is, or
+whose message a key finds."""
 STORED = FOUND | {verb.code for verb in ROWS if verb.stored}
 """Codes with cases of their own below."""
 NAMED = VERBS.keys() - NOTHING - STORED - SUPERS_ALONE
