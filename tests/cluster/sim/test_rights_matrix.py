@@ -41,12 +41,13 @@ NOTHING = {
     Code.ENTRIES_AT,  # numbers of entries, which whoever may see the cluster may know
 }
 """Codes that tell nothing of one user, so that what they name is not judged. No row says so: this is the promise."""
-REGISTERED = {
+FOUND = {
     Code.SEND_MESSAGE,
     Code.SEND_MESSAGE_V2,
     Code.SEND_BATCH_MESSAGE,
     Code.SEND_REPLY_MESSAGE,
     Code.SEND_REPLY_MESSAGE_V2,
+    Code.QUERY_MESSAGE,
     Code.UPDATE_CONSUMER_OFFSET,
     Code.HEART_BEAT,
     Code.UNREGISTER_CLIENT,
@@ -55,8 +56,9 @@ REGISTERED = {
     Code.GET_CONSUMER_RUNNING_INFO,
     Code.STAGE_MESSAGES,
 }
-"""Codes that are judged by the topics and groups that they name, and by who is registered, or whose session it is."""
-STORED = REGISTERED | {verb.code for verb in ROWS if verb.stored}
+"""Codes that are judged by the topics and groups that they name, and by more: who is registered, whose session it is, or
+whose message a key finds."""
+STORED = FOUND | {verb.code for verb in ROWS if verb.stored}
 """Codes with cases of their own below."""
 NAMED = VERBS.keys() - NOTHING - STORED - SUPERS_ALONE
 """All other codes: each is asked with the names that its row finds in it."""
