@@ -1,5 +1,5 @@
-"""What a key of the configuration says of itself, beside its type and its range (`cluster.config.ranges`): whose it is,
-whether a change needs a restart, and the unit of its value.
+"""The facts that a key of the configuration states of itself, beside its type and its range (`cluster.config.ranges`):
+whose it is, whether a change needs a restart, and the unit of its value.
 
 Each field of `cluster.config.config` says it in its type: `of_cluster(...)` or `of_host(...)`. All sets of keys are
 made of that, so a new key stands in no list. A field that says nothing stops every program that reads the
@@ -34,7 +34,7 @@ class Unit(StrEnum):
 
 
 class Facts(NamedTuple):
-    """What one key says of itself."""
+    """The facts of one key."""
 
     is_clusters: bool
     """True if the key is equal on every node and kept in the log; False if it belongs to one host."""
@@ -56,9 +56,9 @@ def of_host(unit: Unit | None = None, *, reload: bool = False) -> Facts:
 
 
 CLUSTER: Final = of_cluster()
-"""What a switch, a name or a text of the cluster says."""
+"""The facts of a switch, a name or a text of the cluster."""
 HOST: Final = of_host()
-"""What one of a host says that needs a restart."""
+"""The facts of one of a host, whose change needs a restart."""
 
 
 def plain(kind: Any) -> Any:

@@ -22,7 +22,7 @@ NOBODY: Final = -1
 
 
 class Ask(Enum):
-    """What is asked of the gate. Each request asks as one of these, before the work and when it is taken."""
+    """A request asks the gate as one of these, before the work and when it is taken."""
 
     NEW = auto()
     """A client's send that does not repeat one which this node holds, or is not known to. It is taken once."""
