@@ -56,7 +56,7 @@ FOUND = {
     Code.GET_CONSUMER_RUNNING_INFO,
     Code.STAGE_MESSAGES,
 }
-"""Codes that are judged by the topics and groups that they name, and by more: who is registered, whose session it is, or
+"""Codes that are judged by what they name, and by more: who is registered, whose session it is, or
 whose message a key finds."""
 STORED = FOUND | {verb.code for verb in ROWS if verb.stored}
 """Codes with cases of their own below."""
