@@ -59,6 +59,7 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
 
 
+_NEW = Ask.NEW  # twice for each send; a name of a module costs less than one of an Enum
 _Origin = TypeVar("_Origin", bound=Origin)
 
 
@@ -110,7 +111,7 @@ class Sends(Generic[_Origin]):
         """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
-        over = proposals.gate.refusal(path.in_flight, size, origin.user, Ask.NEW)
+        over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
         if (refusing or over is not None) and not self._held_already(origin, wish):
             raise over_limit(over) if over is not None and not refusing else Refused(Reason.UNAVAILABLE, refusing)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
@@ -200,7 +201,7 @@ class Sends(Generic[_Origin]):
         if hashes and proposals.strict_inflight(send, hashes):
             self._wait_for_first(origin, send)
             return
-        send.hold = proposals.gate.hold(path.in_flight, size, origin.user, Ask.NEW)
+        send.hold = proposals.gate.hold(path.in_flight, size, origin.user, _NEW)
         proposals.submit_send(send)
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
