@@ -1,7 +1,7 @@
 """Nodes of two versions in one cluster, an operator who upgrades, downgrades and finalizes them, and the check of
 levels.
 
-The older version is simulated by the same code, which announces the level below and refuses what is above it. The test
+The older version is simulated by the same code, which announces a lower level and refuses what is above it. The test
 with two real builds is the proof (tests/raftmq/test_upgrade_live.py); this one searches for rare states.
 """
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
     from statemachine.consuming.queue_locks import QueueLock
 
-OLDER = LEVEL - 1
 CHECKER = "levels"
 LOOKS_EVERY_S = 0.25
 SURE_S = 1.0
@@ -116,6 +115,8 @@ class Upgrades:
         self._rng = stream(options.seed, "upgrades")
         self._machines, self._leader, self._soon, self._now, self._report = machines, leader, soon, now, report
         self.check = LevelCheck(report)
+        self.older = options.older
+        """The highest level that the older version knows."""
         self._doubted: dict[NodeId, float] = {}
         """Node -> time in seconds since which its machine is down or runs the older version."""
         self.stopped = False
@@ -150,7 +151,7 @@ class Upgrades:
         elif rng.random() < 0.25:
             machine = rng.choice(list(self._machines.values()))
             if machine.up and not machine.retired and not self.healed:
-                self.install(machine, OLDER if machine.level == LEVEL and rng.random() < 0.3 else LEVEL)
+                self.install(machine, self.older if machine.level == LEVEL and rng.random() < 0.3 else LEVEL)
         leader = self._leader()
         if leader is not None:
             if rng.random() < 0.2:
