@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 from jepsen_like.sim.options import Options, stream
 from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType, NodeId
+from raftlog.work import METER
 from raftmq_wire.errors import LocalError
 from statemachine import payload
 from statemachine.cluster_level import Finalize
 from statemachine.command_table import in_entry, unpack
 from statemachine.commands import Command, name_of
-from statemachine.levels import CHANGES_LEVEL, LEVEL, OWNERS_LEVEL
+from statemachine.families import LATER_ROWS
+from statemachine.levels import CHANGES_LEVEL, LEVEL
 from statemachine.topics import CreateTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jepsen_like.sim.machines.machine import Machine
-    from statemachine.broker_state import BrokerState
-    from statemachine.consuming.queue_locks import QueueLock
 
 CHECKER = "levels"
 LOOKS_EVERY_S = 0.25
@@ -37,8 +37,8 @@ Report = Callable[[str, str], object]
 
 
 class LevelCheck:
-    """Checks that every node has the level that the log prescribes at its applied entry. Implements
-    `monitor.AppliedUsers`."""
+    """Checks that every node has the level that the log prescribes at its applied entry, and no row of a higher one
+    (`Family.LATER_ROWS`). Implements `monitor.AppliedUsers`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -68,10 +68,12 @@ class LevelCheck:
         if state.level > machine.node.environment.level:
             known = machine.node.environment.level
             self._report(CHECKER, f"{who} knows level {known}, and has a state of level {state.level}")
-        if state.level < CHANGES_LEVEL and any(topic.changed_ms for topic in state.topics.values()):
-            self._report(CHECKER, f"{who} has a row of level {CHANGES_LEVEL} in a state of level {state.level}")
-        if state.level < OWNERS_LEVEL and any(lock.user for group in state.groups for lock in _locks(state, group)):
-            self._report(CHECKER, f"{who} has a lock of level {OWNERS_LEVEL} in a state of level {state.level}")
+        before = METER.units
+        for rows in LATER_ROWS:
+            if rows.level > state.level and (key := rows.found_in(machine.kv)) is not None:
+                row = f"the row {key!r} in {rows.column}, of level {rows.level}"
+                self._report(CHECKER, f"{who} has {row}, in a state of level {state.level}")
+        METER.units = before  # it is not the node that looks
 
     def _learn(self, entry: Entry) -> None:
         run = in_entry(entry.type, entry.payload)
@@ -93,10 +95,6 @@ class LevelCheck:
     def is_final(self) -> bool:
         """True if the newest level is in the log."""
         return self.levels[-1][1] >= LEVEL
-
-
-def _locks(state: BrokerState, group: str) -> Iterable[QueueLock]:
-    return state.locks_of_group(group).values()
 
 
 class Upgrades:

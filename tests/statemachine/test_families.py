@@ -9,23 +9,32 @@ from typing import Any
 import pytest
 
 from jepsen_like.fakes.memory_kv import MemoryKV
+from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType
 from statemachine import broker_state
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import ClusterLevel
+from statemachine.cluster_level import ClusterLevel, Finalize
 from statemachine.commands import Command, CommandReader, CommandResult, done
-from statemachine.families import FAMILIES
+from statemachine.consume_queue import ConsumeQueues
+from statemachine.consuming.groups import PutGroup
+from statemachine.families import FAMILIES, LATER_ROWS
 from statemachine.family import Families, Family, applies, takes
+from statemachine.levels import LEVEL, LEVELS
+from statemachine.removal_slices import DeleteGroup, DeleteTopic, RemovalSlices
+from statemachine.removals import ATTEMPTS, SESSIONS, STEPS, UNIQUE, RemovalKind
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
+from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
 from statemachine.rows.kv import FAMILIES as COLUMNS
-from statemachine.rows.kv import KV, META
 from statemachine.rows.running_digest import count
 from statemachine.rows.write_batch import Stage
 from statemachine.topics import CreateTopic, Topics
+from tests.statemachine.test_command_table import SAMPLES
 from tests.statemachine.test_kept_entries import LOGS
 
 PREFIX = b"mark\0"
+NOT_HERE = (keys.TOKEN_PREFIX, keys.RULE_PREFIX, keys.USER_PREFIX, keys.AUDIT_KEPT_PREFIX)
+"""Later rows that one entry does not leave: its commands remove them again, or they need 100,000 changes."""
 
 
 class SetMark(Command, tag="set_mark", frozen=True):
@@ -70,6 +79,11 @@ class Marks(Family):
     def end_run(self, stage: Stage) -> None:
         self.called.append(f"end {len(stage.rows[META])}")
 
+    def topic_deleted(self, stage: Stage, topic_id: int, queues: int) -> None:
+        self.called.append(f"topic {topic_id} of {queues}")
+        if self._staged.pop("pin", None):
+            stage.delete(META, PREFIX + b"pin")
+
     def publish(self) -> None:
         self.by_name, self.changed, self.grown = dict(self._staged), False, {(7, 8)}
 
@@ -110,6 +124,19 @@ def test_a_family_is_called_by_the_hooks_that_it_has(new_log: Any) -> None:
     assert state._end_run == [state[Marks].end_run, state.timers.end_run], "others have nothing to add"
 
 
+@pytest.mark.usefixtures("listed")
+def test_a_family_is_told_of_the_end_of_a_topic_within_its_entry(new_log: Any) -> None:
+    log, kv = new_log(), MemoryKV()
+    state = BrokerState(kv)
+    create = CreateTopic({"name": "t", "read_queues": 3, "write_queues": 2}, if_absent=True)
+    run = state.apply([log.command(create, SetMark("pin", 5), DeleteTopic("none"), DeleteTopic("t"), SetMark("a", 1))])
+    assert [result.ok for result in run.results[0]] == [True, True, False, True, True]
+    assert state[Marks].called[1:-1] == ["topic 1 of 3"]
+    assert state[Marks].by_name == BrokerState(kv)[Marks].by_name == {"a": 1}
+    hooks = state[RemovalSlices]._topic_deleted
+    assert hooks == [state[Marks].topic_deleted, state[ConsumeQueues].topic_deleted], "in their order, and no others"
+
+
 def test_a_family_is_made_once_after_those_that_it_needs() -> None:
     families = Families(MemoryKV(), 11)
     marks = families[Marks]
@@ -145,6 +172,40 @@ def test_no_two_families_have_the_same_rows() -> None:
         ROWS = ((META, b"setting"),)
 
     assert set(shared((Greedy, *FAMILIES))) == {("Greedy", "Settings")}
+
+
+def test_each_step_of_a_removal_is_known_at_every_level() -> None:
+    """Nodes of the older version would end the removal one step earlier, and have other rows from there on. A step more
+    is for removals that begin at a new level, and stands here with it."""
+    assert STEPS == {
+        RemovalKind.TOPIC: (CQ, DEDUP, OFFSETS, LOCKS, RESETS),
+        RemovalKind.GROUP: (LOCKS, RESETS, OFFSETS),
+        RemovalKind.EXPIRE: (SESSIONS, UNIQUE, LOCKS),
+        RemovalKind.WRITE: (ATTEMPTS,),
+    }
+
+
+def test_later_rows_are_the_familys_own() -> None:
+    for family in FAMILIES:
+        for rows in family.LATER_ROWS:
+            assert BASELINE < rows.level <= LEVEL
+            assert [its for its in family.ROWS if its[0] == rows.column and rows.prefix.startswith(its[1])]
+    assert {rows.level for rows in LATER_ROWS} == {level.number for level in LEVELS[1:]}, "a level without rows?"
+
+
+@pytest.mark.parametrize("level", [level.number for level in LEVELS])
+def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
+    """All commands of a level, in a cluster of that level."""
+    log, kv = new_log(), MemoryKV()
+    state = BrokerState(kv)
+    group = PutGroup({"name": "g", "consume_broadcast_enable": False}, if_absent=False)
+    kept = [each for each in SAMPLES if level >= each.LEVEL and type(each) not in (DeleteTopic, DeleteGroup, Finalize)]
+    state.apply([log.command(Finalize(level)), log.command(*kept, group)])
+    assert state.level == level
+    found = {rows for rows in LATER_ROWS if rows.found_in(kv) is not None}
+    assert {rows for rows in found if rows.level > level} == set()
+    late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix not in NOT_HERE}
+    assert late <= found, "nothing tells them from the others"
 
 
 @pytest.mark.parametrize("number", range(0, len(LOGS), 5))
