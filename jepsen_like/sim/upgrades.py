@@ -68,11 +68,15 @@ class LevelCheck:
         if state.level > machine.node.environment.level:
             known = machine.node.environment.level
             self._report(CHECKER, f"{who} knows level {known}, and has a state of level {state.level}")
+        if not machine.kv.closed:
+            self._look_for_later_rows(machine, state.level)
+
+    def _look_for_later_rows(self, machine: Machine, level: int) -> None:
         before = METER.units
         for rows in LATER_ROWS:
-            if rows.level > state.level and (key := rows.found_in(machine.kv)) is not None:
+            if rows.level > level and (key := rows.found_in(machine.kv)) is not None:
                 row = f"the row {key!r} in {rows.column}, of level {rows.level}"
-                self._report(CHECKER, f"{who} has {row}, in a state of level {state.level}")
+                self._report(CHECKER, f"node {machine.node_id} has {row}, in a state of level {level}")
         METER.units = before  # it is not the node that looks
 
     def _learn(self, entry: Entry) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType
 from statemachine import broker_state
+from statemachine.access.access_commands import RemoveRules, RemoveToken, RemoveUser, SetAuthKey
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_level import ClusterLevel, Finalize
 from statemachine.commands import Command, CommandReader, CommandResult, done
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.queue_locks import UnlockQueues, UnlockQueuesOf
 from statemachine.families import FAMILIES, LATER_ROWS
 from statemachine.family import Families, Family, applies, takes
 from statemachine.levels import LEVEL, LEVELS
@@ -24,17 +27,18 @@ from statemachine.removal_slices import DeleteGroup, DeleteTopic, RemovalSlices
 from statemachine.removals import ATTEMPTS, SESSIONS, STEPS, UNIQUE, RemovalKind
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
-from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
+from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS, TRANS
 from statemachine.rows.kv import FAMILIES as COLUMNS
 from statemachine.rows.running_digest import count
 from statemachine.rows.write_batch import Stage
 from statemachine.topics import CreateTopic, Topics
-from tests.statemachine.test_command_table import SAMPLES
 from tests.statemachine.test_kept_entries import LOGS
+from tests.support.command_samples import COMMAND_SAMPLES
 
+PAGE = Path(__file__).parents[2] / "docs" / "disk-format-rows.md"
 PREFIX = b"mark\0"
-NOT_HERE = (keys.TOKEN_PREFIX, keys.RULE_PREFIX, keys.USER_PREFIX, keys.AUDIT_KEPT_PREFIX)
-"""Later rows that one entry does not leave: its commands remove them again, or they need 100,000 changes."""
+ENDS = (DeleteTopic, DeleteGroup, UnlockQueues, UnlockQueuesOf, RemoveUser, RemoveRules, RemoveToken, Finalize)
+"""Commands that leave no row, or take those of others away."""
 
 
 class SetMark(Command, tag="set_mark", frozen=True):
@@ -193,19 +197,43 @@ def test_later_rows_are_the_familys_own() -> None:
     assert {rows.level for rows in LATER_ROWS} == {level.number for level in LEVELS[1:]}, "a level without rows?"
 
 
+def on_the_page(column: str, prefix: bytes) -> bool:
+    """True if the table of the page has such keys of the column."""
+    name, family = prefix.partition(b"\0")[0].decode(), ""
+    found = set[str]()
+    for line in PAGE.read_text().splitlines():
+        cells = line.split("|")
+        if line.startswith("| ") and len(cells) > 4:
+            family = cells[1].strip(" `") or family
+            if family == column:
+                found.add(cells[2].strip(" `").split("`")[0])
+    return name in found if name else bool(found)
+
+
+def test_the_page_has_all_rows() -> None:
+    """docs/disk-format-rows.md says what is on disk."""
+    kinds: tuple[type[Family] | type[BrokerState], ...] = (BrokerState, *FAMILIES)
+    rows = [each for kind in kinds for each in kind.ROWS]
+    assert [each for each in rows if not on_the_page(*each)] == []
+    assert not on_the_page(META, PREFIX)
+    assert not on_the_page(TRANS, b"z")
+    assert not on_the_page("pop", b"")
+
+
 @pytest.mark.parametrize("level", [level.number for level in LEVELS])
 def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
     """All commands of a level, in a cluster of that level."""
     log, kv = new_log(), MemoryKV()
     state = BrokerState(kv)
     group = PutGroup({"name": "g", "consume_broadcast_enable": False}, if_absent=False)
-    kept = [each for each in SAMPLES if level >= each.LEVEL and type(each) not in (DeleteTopic, DeleteGroup, Finalize)]
+    kept = [each for each in COMMAND_SAMPLES if level >= each.LEVEL and type(each) not in ENDS]
+    kept.sort(key=lambda each: type(each) is not SetAuthKey)  # users need it
     state.apply([log.command(Finalize(level)), log.command(*kept, group)])
     assert state.level == level
     found = {rows for rows in LATER_ROWS if rows.found_in(kv) is not None}
     assert {rows for rows in found if rows.level > level} == set()
-    late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix not in NOT_HERE}
-    assert late <= found, "nothing tells them from the others"
+    late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix != keys.AUDIT_KEPT_PREFIX}
+    assert late <= found, "all but the rows that come with the 100,001st change of users"
 
 
 @pytest.mark.parametrize("number", range(0, len(LOGS), 5))
