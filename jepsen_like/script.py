@@ -92,7 +92,8 @@ tide N KIND ... [later]         on one connection to N, without waiting: oneway,
                                 each kind), delete, make (the group), query
 locks N STEP ...                clients a, b, ... of one group at node N: make (the topic), a+ (locks every queue), a-
                                 (unlocks), a:5 (commits), group, topic (deleted; the topic is made again)
-install N older|newer           node N is killed and starts with that version (`nodes` says levels=1)
+install N older|newer           node N is killed and starts with that version (`nodes` says levels=1; with begins=LEVEL
+                                the older one knows LEVEL, else the one below the newest)
 finalize N [LEVEL]              node N is asked to finalize; LEVEL: to that one, and the members are not asked
 change N TOPIC                  a person changes TOPIC at node N
 users N STEP ... [later]        users ann, bob, cy at node N (`nodes` says users=1), each on a connection that it keeps:

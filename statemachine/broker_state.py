@@ -80,6 +80,8 @@ class BrokerState(StateReads):
             self._entry_handlers |= family.entry_handlers()
         self._add_messages = self[MessageRows].add
         self._end_run: list[Callable[[Stage], None]] = overridden(order, Family.end_run)
+        for family in order:
+            family.joined(order)
         self._growing = [family for family in order if family.grown is not Family.grown]
         self._mark = _load_mark(kv)
         self.sums = RunningSums(kv, self._mark.index, count)

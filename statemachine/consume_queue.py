@@ -191,9 +191,10 @@ class ConsumeQueues(Family):
         tail.next_offset = end
         self._touched[queue] = tail
 
-    def forget_topic(self, topic_id: int, queues: int) -> None:
-        """Hides all queues of a deleted topic, which had `queues` of them. `remove_topic` removes their rows from the
-        store. Their tails leave memory like those of any queue that does not grow."""
+    def topic_deleted(self, stage: Stage, topic_id: int, queues: int) -> None:
+        """Hides all queues of a deleted topic. `remove_topic` removes their rows from the store. Their tails leave
+        memory like those of any queue that does not grow."""
+        queues = self.stored_queues(topic_id, queues)
         for queue in [queue for queue in self._touched if queue[0] == topic_id]:
             del self._touched[queue]
         self._unused.append((topic_id, queues))

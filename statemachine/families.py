@@ -58,6 +58,9 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
 """All families, in the order in which they publish: a deleted topic disappears before its rows are hidden, and queues
 grow last."""
 
+LATER_ROWS: Final = tuple(rows for family in FAMILIES for rows in family.LATER_ROWS)
+"""All rows that came with a level above the baseline."""
+
 
 class StateReads(
     TopicReads,

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from raftlog.types import Entry, EntryType
 from statemachine.commands import Command, CommandResult
+from statemachine.rows import keys
 from statemachine.rows.kv import KV
 from statemachine.rows.write_batch import Stage
 
@@ -34,6 +35,24 @@ EntryHandler = Callable[[Stage, Entry], None]
 _APPLIES, _TAKES = "applies", "takes"
 
 
+class LaterRows(NamedTuple):
+    """Rows that may exist only from a level of the cluster on."""
+
+    level: int
+    column: str
+    prefix: bytes = b""
+    """The beginning of their keys; b"" for the whole column."""
+    is_later: Callable[[bytes], bool] | None = None
+    """Tells, from the value of a row with such a key, if it is one of them; None if all are."""
+
+    def found_in(self, kv: KV) -> bytes | None:
+        """Returns the key of the first such row in the store; None if there is none."""
+        end = keys.LAST if not self.prefix else self.prefix[:-1] + bytes((self.prefix[-1] + 1,))
+        is_later = self.is_later
+        found = (key for key, row in kv.scan(self.column, self.prefix, end) if is_later is None or is_later(row))
+        return next(found, None)
+
+
 class Family:
     """The base of all families. Only the apply thread calls its members, except where they say otherwise."""
 
@@ -44,6 +63,9 @@ class Family:
     ROWS: ClassVar[tuple[tuple[str, bytes], ...]] = ()
     """The rows that are the family's: (column, prefix of keys), with b"" for the whole column. No other family has keys
     that begin with such a prefix."""
+    LATER_ROWS: ClassVar[tuple[LaterRows, ...]] = ()
+    """The rows of the family, or kinds of them, that came with a level above the baseline. The simulator reports one
+    that it finds in a state below that level."""
     changed: object = True
     """False, or empty, if the batch being applied has changed nothing that `publish` has to show. Many batches save the
     call then."""
@@ -75,6 +97,14 @@ class Family:
 
     def begin_segment(self, stage: Stage, time_ms: int) -> None:
         """Called before the first entry of a segment of the log, which was stored at `time_ms`, is applied."""
+
+    def joined(self, families: tuple[Family, ...]) -> None:
+        """Called once, when all families of the state are made; they come in their order."""
+
+    def topic_deleted(self, stage: Stage, topic_id: int, queues: int) -> None:
+        """Called when a topic, which had `queues` queues at last, is deleted, within the entry that does it. A family
+        with few rows of a topic removes them here. Those that may be many are hidden, and removed by slices
+        (removals.py): a step more in `removals.STEPS` needs a level of the cluster."""
 
     def end_run(self, stage: Stage) -> None:
         """Called when everything else of the batch is staged."""

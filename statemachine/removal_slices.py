@@ -12,13 +12,13 @@ from statemachine.consuming.offset_resets import OffsetResets
 from statemachine.consuming.queue_locks import QueueLocks
 from statemachine.dedup import Dedup
 from statemachine.delivery.staged_writes import StagedWrites
-from statemachine.family import Families, Family, applies
+from statemachine.family import Families, Family, applies, overridden
 from statemachine.removals import SESSIONS, Done, Losers, Removal, RemovalKind, Removals
 from statemachine.rows.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
 from statemachine.topics import Topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from statemachine.consuming.queue_rows import QueueRows
     from statemachine.rows.write_batch import Stage
@@ -55,6 +55,8 @@ class RemovalSlices(Family):
         self._removals = families[Removals]
         self._writes = families[StagedWrites]
         self._queues, self._dedup, self._locks = families[ConsumeQueues], families[Dedup], families[QueueLocks]
+        self._topic_deleted: list[Callable[[Stage, int, int], None]] = []
+        """The hooks of all families for the end of a topic (`Family.topic_deleted`)."""
         self._rows: Mapping[str, QueueRows[Any]] = {
             OFFSETS: families[ConsumerOffsets],
             LOCKS: self._locks,
@@ -66,14 +68,20 @@ class RemovalSlices(Family):
         """Makes the slices of a state."""
         return cls(families)
 
+    def joined(self, families: tuple[Family, ...]) -> None:
+        """Collects what families do when a topic is deleted."""
+        self._topic_deleted = overridden(families, Family.topic_deleted)
+
     @applies(DeleteTopic)
     def delete_topic(self, stage: Stage, command: DeleteTopic) -> CommandResult:
-        """Deletes a topic: hides all its rows and begins their removal. The result's value is its last TopicConfig."""
+        """Deletes a topic: begins the removal of its rows, and tells the families, which hide or remove theirs. The
+        result's value is its last TopicConfig."""
         result = self._topics.delete(stage, command.name)
         if result.ok:
             topic: TopicConfig = result.value
             self._removals.begin(stage, Removal(RemovalKind.TOPIC, topic.id))
-            self._queues.forget_topic(topic.id, self._queues.stored_queues(topic.id, topic.queues))
+            for topic_deleted in self._topic_deleted:
+                topic_deleted(stage, topic.id, topic.queues)
         return result
 
     @applies(DeleteGroup)

@@ -50,7 +50,8 @@ STEPS: Mapping[RemovalKind, tuple[str, ...]] = {
     RemovalKind.WRITE: (ATTEMPTS,),
 }
 """The steps of each kind of removal, in their order. Most have the name of the family whose rows they walk over.
-Numbers of steps are in rows: never reorder."""
+Numbers of steps are in rows: never reorder. A step more needs a level of the cluster: older nodes would end the removal
+without it."""
 
 
 class Removal(NamedTuple):

@@ -28,7 +28,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Families, Family, Reads, applies, family_of
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import CHANGES_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
@@ -149,6 +149,7 @@ class Topics(Family):
     once it is written."""
 
     ROWS = ((TOPICS, b""), (META, keys.NEXT_TOPIC_ID_KEY))
+    LATER_ROWS = (LaterRows(CHANGES_LEVEL, TOPICS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_FIELDS)),)
 
     def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
         """`level` returns the level of the cluster at the command that is being applied."""

@@ -272,7 +272,7 @@ class NodeStorage:
 
 # Counts the rows of a state that does not know its sums, during a start, and logs its progress.
 #
-# This is rare: it happens after an update that counts other rows (`statemachine.rows.running_digest.VERSION`), or with
+# It is rare: it happens after an update that sums rows otherwise (`statemachine.rows.running_digest.VERSION`), or with
 # a state from a version without sums. It takes a minute for 30 million rows. The node serves nobody yet, so no peer and
 # no client waits for its event loop.
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
+from statemachine.levels import LEVEL
+
 FAULT_KINDS = (
     "kill",
     "power",
@@ -214,6 +216,8 @@ class Options(NamedTuple):
     """1: nodes check access rights, and users are created, deleted and changed (`sim/users`)."""
     levels: int = 0
     """1: nodes begin with the older version, and are upgraded, downgraded and finalized (`sim/upgrades.py`)."""
+    begins: int = 0
+    """The highest level that the older version knows; 0: the level below the newest one."""
     resized: int = 0
     """1: a topic's number of queues goes up and down, and groups commit offsets beyond the end of a queue
     (`sim/clients/resized_topics.py`)."""
@@ -222,6 +226,11 @@ class Options(NamedTuple):
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
+
+    @property
+    def older(self) -> int:
+        """The highest level that the older version knows."""
+        return self.begins or LEVEL - 1
 
     def describe(self) -> str:
         """Returns all options as one line of text."""

@@ -26,7 +26,7 @@ from jepsen_like.sim.machines.network import Edge, Endpoint
 from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
-from jepsen_like.sim.upgrades import OLDER, SURE_S, Upgrades
+from jepsen_like.sim.upgrades import SURE_S, Upgrades
 from jepsen_like.sim.users.attackers import attacks_of
 from jepsen_like.sim.users.user_steps import UserSteps
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
@@ -172,7 +172,7 @@ class Stage(World, Interpreter):
 
     def do_install(self, name: str, version: str) -> None:
         upgrades, machine = self._upgrades(), self._machine(name)
-        upgrades.install(machine, LEVEL if version == "newer" else OLDER)
+        upgrades.install(machine, LEVEL if version == "newer" else upgrades.older)
         self._until(lambda: machine.up and hasattr(machine.node, "levels"), LEAD_S)
 
     def do_finalize(self, name: str, level: str = "0") -> None:

@@ -1,7 +1,7 @@
 """Nodes of two versions in one cluster, an operator who upgrades, downgrades and finalizes them, and the check of
 levels.
 
-The older version is simulated by the same code, which announces the level below and refuses what is above it. The test
+The older version is simulated by the same code, which announces a lower level and refuses what is above it. The test
 with two real builds is the proof (tests/raftmq/test_upgrade_live.py); this one searches for rare states.
 """
 
@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any
 from jepsen_like.sim.options import Options, stream
 from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType, NodeId
+from raftlog.work import METER
 from raftmq_wire.errors import LocalError
 from statemachine import payload
 from statemachine.cluster_level import Finalize
 from statemachine.command_table import in_entry, unpack
 from statemachine.commands import Command, name_of
-from statemachine.levels import CHANGES_LEVEL, LEVEL, OWNERS_LEVEL
+from statemachine.families import LATER_ROWS
+from statemachine.levels import CHANGES_LEVEL, LEVEL
 from statemachine.topics import CreateTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jepsen_like.sim.machines.machine import Machine
-    from statemachine.broker_state import BrokerState
-    from statemachine.consuming.queue_locks import QueueLock
 
-OLDER = LEVEL - 1
 CHECKER = "levels"
 LOOKS_EVERY_S = 0.25
 SURE_S = 1.0
@@ -38,8 +37,8 @@ Report = Callable[[str, str], object]
 
 
 class LevelCheck:
-    """Checks that every node has the level that the log prescribes at its applied entry. Implements
-    `monitor.AppliedUsers`."""
+    """Checks that every node has the level that the log prescribes at its applied entry, and no row of a higher one
+    (`Family.LATER_ROWS`). Implements `monitor.AppliedUsers`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -69,10 +68,16 @@ class LevelCheck:
         if state.level > machine.node.environment.level:
             known = machine.node.environment.level
             self._report(CHECKER, f"{who} knows level {known}, and has a state of level {state.level}")
-        if state.level < CHANGES_LEVEL and any(topic.changed_ms for topic in state.topics.values()):
-            self._report(CHECKER, f"{who} has a row of level {CHANGES_LEVEL} in a state of level {state.level}")
-        if state.level < OWNERS_LEVEL and any(lock.user for group in state.groups for lock in _locks(state, group)):
-            self._report(CHECKER, f"{who} has a lock of level {OWNERS_LEVEL} in a state of level {state.level}")
+        if not machine.kv.closed:
+            self._look_for_later_rows(machine, state.level)
+
+    def _look_for_later_rows(self, machine: Machine, level: int) -> None:
+        before = METER.units
+        for rows in LATER_ROWS:
+            if rows.level > level and (key := rows.found_in(machine.kv)) is not None:
+                row = f"the row {key!r} in {rows.column}, of level {rows.level}"
+                self._report(CHECKER, f"node {machine.node_id} has {row}, in a state of level {level}")
+        METER.units = before  # it is not the node that looks
 
     def _learn(self, entry: Entry) -> None:
         run = in_entry(entry.type, entry.payload)
@@ -96,10 +101,6 @@ class LevelCheck:
         return self.levels[-1][1] >= LEVEL
 
 
-def _locks(state: BrokerState, group: str) -> Iterable[QueueLock]:
-    return state.locks_of_group(group).values()
-
-
 class Upgrades:
     """The operator of an upgrade, and the level check."""
 
@@ -116,6 +117,8 @@ class Upgrades:
         self._rng = stream(options.seed, "upgrades")
         self._machines, self._leader, self._soon, self._now, self._report = machines, leader, soon, now, report
         self.check = LevelCheck(report)
+        self.older = options.older
+        """The highest level that the older version knows."""
         self._doubted: dict[NodeId, float] = {}
         """Node -> time in seconds since which its machine is down or runs the older version."""
         self.stopped = False
@@ -150,7 +153,7 @@ class Upgrades:
         elif rng.random() < 0.25:
             machine = rng.choice(list(self._machines.values()))
             if machine.up and not machine.retired and not self.healed:
-                self.install(machine, OLDER if machine.level == LEVEL and rng.random() < 0.3 else LEVEL)
+                self.install(machine, self.older if machine.level == LEVEL and rng.random() < 0.3 else LEVEL)
         leader = self._leader()
         if leader is not None:
             if rng.random() < 0.2:

@@ -58,8 +58,8 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Families, Family, Reads, applies, family_of
-from statemachine.levels import OWNERS_LEVEL
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
@@ -163,6 +163,16 @@ class Access(Family):
         (META, keys.AUDIT_PREFIX),
         (META, keys.AUDIT_COUNT_PREFIX),
         (META, keys.AUDIT_KEPT_PREFIX),
+    )
+    LATER_ROWS = (
+        LaterRows(ACCESS_LEVEL, META, keys.ACCESS_KEY),
+        LaterRows(ACCESS_LEVEL, META, keys.USER_PREFIX),
+        LaterRows(ACCESS_LEVEL, META, keys.RULE_PREFIX),
+        LaterRows(ACCESS_LEVEL, META, keys.TOKEN_PREFIX),
+        LaterRows(ACCESS_LEVEL, META, keys.AUDIT_PREFIX),
+        LaterRows(OWNERS_LEVEL, META, keys.AUDIT_PREFIX, lambda row: len(msgpack.unpackb(row)) > AUDIT_FIELDS),
+        LaterRows(OWNERS_LEVEL, META, keys.AUDIT_COUNT_PREFIX),
+        LaterRows(OWNERS_LEVEL, META, keys.AUDIT_KEPT_PREFIX),
     )
 
     def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:

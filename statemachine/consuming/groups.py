@@ -25,7 +25,7 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.family import Families, Family, Reads, applies, family_of
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import SETTINGS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import GROUPS, KV
@@ -123,6 +123,9 @@ class Groups(Family):
     once it is written."""
 
     ROWS = ((GROUPS, b""),)
+    LATER_ROWS = (
+        LaterRows(SETTINGS_LEVEL, GROUPS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_CONFIG_FIELDS)),
+    )
 
     def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
         """`level` returns the level of the cluster at the command that is being applied."""

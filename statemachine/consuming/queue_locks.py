@@ -31,7 +31,7 @@ from statemachine.commands import (
 )
 from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.queue_rows import Queue, QueueRows
-from statemachine.family import Families, Reads, applies, family_of
+from statemachine.family import Families, LaterRows, Reads, applies, family_of
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
@@ -41,6 +41,8 @@ from statemachine.topics import Topics
 
 CLIENT_LENGTH_MAX = 512
 QUEUES_MAX = 4096
+_OWNED = b"\xff"
+"""The byte after the time in a row with an owner. No client id in UTF-8 begins like that."""
 """The most queues that one command may lock or unlock."""
 
 ClientId = Annotated[str, Meta(min_length=1, max_length=CLIENT_LENGTH_MAX)]
@@ -109,6 +111,7 @@ class QueueLocks(QueueRows[QueueLock]):
     """The queue locks of all groups, by group and queue."""
 
     ROWS = ((LOCKS, b""),)
+    LATER_ROWS = (LaterRows(OWNERS_LEVEL, LOCKS, is_later=lambda row: row[8:9] == _OWNED),)
 
     def __init__(self, kv: KV, removals: Removals, topics: Topics, groups: Groups) -> None:
         self._topics, self._groups = topics, groups
@@ -193,10 +196,6 @@ class LockReads(Reads):
     def locks_of_group(self, group: str) -> Mapping[Queue, QueueLock]:
         """Returns the queue locks of the consumer group by queue, expired ones included."""
         return self._locks.of_group(group)
-
-
-_OWNED = b"\xff"
-"""The byte after the time in a row with an owner. No client id in UTF-8 begins like that."""
 
 
 def _encode(lock: QueueLock) -> bytes:

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from statemachine.commands import U64, Command, CommandResult, NumberFrom1, done
-from statemachine.family import Family, Reads, applies, family_of
+from statemachine.family import Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
@@ -95,6 +95,7 @@ class HalfMessages(Family):
     to `lowest_position`: they show what is written."""
 
     ROWS = ((TRANS, b"p"), (TRANS, b"c"), (TRANS, b"m"), (TRANS, b"d"), (TRANS, b"o"), (TRANS, b"n"))
+    LATER_ROWS = (LaterRows(OWNERS_LEVEL, TRANS, b"o"),)
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv

@@ -24,8 +24,12 @@ from statemachine.rows.kv import FAMILIES, KV, META
 from statemachine.rows.write_batch import Stage
 
 VERSION = 10
-"""The version of the sums. It is raised whenever rows change: sums of another version count other rows and are not
-compared (rolling upgrades)."""
+"""The version of the sums. It is raised when equal rows get other sums: by another `row_sum`, or because other rows
+count (`digest.counts`). Sums of another version are not compared, and those of a state are counted again.
+
+Rows that are new do not raise it, because all nodes write them from one level of the cluster on. Nor does a new column:
+the row "sums" has another size with it, so that a state is counted again, and a node that lacks the column is compared
+as if it were empty there."""
 MARKERS = (EntryType.NOOP, EntryType.DIGEST)
 REMEMBERED = 64
 _MASK = 2**64 - 1

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import runpy
 import tomllib
+from collections.abc import Iterator
 
+from jepsen_like.seeded_bugs.catalogue import load_all
 from raftlog.format_versions import BASELINE
 from statemachine import levels
 from statemachine.levels import LEVEL, LEVELS
-from tests.support.tree import ROOT
+from tests.support.tree import ROOT, nodes, sources
 
 SCRIPT = runpy.run_path(str(ROOT / ".ci" / "levels.py"))
 PAGE = ROOT / "docs" / "levels.toml"
+PLACES = (
+    "raftmq_wire",
+    "raftlog",
+    "statemachine",
+    "cluster",
+    "raftmq",
+    "jepsen_like",
+    "pyspark_raftmq",
+    "bench",
+    "tests",
+)
+# What is about the newest level, whichever it is: the level that rises, and what may be installed below it.
+ABOUT_THE_NEWEST = {
+    "jepsen_like/sim/options.py",
+    "tests/architecture/test_levels.py",
+    "tests/cluster/sim/test_sim_cluster_level.py",
+    "tests/raftmq/commands/test_upgrade_command.py",
+}
 
 
 def test_levels_follow_each_other_and_each_has_a_constant() -> None:
@@ -28,3 +49,24 @@ def test_the_page_has_the_list() -> None:
 def test_the_older_build_of_tests_knows_one_level_less() -> None:
     """Fast, while the tests that build it are slow: a new level names another commit."""
     assert tomllib.loads(PAGE.read_text())["start"]["level"] == LEVEL - 1
+
+
+def counted_down(text: str) -> Iterator[int]:
+    """Lines in which something is subtracted from the newest level."""
+    for node in nodes(text):
+        match node:
+            case ast.BinOp(op=ast.Sub(), left=ast.Name(id="LEVEL") | ast.Attribute(attr="LEVEL"), lineno=line):
+                yield line
+
+
+def test_nobody_counts_from_the_newest_level() -> None:
+    """`LEVEL - 2` means another level as soon as there is a newer one: the test goes on, and tests something else."""
+    assert [*counted_down("a = LEVEL - 1\nb = OWNERS_LEVEL - 1\nc = f'{levels.LEVEL - 2}'\nd = LEVEL + 1")] == [1, 3]
+    found = {name for name, text in sources(*PLACES) if "LEVEL -" in text and [*counted_down(text)]}
+    assert found == ABOUT_THE_NEWEST
+
+
+def test_schedules_name_the_level_with_which_nodes_begin() -> None:
+    first = [bug.schedule.strip().split("\n")[0].split() for bug in load_all() if bug.schedule]
+    said = {word for words in first for word in words if word.startswith("levels=")}
+    assert said == {"levels=1"}, "say levels=1 begins=LEVEL"

@@ -25,6 +25,7 @@ from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
 from statemachine.rows.kv import FAMILIES, KV
 from statemachine.rows.rocksdb_store import RocksKV
 from statemachine.topics import CreateTopic
+from tests.support.command_samples import COMMAND_SAMPLES
 
 Rows = dict[str, list[tuple[bytes, bytes]]]
 
@@ -119,9 +120,30 @@ class LogBuilder:
         return payload.SessionRows(bytes([producer]) * 16, low, max(sequences, default=low), b"".join(rows))
 
 
+DRAWN_APART = (
+    CreateTopic,
+    PutGroup,
+    Subscribe,
+    CommitOffsets,
+    ResetOffsets,
+    EndResets,
+    LockQueues,
+    UnlockQueues,
+    DeleteTopic,
+    DeleteGroup,
+    Expire,
+    DeliverTimers,
+    DropTimers,
+    RecallTimer,
+    EndSessions,
+)
+OTHERS = [sample for sample in COMMAND_SAMPLES if type(sample) not in DRAWN_APART]
+"""Samples of the commands that no function below draws arguments for: a new command is one of them."""
+
+
 def drawn_log(seed: int, length: int) -> list[Entry]:
-    """A log that uses every entry type and command, drawn by the seed."""
-    rng = Random(seed)
+    """A log drawn by the seed. Together, such logs have every command, and every entry type but MEMBERSHIP."""
+    rng, others = Random(seed), Random(f"others {seed}")
     log = LogBuilder(segment_size=rng.choice([2**13, 2**17, 2**26]))
     log.add(EntryType.GENESIS)
     ids: dict[str, int] = {}
@@ -165,6 +187,13 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
             log.slice(rng.choice(cuts[-2:]), rng.choice([4, 5, 9, 30, 30]))
         if rng.random() < 0.5:
             log.remove(rng.choice([4, 4, 5, 9, 30]))
+        if others.random() < 0.2:
+            run = others.sample(OTHERS, 2)
+            packed = commands.pack(run)
+            if others.random() < 0.5:
+                log.add(EntryType.COMMAND, packed)
+            else:
+                log.add(EntryType.CHANGE, commands.pack_change("ann", packed))
     return log.entries
 
 

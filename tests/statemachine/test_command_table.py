@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -15,104 +14,21 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.format_versions import BASELINE
 from raftlog.types import EntryType
-from statemachine import command_table, commands, levels
+from statemachine import command_table, commands
 from statemachine.access.access_commands import (
-    ChangeUser,
-    CreateUser,
-    Origin,
-    PutToken,
-    RemoveRules,
-    RemoveToken,
     RemoveUser,
-    ResealUser,
-    RotateAuthKey,
-    SetAuthKey,
-    SetAuthMode,
-    SetRules,
 )
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import Finalize
 from statemachine.command_table import COMMANDS, unpack
 from statemachine.commands import Command, CommandReader, Invalid, Unknown, extend, level_of, name_of, pack, pack_bare
-from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
-from statemachine.consuming.groups import PutGroup, Subscribe
-from statemachine.consuming.offset_resets import EndResets
-from statemachine.consuming.queue_locks import LockQueues, LockQueuesOf, UnlockQueues, UnlockQueuesOf
-from statemachine.dedup import EndSessions
-from statemachine.delivery.half_messages import CheckHalves, EndHalves, OwnHalves
-from statemachine.delivery.staged_writes import CommitWrite, DiscardAttempts, ForgetWrite, OpenAttempt
-from statemachine.delivery.timers import DeliverTimers, DropStaged, DropTimers, RecallTimer
+from statemachine.delivery.half_messages import OwnHalves
 from statemachine.families import FAMILIES
 from statemachine.family import Family
-from statemachine.members import Acknowledge
-from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
-from statemachine.settings import SetConfig, SetMaintenance
-from statemachine.tier import MoveSegment, SegmentSpan, TierPart, TierState
+from statemachine.removal_slices import DeleteTopic, Expire
+from statemachine.tier import MoveSegment, TierPart, TierState
 from statemachine.topics import CreateTopic, Topics
+from tests.support.command_samples import ASKED, COMMAND_SAMPLES, FILE, SAMPLES, Sample
 
-KEPT = Path(__file__).parent / "data" / "packed_commands.txt"
-"""The bytes of each of SAMPLES as the version before commands were typed packed them: a name and hexadecimal digits."""
-ASKED = Origin(1_700_000_000_000, "ann", "10.0.0.9")
-SAMPLES: list[Command] = [
-    CreateTopic({"name": "t", "read_queues": 4, "order": False, "attributes": {"b": "2", "a": "1"}}, if_absent=True),
-    DeleteTopic("t"),
-    PutGroup({"name": "g", "retry_max_times": -1, "attributes": {}}, if_absent=False),
-    DeleteGroup("g", clean_offsets=True),
-    Subscribe("g", [("t", "TAG", "a || b", -5), ("u", "SQL92", "a > 1", 2**63 - 1)]),
-    CommitOffsets([("g", 1, 0, 7), ("h", 2**32 - 1, 65_535, 2**63 - 1)]),
-    EndSessions([b"\x01" * 16, b"\xff" * 16]),
-    Expire(2**64 - 1),
-    Acknowledge(3),
-    Finalize(13),
-    LockQueues("g", "10.0.0.1@1", 1_000, 61_000, [(1, 0), (1, 1)]),
-    UnlockQueues("g", "10.0.0.1@1", None),
-    LockQueuesOf(7, "g", "10.0.0.1@1", 1_000, 61_000, [(1, 0)]),
-    UnlockQueuesOf(7, "g", "10.0.0.1@1", [(1, 0)]),
-    ResetOffsets("g", 1_000, [(1, 0, 5)]),
-    EndResets("g", [(1, 0, 1_000)]),
-    DeliverTimers([(1_000, 77), (2**63 + 3, 78)]),
-    DropTimers([(1_000, 77)]),
-    EndHalves([5, 2**40]),
-    CheckHalves(2_000, [5]),
-    OwnHalves([(5, 7)]),
-    RecallTimer(1_000, 77, 78),
-    MoveSegment(0, TierState.UPLOADING, 1, SegmentSpan(1_000, 0, 9, 1, 2), None),
-    OpenAttempt("query", 5, 1_000),
-    CommitWrite("query", 5, 1_000, [(1, 2), (3, 0)]),
-    DiscardAttempts([1, 2]),
-    DropStaged(1, 512),
-    ForgetWrite("query"),
-    SetConfig(0, 1_000, "ann", "why", {"a.b": 1, "a.c": True, "a.d": "x"}),
-    SetMaintenance(2, 1_000, "ann", None),
-    CreateUser(ASKED, 1, "shop", False, True, b"\x00secret", "key-1"),
-    ChangeUser(ASKED, 1, {"super": True, "secret": [b"\x00other", "key-1"], "keep_tokens": ["ci"]}),
-    RemoveUser(ASKED, 1),
-    SetRules(ASKED, 1, [(1, "Topic:orders", ["Pub", "Sub"], ["10.0.0.0/8"], True)]),
-    RemoveRules(ASKED, 1, None, "Topic:orders"),
-    PutToken(ASKED, 1, b"\x02" * 32, 9_000, "laptop"),
-    RemoveToken(ASKED, b"\x02" * 32),
-    SetAuthMode(ASKED, "enforce"),
-    SetAuthKey(ASKED, "key-1"),
-    RotateAuthKey(ASKED, "key-2"),
-    ResealUser(ASKED, 1, b"\x00secret", b"\x01secret", "key-2"),
-]
-LATER: dict[str, int] = {
-    "create_user": 11,
-    "change_user": 11,
-    "remove_user": 11,
-    "set_rules": 11,
-    "remove_rules": 11,
-    "put_token": 11,
-    "remove_token": 11,
-    "set_auth_mode": 11,
-    "set_auth_key": 11,
-    "rotate_auth_key": 12,
-    "reseal_user": 12,
-    "own_halves": 13,
-    "lock_queues_of": 13,
-    "unlock_queues_of": 13,
-}
-"""The commands that came after the baseline, with their levels."""
 PARTS = [TierPart("log/0", 1_000, b"d" * 16, 7)]
 
 
@@ -135,15 +51,16 @@ def test_each_command_is_applied_by_one_family() -> None:
 
 
 def test_there_is_a_sample_of_each_command() -> None:
-    assert {type(sample) for sample in SAMPLES} == set(COMMANDS.values())
+    assert Counter(type(each) for each in COMMAND_SAMPLES) == Counter(COMMANDS.values()), f"a line each in {FILE}"
 
 
-def test_bytes_are_those_of_the_version_before() -> None:
-    kept = dict(line.split() for line in KEPT.read_text().splitlines())
-    assert {name_of(type(sample)): pack([sample]).hex() for sample in SAMPLES} == kept
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: name_of(type(sample.command)))
+def test_bytes_and_levels_stay(sample: Sample) -> None:
+    assert pack([sample.command]).hex() == sample.packed.hex()
+    assert sample.level == sample.command.LEVEL
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: name_of(type(sample)))
+@pytest.mark.parametrize("sample", COMMAND_SAMPLES, ids=lambda sample: name_of(type(sample)))
 def test_a_command_is_read_as_it_was_packed(sample: Command) -> None:
     (found,) = unpack(pack([sample]))
     assert type(found) is type(sample)
@@ -155,9 +72,7 @@ def test_parts_of_a_segment_are_packed_like_the_rest() -> None:
     assert packed == [["tier_state", 0, 2, 1, None, [["log/0", 1_000, b"d" * 16, 7]]]]
 
 
-def test_levels_are_those_of_the_version_before() -> None:
-    assert {name: kind.LEVEL for name, kind in COMMANDS.items() if kind.LEVEL != BASELINE} == LATER
-    assert max(LATER.values()) == levels.LEVEL
+def test_commands_need_the_highest_of_their_levels() -> None:
     assert level_of([]) == level_of([Expire(1)]) == BASELINE
     assert level_of([Expire(1), OwnHalves([]), RemoveUser(ASKED, 1)]) == 13
 
@@ -171,7 +86,7 @@ def test_arguments_have_no_default_and_cannot_be_changed() -> None:
 WRONG: list[Any] = [None, True, -1, 1.5, 2**64 - 1, "", "\n", b"", [], [[]], [1, 2, 3, 4, 5, 6], {}, {"a": 1}, {1: 2}]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: name_of(type(sample)))
+@pytest.mark.parametrize("sample", COMMAND_SAMPLES, ids=lambda sample: name_of(type(sample)))
 def test_what_is_wrong_spoils_no_other_command(sample: Command) -> None:
     name, *arguments = msgpack.unpackb(pack([sample]))[0]
     wrong = [[name, *arguments, None], [name, *arguments[:-1]]]
@@ -201,7 +116,7 @@ def test_a_reader_knows_its_own_commands_alone() -> None:
     assert reader.unpack(pack([Expire(1), DeleteTopic("t")])) == [Narrow(1), Unknown("delete_topic")]
 
 
-@given(st.lists(st.sampled_from(SAMPLES), max_size=40), st.lists(st.sampled_from(SAMPLES), max_size=40))
+@given(st.lists(st.sampled_from(COMMAND_SAMPLES), max_size=40), st.lists(st.sampled_from(COMMAND_SAMPLES), max_size=40))
 def test_packed_commands_are_extended_without_packing_them_again(before: list[Command], more: list[Command]) -> None:
     assert extend(pack(before), more) == pack([*before, *more])
     assert extend(b"", more) == pack(more)

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jepsen_like.fakes.memory_kv import MemoryKV
+from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType
 from statemachine import broker_state
+from statemachine.access.access_commands import RemoveRules, RemoveToken, RemoveUser, SetAuthKey
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import ClusterLevel
+from statemachine.cluster_level import ClusterLevel, Finalize
 from statemachine.commands import Command, CommandReader, CommandResult, done
-from statemachine.families import FAMILIES
+from statemachine.consume_queue import ConsumeQueues
+from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.queue_locks import UnlockQueues, UnlockQueuesOf
+from statemachine.families import FAMILIES, LATER_ROWS
 from statemachine.family import Families, Family, applies, takes
+from statemachine.levels import LEVEL, LEVELS
+from statemachine.removal_slices import DeleteGroup, DeleteTopic, RemovalSlices
+from statemachine.removals import ATTEMPTS, SESSIONS, STEPS, UNIQUE, RemovalKind
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
+from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS, TRANS
 from statemachine.rows.kv import FAMILIES as COLUMNS
-from statemachine.rows.kv import KV, META
 from statemachine.rows.running_digest import count
 from statemachine.rows.write_batch import Stage
 from statemachine.topics import CreateTopic, Topics
 from tests.statemachine.test_kept_entries import LOGS
+from tests.support.command_samples import COMMAND_SAMPLES
 
+PAGE = Path(__file__).parents[2] / "docs" / "disk-format-rows.md"
 PREFIX = b"mark\0"
+ENDS = (DeleteTopic, DeleteGroup, UnlockQueues, UnlockQueuesOf, RemoveUser, RemoveRules, RemoveToken, Finalize)
+"""Commands that leave no row, or take those of others away."""
 
 
 class SetMark(Command, tag="set_mark", frozen=True):
@@ -70,6 +83,11 @@ class Marks(Family):
     def end_run(self, stage: Stage) -> None:
         self.called.append(f"end {len(stage.rows[META])}")
 
+    def topic_deleted(self, stage: Stage, topic_id: int, queues: int) -> None:
+        self.called.append(f"topic {topic_id} of {queues}")
+        if self._staged.pop("pin", None):
+            stage.delete(META, PREFIX + b"pin")
+
     def publish(self) -> None:
         self.by_name, self.changed, self.grown = dict(self._staged), False, {(7, 8)}
 
@@ -110,6 +128,19 @@ def test_a_family_is_called_by_the_hooks_that_it_has(new_log: Any) -> None:
     assert state._end_run == [state[Marks].end_run, state.timers.end_run], "others have nothing to add"
 
 
+@pytest.mark.usefixtures("listed")
+def test_a_family_is_told_of_the_end_of_a_topic_within_its_entry(new_log: Any) -> None:
+    log, kv = new_log(), MemoryKV()
+    state = BrokerState(kv)
+    create = CreateTopic({"name": "t", "read_queues": 3, "write_queues": 2}, if_absent=True)
+    run = state.apply([log.command(create, SetMark("pin", 5), DeleteTopic("none"), DeleteTopic("t"), SetMark("a", 1))])
+    assert [result.ok for result in run.results[0]] == [True, True, False, True, True]
+    assert state[Marks].called[1:-1] == ["topic 1 of 3"]
+    assert state[Marks].by_name == BrokerState(kv)[Marks].by_name == {"a": 1}
+    hooks = state[RemovalSlices]._topic_deleted
+    assert hooks == [state[Marks].topic_deleted, state[ConsumeQueues].topic_deleted], "in their order, and no others"
+
+
 def test_a_family_is_made_once_after_those_that_it_needs() -> None:
     families = Families(MemoryKV(), 11)
     marks = families[Marks]
@@ -145,6 +176,64 @@ def test_no_two_families_have_the_same_rows() -> None:
         ROWS = ((META, b"setting"),)
 
     assert set(shared((Greedy, *FAMILIES))) == {("Greedy", "Settings")}
+
+
+def test_each_step_of_a_removal_is_known_at_every_level() -> None:
+    """Nodes of the older version would end the removal one step earlier, and have other rows from there on. A step more
+    is for removals that begin at a new level, and stands here with it."""
+    assert STEPS == {
+        RemovalKind.TOPIC: (CQ, DEDUP, OFFSETS, LOCKS, RESETS),
+        RemovalKind.GROUP: (LOCKS, RESETS, OFFSETS),
+        RemovalKind.EXPIRE: (SESSIONS, UNIQUE, LOCKS),
+        RemovalKind.WRITE: (ATTEMPTS,),
+    }
+
+
+def test_later_rows_are_the_familys_own() -> None:
+    for family in FAMILIES:
+        for rows in family.LATER_ROWS:
+            assert BASELINE < rows.level <= LEVEL
+            assert [its for its in family.ROWS if its[0] == rows.column and rows.prefix.startswith(its[1])]
+    assert {rows.level for rows in LATER_ROWS} == {level.number for level in LEVELS[1:]}, "a level without rows?"
+
+
+def on_the_page(column: str, prefix: bytes) -> bool:
+    """True if the table of the page has such keys of the column."""
+    name, family = prefix.partition(b"\0")[0].decode(), ""
+    found = set[str]()
+    for line in PAGE.read_text().splitlines():
+        cells = line.split("|")
+        if line.startswith("| ") and len(cells) > 4:
+            family = cells[1].strip(" `") or family
+            if family == column:
+                found.add(cells[2].strip(" `").split("`")[0])
+    return name in found if name else bool(found)
+
+
+def test_the_page_has_all_rows() -> None:
+    """docs/disk-format-rows.md says what is on disk."""
+    kinds: tuple[type[Family] | type[BrokerState], ...] = (BrokerState, *FAMILIES)
+    rows = [each for kind in kinds for each in kind.ROWS]
+    assert [each for each in rows if not on_the_page(*each)] == []
+    assert not on_the_page(META, PREFIX)
+    assert not on_the_page(TRANS, b"z")
+    assert not on_the_page("pop", b"")
+
+
+@pytest.mark.parametrize("level", [level.number for level in LEVELS])
+def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
+    """All commands of a level, in a cluster of that level."""
+    log, kv = new_log(), MemoryKV()
+    state = BrokerState(kv)
+    group = PutGroup({"name": "g", "consume_broadcast_enable": False}, if_absent=False)
+    kept = [each for each in COMMAND_SAMPLES if level >= each.LEVEL and type(each) not in ENDS]
+    kept.sort(key=lambda each: type(each) is not SetAuthKey)  # users need it
+    state.apply([log.command(Finalize(level)), log.command(*kept, group)])
+    assert state.level == level
+    found = {rows for rows in LATER_ROWS if rows.found_in(kv) is not None}
+    assert {rows for rows in found if rows.level > level} == set()
+    late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix != keys.AUDIT_KEPT_PREFIX}
+    assert late <= found, "all but the rows that come with the 100,001st change of users"
 
 
 @pytest.mark.parametrize("number", range(0, len(LOGS), 5))

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.types import Entry
+from raftlog.types import Entry, EntryType
+from statemachine import payload
 from statemachine.broker_state import BrokerState
+from statemachine.command_table import COMMANDS, in_entry, unpack
+from statemachine.commands import Command, name_of
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import KV
 from statemachine.rows.rocksdb_store import RocksKV
@@ -35,6 +38,19 @@ def in_groups(entries: Sequence[Entry], rng: Random) -> list[Sequence[Entry]]:
         groups.append(entries[at : at + size])
         at += size
     return groups
+
+
+def test_drawn_logs_have_every_command(draw_log: DrawLog) -> None:
+    """What the tests below show, they show of all of them."""
+    found, kinds = set[str](), set[int]()
+    for entry in [entry for seed in range(6) for entry in draw_log(seed, 150)]:
+        kinds.add(entry.type)
+        run = in_entry(entry.type, entry.payload)
+        if entry.type == EntryType.MESSAGES:
+            run = unpack(payload.decode(entry.payload).effects)
+        found |= {name_of(type(command)) for command in run if isinstance(command, Command)}
+    assert found == set(COMMANDS)
+    assert kinds == set(EntryType) - {EntryType.MEMBERSHIP}
 
 
 @settings(max_examples=60, deadline=None)

@@ -187,7 +187,7 @@ class Machine:
         """Indexes of the entries that the nemesis damaged on this disk."""
         self.loss: Loss | None = None
         """Data lost at the next power failure in the middle of a write; None if chance decides."""
-        self.level = LEVEL - options.levels
+        self.level = options.older if options.levels else LEVEL
         """Highest feature level that this machine's node knows, from the next start on
         (`statemachine.levels.LEVEL`)."""
         self.began_s = 0.0

@@ -230,12 +230,14 @@ def works(sim: SimCluster) -> None:
 def test_an_upgrade_that_stops_half_way_for_a_week_is_found_and_both_ways_stay_open(
     sim_of: Callable[..., Any],
 ) -> None:
-    """One node of three runs the newer version. The clocks of all go on by a day, and by the rest of the week."""
+    """One node of three runs the newer version, whose level brings other rows of topics. The clocks of all go on by a
+    day, and by the rest of the week."""
     sim = sim_of()
-    assert propose(sim, Finalize(LEVEL - 1)).outcome is Outcome.OK
+    assert propose(sim, Finalize(CHANGES_LEVEL - 1)).outcome is Outcome.OK
     (newer, *older) = sim.running
+    restart(sim, newer, CHANGES_LEVEL)
     for node in older:
-        restart(sim, node, LEVEL - 1)
+        restart(sim, node, CHANGES_LEVEL - 1)
     works(sim)
     assert [unfinished(node) for node in sim.running] == [[]] * 3
     for seconds in (MIXED_MS / 1000, A_WEEK_S - MIXED_MS / 1000):
@@ -244,18 +246,19 @@ def test_an_upgrade_that_stops_half_way_for_a_week_is_found_and_both_ways_stay_o
         works(sim)
     for node in sim.running:
         (says,) = unfinished(node)
-        assert all(f"node {each.node_id} (voter) knows levels up to {LEVEL - 1}" in says for each in older)
+        assert all(f"node {each.node_id} (voter) knows levels up to {CHANGES_LEVEL - 1}" in says for each in older)
     assert why_not(sim)
 
-    restart(sim, newer, LEVEL - 1)  # back
+    restart(sim, newer, CHANGES_LEVEL - 1)  # back
     sim.loop.run_for(2.0)
     works(sim)
     assert [unfinished(node) for node in sim.running] == [[]] * 3
     for node in sim.running:  # and forward to the end
-        restart(sim, node, LEVEL)
+        restart(sim, node, CHANGES_LEVEL)
         works(sim)
+    assert {node.state.level for node in sim.running} == {CHANGES_LEVEL - 1}
     assert propose(sim, Finalize(sim.leader().running.levels.require())).outcome is Outcome.OK
-    assert levels(sim) == [LEVEL] * 3
+    assert levels(sim) == [CHANGES_LEVEL] * 3
     works(sim)
 
 

@@ -19,7 +19,7 @@ from raftmq_wire.message_format import BatchItem, build_batch
 from raftmq_wire.signature import Credentials
 from statemachine.cluster_level import Finalize
 from statemachine.consuming.groups import PutGroup
-from statemachine.levels import LEVEL
+from statemachine.levels import LEVEL, OWNERS_LEVEL
 from tests.cluster.sim.test_sim_cluster_level import restart
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import OPERATOR, key_file
@@ -200,7 +200,7 @@ def test_commits_of_offsets_under_guessed_sessions_settle_nothing_of_new_connect
     honest(sim, SHOP if users else None)
 
 
-@pytest.mark.parametrize("level", [LEVEL - 1, LEVEL])
+@pytest.mark.parametrize("level", [OWNERS_LEVEL - 1, LEVEL])
 def test_no_answer_and_no_message_shows_a_session(cluster: Made, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at every byte that went to a client, and at every stored message, after sends and refusals of all kinds."""
     told: list[bytes] = []
@@ -506,7 +506,7 @@ class Sent:
 
 @pytest.mark.parametrize("users", [False, True], ids=["nobody", "users"])
 def test_what_is_repeated_across_the_level_is_recognised(cluster: Made, users: bool) -> None:
-    sim = cluster(users=users, level=LEVEL - 1)
+    sim = cluster(users=users, level=OWNERS_LEVEL - 1)
     sent = Sent(sim, SHOP if users else None)
     sent.all_again(sim.followers()[0])
     finalize(sim)
@@ -519,7 +519,7 @@ def test_what_is_repeated_across_the_level_is_recognised(cluster: Made, users: b
 
 
 def test_a_commit_from_before_the_level_moves_nothing_back(cluster: Made) -> None:
-    sim = cluster(users=False, level=LEVEL - 1)
+    sim = cluster(users=False, level=OWNERS_LEVEL - 1)
     asker = Asker(sim, sim.leader())
     assert asker.commit_offset(3, PID, 1) == OK
     assert asker.commit_offset(5, PID, 2) == OK
@@ -535,18 +535,18 @@ def test_a_commit_from_before_the_level_moves_nothing_back(cluster: Made) -> Non
 
 
 def test_what_is_under_way_while_the_level_rises_is_recognised(cluster: Made) -> None:
-    sim = cluster(users=False, level=LEVEL - 1, **{"send.deadline_ms": 20_000})
+    sim = cluster(users=False, level=OWNERS_LEVEL - 1, **{"send.deadline_ms": 20_000})
     leader = sim.leader()
     asker, again = Asker(sim, leader), Asker(sim, leader)
     followers = sim.followers()
     before = leader.raw.commit_index
-    sim.propose(leader, Finalize(LEVEL))
+    sim.propose(leader, Finalize(OWNERS_LEVEL))
     sim.loop.run_until(lambda: leader.raw.commit_index > before, 10, every_s=0.0001)
-    assert leader.state.level < LEVEL
+    assert leader.state.level < OWNERS_LEVEL
     for node in followers:
         node.append.hold()
     first = [asker.tell_send(b"m", key="K", pid=PID), asker.tell_send(b"s", "S", key="K")]
-    sim.loop.run_until(lambda: leader.state.level == LEVEL, 10)
+    sim.loop.run_until(lambda: leader.state.level == OWNERS_LEVEL, 10)
     assert not any(opaque in asker.path.replies for opaque in first), "the sends are behind the level in the log"
     second = [again.tell_send(b"m", key="K", pid=PID), again.tell_send(b"s", "S", key="K")]
     sim.heal()
@@ -558,9 +558,9 @@ def test_what_is_under_way_while_the_level_rises_is_recognised(cluster: Made) ->
 
 def test_the_way_back_below_the_level_is_open(cluster: Made) -> None:
     """Every node runs the newer version and then the older one, in a cluster whose level was not raised."""
-    sim = cluster(users=False, level=LEVEL - 1)
+    sim = cluster(users=False, level=OWNERS_LEVEL - 1)
     sent = Sent(sim, None)
-    for level in (LEVEL - 1, LEVEL, LEVEL - 1):
+    for level in (OWNERS_LEVEL - 1, OWNERS_LEVEL, OWNERS_LEVEL - 1):
         for node in list(sim.nodes.values()):
             restart(sim, node, level)
             sent.all_again(node)

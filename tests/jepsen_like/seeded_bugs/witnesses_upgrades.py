@@ -31,3 +31,7 @@ def witness_UP07() -> None:
 
 def witness_UP08() -> None:
     holds("UP08")
+
+
+def witness_UP09() -> None:
+    holds("UP09")
