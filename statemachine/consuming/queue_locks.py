@@ -41,9 +41,9 @@ from statemachine.topics import Topics
 
 CLIENT_LENGTH_MAX = 512
 QUEUES_MAX = 4096
+"""The most queues that one command may lock or unlock."""
 _OWNED = b"\xff"
 """The byte after the time in a row with an owner. No client id in UTF-8 begins like that."""
-"""The most queues that one command may lock or unlock."""
 
 ClientId = Annotated[str, Meta(min_length=1, max_length=CLIENT_LENGTH_MAX)]
 QueueList = Annotated[Sequence[tuple[U32, U32]], Meta(max_length=QUEUES_MAX)]
