@@ -91,7 +91,7 @@ class Route(NamedTuple):
 SERVED: Final = frozenset(
     {Serves.ANY, Serves.READ, Serves.MEMBER, Serves.LEADER, Serves.LEADER_ALONE, Serves.CONFIRMED}
 )
-"""What a route may say of the nodes that answer it (`cluster.admin.server`)."""
+"""The nodes that may answer a route (`cluster.admin.server`)."""
 CALLER_CHOOSES: Final = "its caller says by ?consistency= how new the answer must be, which a request code cannot ask"
 """The reason of reads with `Serves.READ`."""
 HAS_SECRET: Final = "its body has a secret, and the way between the HTTP ports of two nodes may be plain text"
