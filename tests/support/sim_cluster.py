@@ -19,6 +19,7 @@ from cluster.node.node import Node
 from cluster.peer.transport import PeerTransport
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
+from cluster.remoting.connection.server import LONG_FRAME_BYTES
 from cluster.remoting.forward.forwarder import Forwarder
 from cluster.replication.acks.early_answers import EarlyAnswers
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -173,7 +174,8 @@ class ClientPath(ReplyPath):
         end = 8 + int.from_bytes(frame[5:8], "big")
         header = decode_header(frame[4], frame[8:end])
         request = Frame(self, frame[4], header, frame[8:end], frame[end:], len(frame) - 8)
-        if remark := too_long(header.code, len(frame) - end):  # as a connection does
+        is_long = len(frame) > LONG_FRAME_BYTES  # as in a connection
+        if is_long and (remark := too_long(header.code, len(frame) - end)):
             self.node.run(self.node.running.router.on_too_long, request, remark)
         else:
             self.node.run(self.node.running.router.on_request, request)
