@@ -18,6 +18,7 @@ import msgspec
 
 from cluster.config import config as fields_module
 from cluster.config.config import Config
+from cluster.config.explain import default_of
 from cluster.config.key_facts import Facts, facts, fields_of
 from cluster.config.ranges import ranges_of
 
@@ -32,12 +33,10 @@ FEW = 4
 """A list says "every key but" where the other keys of a section are less than one part of so many."""
 
 
-def default_of(field: Any) -> str:
-    """Returns the default as the page has it."""
-    if field.required:
-        return "required"
-    text = "{}" if field.default is msgspec.NODEFAULT else msgspec.json.encode(field.default).decode()
-    return f"`{text}`"
+def shown(field: Any) -> str:
+    """Returns the default as the page has it: a value as code."""
+    default = default_of(field)
+    return default if field.required else f"`{default}`"
 
 
 def docstrings() -> dict[tuple[str, str], str]:
@@ -65,7 +64,7 @@ def rows_of(section: str, rows: Iterable[str]) -> list[str]:
             names.insert(names.index(before) + 1 if before else 0, name)
             meanings[name] = f" {docstrings().get((getattr(owner, '__name__', ''), name), '')} "
         before = name
-    return [f"| `{name}` | {default_of(own[name])} |{meanings[name]}|\n" for name in names]
+    return [f"| `{name}` | {shown(own[name])} |{meanings[name]}|\n" for name in names]
 
 
 def sections(lines: Iterable[str]) -> Iterator[str]:

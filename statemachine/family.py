@@ -47,9 +47,8 @@ class LaterRows(NamedTuple):
 
     def found_in(self, kv: KV) -> bytes | None:
         """Returns the key of the first such row in the store; None if there is none."""
-        end = keys.LAST if not self.prefix else self.prefix[:-1] + bytes((self.prefix[-1] + 1,))
-        is_later = self.is_later
-        found = (key for key, row in kv.scan(self.column, self.prefix, end) if is_later is None or is_later(row))
+        is_later, rows = self.is_later, kv.scan(self.column, *keys.within(self.prefix))
+        found = (key for key, row in rows if is_later is None or is_later(row))
         return next(found, None)
 
 

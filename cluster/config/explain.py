@@ -46,12 +46,12 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
 def keys() -> tuple[str, ...]:
     """Returns every key that a file may have, "section.name", in the order of the sections."""
-    return tuple(fields())
+    return tuple(fields_of(Config))
 
 
 def explain(key: str) -> Explained:
     """Returns the explanation of the key. Raises ConfigError for a key that does not exist."""
-    field = fields().get(key)
+    field = fields_of(Config).get(key)
     if field is None:
         raise _unknown(key)
     known = range_of(field.type)
@@ -61,7 +61,7 @@ def explain(key: str) -> Explained:
         key=key,
         meaning=_meanings().get(key, ""),
         unit=said.unit.value if said.unit is not None else "",
-        default=_default(field),
+        default=default_of(field),
         range=expected(field.type),
         usual=usual,
         effect=known.why if known is not None else "",
@@ -70,12 +70,8 @@ def explain(key: str) -> Explained:
     )
 
 
-def fields() -> dict[str, Any]:
-    """Returns key -> its field, with type and default."""
-    return fields_of(Config)
-
-
-def _default(field: Any) -> str:
+def default_of(field: Any) -> str:
+    """Returns the default of a key's field as a file has it, or "required"."""
     if field.required:
         return "required"
     return "{}" if field.default is msgspec.NODEFAULT else toml_value(field.default)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from cluster.flow.hold import H
 
 
-NOBODY: Final = -1
-"""The user of what the node itself asks for. Clients whose user is not proven have the user 0."""
+ITSELF: Final = -1
+"""The user of what the node asks for itself. A client whose user is not proven is
+`statemachine.access.users.NOBODY`."""
 
 
 class Ask(Enum):
@@ -35,7 +36,7 @@ class Ask(Enum):
     EARLY = auto()
     """A request of another node's client that was forwarded to this node before it could handle it, and asks again."""
     OWN = auto()
-    """A copy of a message that the node makes itself, on whosever account. Its user is NOBODY."""
+    """A copy of a message that the node makes itself, on whosever account. Its user is ITSELF."""
 
 
 _FORWARDED, _EARLY = Ask.FORWARDED, Ask.EARLY  # twice for each send; a name of a module costs less than one of an Enum
@@ -84,7 +85,7 @@ class Gate:
     def refusal(self, connection: Account, size: int, user: int, ask: Ask) -> Over | None:
         """Returns the reason why a request of `size` bytes must not be taken now; None if it may be taken.
 
-        `user`: id of the user who signed it, 0 if none is proven, NOBODY if the node itself asks. Nothing is counted
+        `user`: id of the user who signed it, 0 if none is proven, ITSELF if the node asks. Nothing is counted
         here: what is refused may turn out to repeat what is stored, and is answered then.
         """
         limits = self._limits

@@ -103,6 +103,16 @@ from __future__ import annotations
 
 import struct
 
+FIRST = b""
+LAST = b"\xff" * 64
+"""A key above every key of every family."""
+
+
+def within(prefix: bytes) -> tuple[bytes, bytes]:
+    """Returns [start, end) of the keys that begin with the prefix, which does not end in FF; of all keys for b""."""
+    return prefix, prefix[:-1] + bytes((prefix[-1] + 1,)) if prefix else LAST
+
+
 FORMAT = 10
 """The version of the rows' format. It is raised when rows change in a way that an older version would misread."""
 
@@ -128,16 +138,16 @@ USER_PREFIX = b"user\0"
 RULE_PREFIX = b"rule\0"
 TOKEN_PREFIX = b"token\0"
 AUDIT_PREFIX = b"audit\0"
-USERS = USER_PREFIX, b"user\x01"
-RULES = RULE_PREFIX, b"rule\x01"
-TOKENS = TOKEN_PREFIX, b"token\x01"
+USERS = within(USER_PREFIX)
+RULES = within(RULE_PREFIX)
+TOKENS = within(TOKEN_PREFIX)
 AUDIT_COUNT_PREFIX = b"audit_count\0"
 AUDIT_KEPT_PREFIX = b"audit_kept\0"
-AUDIT = AUDIT_PREFIX, b"audit\x01"
-SETTINGS = SETTING_PREFIX, b"setting\x01"
-SETTING_CHANGES = SETTING_CHANGE_PREFIX, b"setting_change\x01"
-MAINTENANCES = MAINTENANCE_PREFIX, b"maintenance\x01"
-REMOVALS = REMOVAL_PREFIX, b"removal\x01"
+AUDIT = within(AUDIT_PREFIX)
+SETTINGS = within(SETTING_PREFIX)
+SETTING_CHANGES = within(SETTING_CHANGE_PREFIX)
+MAINTENANCES = within(MAINTENANCE_PREFIX)
+REMOVALS = within(REMOVAL_PREFIX)
 """Keys [start, end) of all removals, in the family meta."""
 
 APPLIED = struct.Struct(">QQQQI")
@@ -178,9 +188,6 @@ _HALF_CHECK = struct.Struct(">sQQ")
 
 U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
-FIRST = b""
-LAST = b"\xff" * 64
-"""A key above every key of every family."""
 
 
 def setting_key(key: str) -> bytes:

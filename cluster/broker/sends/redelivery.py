@@ -20,7 +20,7 @@ from cluster.broker.reads.message_lookup import Stored, UnreadableError, message
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
 from cluster.broker.retries import delay_ms_of, own_topic
 from cluster.broker.rights import SUB, Party, Rights, topic_need
-from cluster.flow.gate import NOBODY, Ask
+from cluster.flow.gate import ITSELF, Ask
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, Schedule, property_of, tag_hash
@@ -239,7 +239,7 @@ class SendBacks:
     def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, group: GroupConfig, *, dead: bool) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
-        over = self._proposals.gate.refusal(client.in_flight, size, NOBODY, Ask.OWN)
+        over = self._proposals.gate.refusal(client.in_flight, size, ITSELF, Ask.OWN)
         if over is not None:
             raise over_limit(over)
         properties = copied_properties(message)

@@ -23,7 +23,7 @@ from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.broker.rights import PUB, Party, Rights, topic_need
 from cluster.broker.services import Services
-from cluster.flow.gate import NOBODY, Ask
+from cluster.flow.gate import ITSELF, Ask
 from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -283,10 +283,12 @@ class Transactions:
             done(Refused(Reason.UNAVAILABLE, proposals.refusing or "this node does not lead any more"))
             return
         slot = proposals.slot(copy.topic)
-        over = proposals.gate.refusal(self._client.in_flight, half.size, NOBODY, Ask.OWN)
-        if slot is None or over is not None:
-            why = over.remark if slot is not None and over is not None else f"topic {copy.topic} is being changed"
-            self._later(tries, done, why, lambda left: self._copy(copy, done, left))
+        if slot is None:
+            self._later(tries, done, f"topic {copy.topic} is being changed", lambda left: self._copy(copy, done, left))
+            return
+        over = proposals.gate.refusal(self._client.in_flight, half.size, ITSELF, Ask.OWN)
+        if over is not None:
+            self._later(tries, done, over.remark, lambda left: self._copy(copy, done, left))
             return
 
         def told(outcome: Outcome) -> None:

@@ -15,7 +15,8 @@ import click
 import msgspec
 
 from cluster.config.cluster_keys import CLUSTER_KEYS, in_type, typed
-from cluster.config.explain import fields
+from cluster.config.config import Config
+from cluster.config.key_facts import fields_of
 from cluster.config.loading import load
 from cluster.config.ranges import DANGEROUS_WORDS, range_of
 from cluster.config.source import ConfigError, toml_value
@@ -202,7 +203,7 @@ def _line(old: str, text: str) -> Translated | Left:
 
 def _value(key: str, text: str, factor: int) -> bool | int | str:
     """Returns the value of the key. Raises ConfigError for one that it cannot have."""
-    known = range_of(fields()[key].type)
+    known = range_of(fields_of(Config)[key].type)
     if known is None:
         return in_type(key, text) if key in CLUSTER_KEYS else text
     if not text.isascii() or not text.isdigit() or len(text) > 18:
@@ -216,7 +217,7 @@ def _value(key: str, text: str, factor: int) -> bool | int | str:
 
 def _differs(line: Translated) -> bool:
     """Returns True if the value is not the default."""
-    return bool(fields()[line.key].default != line.value)
+    return bool(fields_of(Config)[line.key].default != line.value)
 
 
 def set_command(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cluster.flow.gate import NOBODY, Ask, Gate, Limit, Over
+from cluster.flow.gate import ITSELF, Ask, Gate, Limit, Over
 from cluster.flow.hold import Account, Hold
 from tests.support.contexts import CONFIG
 
@@ -60,7 +60,7 @@ def test_other_accounts_of_the_node_have_its_limit_each() -> None:
 def test_what_is_asked_decides_where_it_counts(ask: Ask) -> None:
     gate, (one,) = gate_of(1)
     where = {Ask.FORWARDED: gate.forwarded, Ask.EARLY: gate.early}.get(ask, gate.sends)
-    gate.hold(one, 10, NOBODY if ask is Ask.OWN else 0, ask)
+    gate.hold(one, 10, ITSELF if ask is Ask.OWN else 0, ask)
     assert {each for each in (gate.sends, gate.forwarded, gate.early) if each.bytes} == {where}
     assert one.bytes == 10
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.flow.gate import NOBODY, Ask, Over
+from cluster.flow.gate import ITSELF, Ask, Over
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 PID = b"\x0a" * 16
@@ -67,7 +67,7 @@ def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
     path.ask(send_frame(1, "T", b"later", properties="DELAY\x011\x02"))
     assert answered(sim, path, 1) == [[0]]
     sim.loop.run_until(lambda: len(taken) > 1, 10)
-    assert taken == [(0, Ask.NEW), (NOBODY, Ask.OWN)]
+    assert taken == [(0, Ask.NEW), (ITSELF, Ask.OWN)]
 
 
 @pytest.mark.parametrize("label", ["busy", "a_further_limit"])
