@@ -2,7 +2,8 @@
 exist: both get the same answer, and nothing is read.
 
 How a route is judged follows from its rights, but for what is kept by hand: the routes that are not judged by what they
-name, and those that are judged by what is stored. So a route that takes a name and asks for nothing on it fails here.
+name, those for a Super alone, and those that are judged by what is stored. So a route that takes a name and asks for
+nothing on it fails here.
 """
 
 from __future__ import annotations
@@ -40,6 +41,36 @@ NOT_BY_NAME = {
     "DELETE /v1/tokens/{token}": TOKEN,
 }
 """Routes that take a name and are not judged by it, though others than a Super may use them -> why."""
+SUPER = {
+    "DELETE /v1/clients/{address}",
+    "PUT /v1/log-level",
+    "DELETE /v1/members/{id}/clients/{address}",
+    "PUT /v1/failpoints",
+    "PUT /v1/config",
+    "POST /v1/upgrade/finalize",
+    "POST /v1/writes/forget",
+    "POST /v1/members",
+    "POST /v1/members/{id}/promote",
+    "DELETE /v1/members/{id}",
+    "POST /v1/members/{id}/drain",
+    "POST /v1/members/{id}/maintenance",
+    "POST /v1/leader/transfer",
+    "GET /v1/consistency/entries/{index}",
+    "POST /v1/consistency/log",
+    "POST /v1/metadata",
+    "POST /v1/backup",
+    "POST /v1/tier/scrub",
+    "POST /v1/users",
+    "PUT /v1/users/{user}",
+    "DELETE /v1/users/{user}",
+    "POST /v1/acl/test",
+    "GET /v1/acl/{user}",
+    "PUT /v1/acl/{user}",
+    "DELETE /v1/acl/{user}",
+    "PUT /v1/auth",
+    "PUT /v1/auth/key",
+}
+"""Routes for a Super alone."""
 STORED = {
     "GET /v1/topics/{name}/messages/{key}",
     "GET /v1/topics/{name}/queues/{queue}/messages",
@@ -76,6 +107,7 @@ def world(make_node: Any) -> tuple[Any, str, int]:
 
 
 def test_every_route_that_takes_a_name_is_judged_by_it_or_by_more_or_is_a_supers() -> None:
+    assert {name for name, each in TAKE.items() if each.needs.of is None} == SUPER
     assert {name for name, each in TAKE.items() if each.needs.of is not None} == NAMED | STORED | NOT_BY_NAME.keys()
     assert {name for name, each in TAKE.items() if each.needs.stored} <= STORED
     assert len(NAMED) >= 9

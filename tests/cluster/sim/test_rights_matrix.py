@@ -1,9 +1,9 @@
 """Every request code that a node serves, called with things of another user and with ones that do not exist: both get
 the same answer, nothing changes, and nothing is told.
 
-How a code is judged follows from its row, but for two sets that are kept by hand: what tells nothing of one user, and
-what is judged by more than its row says. So a row that judges by no name, although its request tells something of a
-user, fails here. Which action a row asks for is not seen here: docs/access-table.md and
+How a code is judged follows from its row, but for three sets that are kept by hand: what tells nothing of one user,
+what is for a Super alone, and what is judged by more than its row says. So a row that judges by no name, although its
+request tells something of a user, fails here. Which action a row asks for is not seen here: docs/access-table.md and
 tests/cluster/remoting/test_route_rights.py have that.
 """
 
@@ -58,9 +58,23 @@ FOUND = {
 }
 """Codes that are judged by what they name, and by more: who is registered, whose session it is, or
 whose message a key finds."""
+SUPER = {
+    Code.AUTH_CREATE_USER,
+    Code.AUTH_UPDATE_USER,
+    Code.AUTH_DELETE_USER,
+    Code.AUTH_GET_USER,
+    Code.AUTH_LIST_USER,
+    Code.AUTH_CREATE_ACL,
+    Code.AUTH_UPDATE_ACL,
+    Code.AUTH_DELETE_ACL,
+    Code.AUTH_GET_ACL,
+    Code.AUTH_LIST_ACL,
+    Code.SET_AUTH_MODE,
+}
+"""Codes for a Super alone."""
 STORED = FOUND | {verb.code for verb in ROWS if verb.stored}
 """Codes with cases of their own below."""
-NAMED = VERBS.keys() - NOTHING - STORED - SUPERS_ALONE
+NAMED = VERBS.keys() - NOTHING - STORED - SUPER
 """All other codes: each is asked with the names that its row finds in it."""
 ABSENT = 1 << 40
 NOTES_S = TTL_MIN_MS / 1000 + 1
@@ -268,6 +282,10 @@ def next_of_vic(both: TwoUsers) -> None:
         assert both.send(both.vic, VIC, "vic-topic", pid=PID, seq=sequence, low=1).code == 0
     assert both.send(both.vic, VIC, "vic-topic").code == 0
     assert len(both.sim.leader().bodies("vic-topic")) == before + 3, "an acknowledged message of vic is nowhere"
+
+
+def test_what_is_for_a_super_alone_stays_so() -> None:
+    assert SUPERS_ALONE == SUPER
 
 
 def test_what_tells_nothing_of_one_user_names_no_topic_and_no_group() -> None:
