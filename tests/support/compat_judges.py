@@ -6,6 +6,7 @@ of a message tells what it asks for, the same way in every client's program.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -74,6 +75,15 @@ class Seen:
 
 Judge = Callable[[Seen], Iterator[str]]
 
+NAMELESS = (
+    (re.compile(r"\b\d{1,3}(\.\d{1,3}){3}(:\d+)?"), "ADDRESS"),
+    (re.compile(r"\b[0-9A-Fa-f]{16,}\b"), "ID"),
+    (re.compile(r"(?<!CODE: )(?<!code )\b\d+"), "N"),
+)
+"""What differs between two errors of one kind, and what stands for it. Response codes stay."""
+ERROR_MAX = 240
+"""Letters of an error that are kept."""
+
 
 def number_of(key: str) -> int:
     return int(key.rpartition("-")[2])
@@ -101,6 +111,19 @@ def committed(key: str) -> bool:
 def _some(keys: Iterable[str]) -> str:
     found = sorted(keys, key=number_of)
     return f"{len(found)} ({', '.join(found[:5])}{', ...' if len(found) > 5 else ''})"
+
+
+def gave_up(seen: Seen) -> dict[str, int]:
+    """Returns why sends failed, as the program was told: errors with the numbers and addresses taken out, and how many
+    sends ended with each, most frequent first."""
+    kinds: Counter[str] = Counter()
+    for send in seen.sends:
+        if send.error is not None:
+            kind = " ".join(send.error.split())
+            for pattern, word in NAMELESS:
+                kind = pattern.sub(word, kind)
+            kinds[kind[:ERROR_MAX]] += 1
+    return dict(kinds.most_common())
 
 
 def _missing(seen: Seen, wanted: Iterable[str]) -> Iterator[str]:

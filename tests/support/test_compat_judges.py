@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.compat_judges import (
     ATTEMPTS,
+    ERROR_MAX,
     JUDGES,
     KNOWN_S,
     RECOVERED_S,
@@ -18,6 +19,7 @@ from tests.support.compat_judges import (
     delay_s,
     delivered_twice,
     failures,
+    gave_up,
     waits_s,
 )
 
@@ -169,3 +171,24 @@ def test_a_second_delivery_of_one_attempt() -> None:
     assert delivered_twice(seen) == 0
     seen.deliveries.append(Delivery("k-0", 4.0))
     assert delivered_twice(seen) == 1
+
+
+def test_errors_of_one_kind_are_counted_together_and_codes_are_kept() -> None:
+    def failed(error: str | None) -> Send:
+        return Send("tag-1", 1.0, 2.0, error)
+
+    sends = [
+        failed("MQBrokerException: CODE: 14  DESC: no leader yet (term 7) BROKER: 127.0.0.1:4001"),
+        failed("connect to 127.0.0.1:4001 failed"),
+        failed("MQBrokerException: CODE: 14  DESC: no leader yet (term 12) BROKER: 127.0.0.1:4002"),
+        failed("MQBrokerException: CODE: 2  DESC: no leader yet (term 12) BROKER: 127.0.0.1:4002"),
+        failed(None),
+        failed(f"no answer to 7F0000010B2A18B4AAC2{'0' * 12}\n" + "x" * 500),
+    ]
+    found = gave_up(Seen(sends))
+    assert list(found.items())[:2] == [
+        ("MQBrokerException: CODE: 14 DESC: no leader yet (term N) BROKER: ADDRESS", 2),
+        ("connect to ADDRESS failed", 1),
+    ]
+    assert list(found.values()) == [2, 1, 1, 1]
+    assert [len(kind) for kind in found][3] == ERROR_MAX

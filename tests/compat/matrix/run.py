@@ -24,7 +24,16 @@ from raftmq_wire.errors import LocalError
 from tests.compat.conftest import ROOT
 from tests.compat.matrix.programs import Program, why_spared
 from tests.compat.matrix.users import denials, make_users, user_of
-from tests.support.compat_judges import JUDGES, RECOVERED_S, Seen, committed, delivered_twice, failures, waits_s
+from tests.support.compat_judges import (
+    JUDGES,
+    RECOVERED_S,
+    Seen,
+    committed,
+    delivered_twice,
+    failures,
+    gave_up,
+    waits_s,
+)
 from tests.support.pace import at_most
 
 QUEUES = 4
@@ -102,6 +111,8 @@ class Result:
     """Time between the end of the sending and the judge's being content."""
     denied: list[str] = field(default_factory=list)
     """What nodes denied to the users of the cell, and what to nobody known, in a secured run."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """What the program was told of the sends that failed, with how many."""
 
 
 class Killer(threading.Thread):
@@ -293,6 +304,7 @@ class Run:
                     round(max(waits_s(seen), default=0.0), 1),
                     round(self.content.get(feature, ended + DRAIN_MAX_S) - ended, 1),
                     refused,
+                    gave_up(seen),
                 )
             )
         if "transaction" in self.plan.features:
