@@ -20,8 +20,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
-from typing import Final, NamedTuple, Protocol
+from itertools import starmap
+from operator import attrgetter, itemgetter
+from types import CodeType
+from typing import Any, Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as PromCounter
@@ -38,6 +40,11 @@ SEEN_NS: Final = 5_000_000
 COLLECTION: Final = "garbage collection"
 UNKNOWN: Final = "code of a library"
 PACKAGES: Final = ("raftlog.", "statemachine.", "cluster.", "raftmq.", "jepsen_like.")
+DEPTH_MAX: Final = 64
+"""The most functions of a stack that are looked at."""
+_CALLERS: Final = tuple(
+    attrgetter(f"{'f_back.' * depth}f_globals", f"{'f_back.' * depth}f_code") for depth in range(DEPTH_MAX)
+)
 _IDLE_SHARE: Final = 20
 """The loop counts as idle if it used less than one in so many nanoseconds."""
 _EXPLAINED: Final = 4
@@ -171,33 +178,42 @@ class TurnWatch:
         while not self._runs.acquire(timeout=wait_s):
             late_ns = time.monotonic_ns() - self._due_ns
             if late_ns >= SEEN_NS:
-                self._seen[name_of(frame_of(self._ident))] += 1
+                self._seen[name_of(self._ident)] += 1
             wait_s = IDLE_STAMP_S if self._idle and late_ns < 0 else STAMP_S
 
 
-def frame_of(ident: int) -> FrameType | None:
-    """Returns the innermost frame of a thread; None if it has ended.
+def running(ident: int, depth: int = 0) -> tuple[dict[str, Any], CodeType] | None:
+    """Returns the globals and the code of the function that a thread runs (`depth` 0), of its caller (1), and so on;
+    None if there is none.
+
+    All of it is one call of C code, so that no other thread runs meanwhile. A frame of a thread that has gone on must
+    not be asked for its caller: on CPython 3.11.2 `f_back` once returned a dict, memory of another frame.
 
     Nothing is collected meanwhile. Some releases of CPython 3.11 make the frames under the lock of the list of threads.
     A collection there calls `gc.callbacks`, which lets other threads run. The first of them that starts a thread waits
     for that lock, and keeps the interpreter's lock: the process hangs for ever (gh-106883).
     """
+    steps = map(_CALLERS[depth], map(itemgetter(ident), starmap(sys._current_frames, [()])))
     collects = gc.isenabled()
     gc.disable()
     try:
-        return sys._current_frames().get(ident)
+        return next(steps)
+    except (KeyError, AttributeError):
+        return None
     finally:
         if collects:
             gc.enable()
 
 
-def name_of(frame: FrameType | None) -> str:
-    """Returns the name of the innermost function of ours in a stack."""
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.startswith(PACKAGES):
-            return f"{module}.{frame.f_code.co_qualname}"
-        frame = frame.f_back
+def name_of(ident: int) -> str:
+    """Returns the name of the innermost function of ours that a thread runs. The thread may go on meanwhile."""
+    for depth in range(DEPTH_MAX):
+        found = running(ident, depth)
+        if found is None:
+            break
+        module = found[0].get("__name__", "")
+        if isinstance(module, str) and module.startswith(PACKAGES):
+            return f"{module}.{found[1].co_qualname}"
     return UNKNOWN
 
 

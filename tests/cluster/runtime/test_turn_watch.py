@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
-from cluster.runtime.turns.turn_watch import COLLECTION, IDLE_STAMP_S, STAMP_S, UNKNOWN, LongTurn, TurnWatch, name_of
+from cluster.runtime.turns.turn_watch import (
+    COLLECTION,
+    DEPTH_MAX,
+    IDLE_STAMP_S,
+    STAMP_S,
+    UNKNOWN,
+    LongTurn,
+    TurnWatch,
+    name_of,
+    running,
+)
 from raftlog.work import METER, charge
 from tests.support.pace import at_most
 
@@ -21,7 +33,7 @@ MS = 1_000_000
 ROOT = Path(__file__).parents[3]
 STARTS = """
 import gc, sys, threading, time
-from cluster.runtime.turns.turn_watch import frame_of
+from cluster.runtime.turns.turn_watch import running
 
 watched, over = threading.get_ident(), threading.Event()
 gc.set_threshold(1)
@@ -30,7 +42,7 @@ sys.setswitchinterval(1e-6)
 
 def watch():
     while not over.is_set():
-        frame_of(watched)
+        running(watched)
 
 watcher = threading.Thread(target=watch)
 watcher.start()
@@ -139,17 +151,53 @@ def test_a_full_collection_is_named_and_smaller_ones_are_not(machine: Machine) -
         assert machine.turns[-1].what == what
 
 
-def test_a_frame_is_named_by_the_innermost_function_of_ours() -> None:
-    seen: list[str] = []
+def test_a_thread_is_named_by_the_innermost_function_of_ours() -> None:
+    looks, over = threading.Event(), threading.Event()
 
-    def of_ours() -> None:
-        seen.append(name_of(sys._getframe(1)))
+    def of_a_library() -> None:
+        looks.set()
+        over.wait()
 
-    namespace = {"__name__": "cluster.made", "of_ours": of_ours}
-    exec("class Maker:\n    def make(self):\n        of_ours()\n", namespace)
-    namespace["Maker"]().make()  # type: ignore[operator]
-    assert seen == ["cluster.made.Maker.make"]
-    assert name_of(None) == UNKNOWN
+    namespace = {"__name__": "cluster.made", "of_a_library": of_a_library}
+    exec("class Maker:\n    def make(self):\n        of_a_library()\n", namespace)
+    maker = threading.Thread(target=namespace["Maker"]().make)  # type: ignore[operator]
+    maker.start()
+    looks.wait()
+    assert maker.ident is not None
+    assert name_of(maker.ident) == "cluster.made.Maker.make"
+    over.set()
+    maker.join()
+    assert name_of(maker.ident) == UNKNOWN
+
+
+def test_a_thread_that_goes_on_is_never_seen_as_something_else() -> None:
+    """Once in some thousand tests a frame that was asked for its caller gave a dict: its thread had gone on."""
+    over = threading.Event()
+
+    def down(depth: int) -> int:
+        return down(depth - 1) + 1 if depth else sum(number for number in range(3))
+
+    def work() -> None:
+        while not over.is_set():
+            down(20)
+
+    worker = threading.Thread(target=work)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        worker.start()
+        assert worker.ident is not None
+        looks = itertools.cycle(range(DEPTH_MAX))
+        seen: list[CodeType] = []
+        while len(seen) < 2_000 or down.__code__ not in seen:
+            found = running(worker.ident, next(looks))
+            seen += [found[1]] if found else []
+        assert running(worker.ident, DEPTH_MAX - 1) is None
+    finally:
+        over.set()
+        worker.join()
+        sys.setswitchinterval(interval)
+    assert {type(each) for each in seen} == {CodeType}
 
 
 async def test_the_thread_sees_what_runs_in_a_turn_that_does_not_end() -> None:
@@ -187,7 +235,7 @@ def test_threads_that_start_while_a_stack_is_looked_at_do_not_hang_the_process()
 
 
 def test_nobody_else_asks_for_the_stacks_of_other_threads() -> None:
-    """`frame_of` is the one way to do it that cannot hang."""
+    """`running` is the one way to do it that cannot hang."""
     rooms = ("cluster", "raftlog", "statemachine", "raftmq", "raftmq_wire", "jepsen_like", "pyspark_raftmq")
     names = "_current_" + "frames", "_current_" + "exceptions"
     files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
