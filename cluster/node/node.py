@@ -148,7 +148,11 @@ class Node(Assembly):
         """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
         watch, events = self._turn_watch, self._event_watch
         handlers = Handlers(
-            self.inbox.receive, self._on_peer_closed, self._on_frame, self.membership.refused, self._on_frames_lost
+            message=self.inbox.receive,
+            closed=self._on_peer_closed,
+            frame=self._on_frame,
+            refused=self.membership.refused,
+            frames_lost=self._on_frames_lost,
         )
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         turn_watch = Part(name="turn watch")
