@@ -9,11 +9,13 @@ from __future__ import annotations
 from enum import Enum, StrEnum, auto, unique
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from cluster.flow.hold import Account, Hold, hold_each
 from cluster.runtime.service_lifecycle import Part
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config, LimitsSection
+    from cluster.config.config import Config
     from cluster.flow.hold import H
 
 
@@ -39,7 +41,7 @@ class Ask(Enum):
     """A copy of a message that the node makes itself, on whosever account. Its user is ITSELF."""
 
 
-_FORWARDED, _EARLY = Ask.FORWARDED, Ask.EARLY  # twice for each send; a name of a module costs less than one of an Enum
+_NEW = Ask.NEW  # twice for each send; a name of a module costs less than one of an Enum
 
 
 @unique
@@ -58,11 +60,31 @@ class Over(NamedTuple):
     """The text for the client."""
 
 
+class Holder(msgspec.Struct, eq=False, gc=False):
+    """Who has requests in flight here: a client's connection, its stand-in on the leader, or the node itself. A Gate
+    makes it, and every request is asked and taken for one."""
+
+    account: Account
+    """Its unanswered requests."""
+    address: str
+    """The client's own ip, also if another node holds its connection; "" for the node itself."""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its unanswered requests."""
+        return self.account.bytes
+
+    @property
+    def requests(self) -> int:
+        """The number of its unanswered requests."""
+        return self.account.requests
+
+
 class Gate:
     """The accounts of one node, and their limits. Event loop only."""
 
-    def __init__(self, limits: LimitsSection) -> None:
-        self._limits = limits
+    def __init__(self, config: Config) -> None:
+        self.reload(config)
         self.sends = Account()
         """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
         self.forwarded = Account()
@@ -70,7 +92,7 @@ class Gate:
         self.early = Account()
         """Requests that were forwarded to this node before it could handle them."""
         self.clients = Account()
-        """Unanswered requests of all connections, and of their stand-ins. The account of each is below this one."""
+        """Unanswered requests of all holders. The account of each is below this one."""
 
     def part(self) -> Part:
         """Returns the gate as a Part of the node: its name and callback."""
@@ -80,19 +102,23 @@ class Gate:
         """Takes other limits."""
         self._limits = config.limits
 
+    def holder(self, address: str) -> Holder:
+        """Makes a holder, which has nothing in flight."""
+        return Holder(Account(self.clients), address)
+
     # --- before the work ---------------------------------------------------------------------------------------------
 
-    def refusal(self, connection: Account, size: int, user: int, ask: Ask) -> Over | None:
+    def refusal(self, holder: Holder, size: int, user: int, ask: Ask) -> Over | None:
         """Returns the reason why a request of `size` bytes must not be taken now; None if it may be taken.
 
         `user`: id of the user who signed it, 0 if none is proven, ITSELF if the node asks. Nothing is counted
         here: what is refused may turn out to repeat what is stored, and is answered then.
         """
-        limits = self._limits
-        node = self.forwarded if ask is _FORWARDED else self.early if ask is _EARLY else self.sends
+        limits, connection = self._limits, holder.account
+        node = self.sends if ask is _NEW else self._of_node(ask)
         if connection.bytes + size > limits.connection_inflight_bytes_max:
             name, value, have = "connection", limits.connection_inflight_bytes_max, connection.bytes
-        elif node.bytes + size > limits.node_inflight_bytes_max:  # `fits`, without a call for each send
+        elif node.bytes + size > limits.node_inflight_bytes_max:
             name, value, have = "node", limits.node_inflight_bytes_max, node.bytes
         else:
             return None
@@ -102,28 +128,43 @@ class Gate:
             f"limits.{name}_inflight_bytes_max = {value}",
         )
 
-    def room(self, connection: Account, user: int) -> int:
+    def room(self, holder: Holder, user: int) -> int:
         """Returns the bytes of new sends of a user that may be taken now; those beyond it are refused, or not, by
         `refusal`. 0 or less: none."""
         limits = self._limits
         return min(
-            limits.connection_inflight_bytes_max - connection.bytes, limits.node_inflight_bytes_max - self.sends.bytes
+            limits.connection_inflight_bytes_max - holder.account.bytes,
+            limits.node_inflight_bytes_max - self.sends.bytes,
         )
 
-    def fits(self, node: Account, size: int) -> bool:
-        """Returns True if an account of this node has room for `size` more bytes."""
-        return node.bytes + size <= self._limits.node_inflight_bytes_max
+    def _of_node(self, ask: Ask) -> Account:
+        """Returns the node's account of such requests."""
+        if ask is Ask.EARLY:
+            return self.early
+        return self.forwarded if ask is Ask.FORWARDED else self.sends
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
-    def hold(self, connection: Account, size: int, user: int, ask: Ask) -> Hold:
+    def hold(self, holder: Holder, size: int, user: int, ask: Ask) -> Hold:
         """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
-        node = self.forwarded if ask is _FORWARDED else self.early if ask is _EARLY else self.sends
-        return Hold(connection, node, size)
+        return Hold(holder.account, self._until_decided(holder, user, ask), size)
 
-    def hold_each(self, connection: Account, sends: list[H], user: int) -> int:
-        """Takes new sends of one user on one connection, for which there is `room`. Returns their bytes."""
-        return hold_each(sends, connection, self.sends)
+    def hold_each(self, holder: Holder, sends: list[H], user: int) -> int:
+        """Takes new sends of one user and one holder, for which there is `room`. Returns their bytes."""
+        return hold_each(sends, holder.account, self._until_decided(holder, user, _NEW))
+
+    def _until_decided(self, holder: Holder, user: int, ask: Ask) -> Account:
+        """Returns the account in which a request counts until its fate is known: the node's, or one below it."""
+        return self.sends if ask is _NEW else self._of_node(ask)
+
+    def hold_answer(self, holder: Holder, size: int) -> Hold:
+        """Takes a send that is stored already, until it is answered."""
+        return Hold(holder.account, None, size)
+
+    def hold_early(self, size: int) -> Hold | None:
+        """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It is
+        not read, so it is nobody's. When it is handled, it asks as what it is."""
+        return Hold(None, self.early, size) if self.early.bytes + size <= self._limits.node_inflight_bytes_max else None
 
     # --- figures -----------------------------------------------------------------------------------------------------
 

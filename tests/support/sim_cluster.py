@@ -160,7 +160,7 @@ class ClientPath(ReplyPath):
 
     def __init__(self, node: SimNode) -> None:
         rooms = node.running.router.rooms
-        super().__init__(("10.0.0.9", 4000), "broker", rooms.unsent, rooms.in_flight)
+        super().__init__(("10.0.0.9", 4000), "broker", rooms.unsent, rooms.gate)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
         self.written: list[bytes] = []

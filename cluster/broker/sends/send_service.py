@@ -493,9 +493,9 @@ class Sends(Generic[_Origin]):
             proposals.early.answer_stored(send, *found)
             return True
         send.producer_id, send.content = found.session, found.first.content  # those under which it is proposed
-        gate, account = proposals.gate, send.connection.in_flight
-        room = gate.refusal(account, send.size, send.user, Ask.REPEATED) is None
-        send.hold = gate.hold(account, send.size, send.user, Ask.REPEATED)
+        gate, holder = proposals.gate, send.connection.in_flight
+        room = gate.refusal(holder, send.size, send.user, Ask.REPEATED) is None
+        send.hold = gate.hold(holder, send.size, send.user, Ask.REPEATED)
         if isinstance(found.place, Send):
             proposals.replace_queued(found.place, send, room=room)
         else:

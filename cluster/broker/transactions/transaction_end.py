@@ -142,7 +142,7 @@ class Transactions:
         """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
         undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
         still be stored."""
-        self._client = NoClient(proposals.gate.clients)
+        self._client = NoClient(proposals.gate)
         self.metrics = metrics
 
     def writes_opened(self) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster.broker.sends.send_outcomes import leave_session, settle
 from cluster.flow.gate import Ask
-from cluster.flow.hold import Hold
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import OrderLine
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.config.config import Config
     from cluster.flow.gate import Gate
+    from cluster.flow.hold import Hold
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.context import NodeContext
@@ -451,8 +451,7 @@ class Forwarder:
                 return
         forward_id, client, listener, identity, term, user = decode_forward(header)
         if not self._transport.connected(peer):  # nor could it be handed back
-            if self.gate.fits(self.gate.early, len(frame)):
-                self._put_early(peer, header, frame)
+            self._put_early(peer, header, frame)
             return
         path = ForwardedPath(
             self._transport,
@@ -462,7 +461,7 @@ class Forwarder:
             listener,
             self._room,
             self._works,
-            self.gate.clients,
+            self.gate,
             self._open,
         )
         # The request is for the leader of that term. If it arrives late, after a partition, it was forwarded to another
@@ -473,8 +472,7 @@ class Forwarder:
             return
         self._admit_early()  # what came while writes were not open goes first
         leads = self._leads()
-        if not leads and self.gate.fits(self.gate.early, len(frame)):
-            self._put_early(peer, header, frame)
+        if not leads and self._put_early(peer, header, frame):
             return
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
@@ -501,8 +499,13 @@ class Forwarder:
     def _refuse_busy(self, frame: Frame, why: str) -> None:
         _answer(frame, ResponseCode.SYSTEM_BUSY, why)
 
-    def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
-        self._early.append(_Early(peer, header, frame, Hold(None, self.gate.early, len(frame))))
+    def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> bool:
+        """Keeps a request for later. Returns False if there is no room for it."""
+        hold = self.gate.hold_early(len(frame))
+        if hold is None:
+            return False
+        self._early.append(_Early(peer, header, frame, hold))
+        return True
 
     def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster.flow.gate import ITSELF, Ask, Over
+from cluster.flow.gate import ITSELF, Ask, Holder, Over
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 PID = b"\x0a" * 16
+CLIENT = "10.0.0.9"
 
 
 @pytest.fixture
@@ -21,15 +22,15 @@ def sim() -> Iterator[SimCluster]:
         yield made
 
 
-def taken_by(node: SimNode) -> list[tuple[int, Ask]]:
-    """The (user, what was asked) of each request that the node takes from now on, the long way."""
+def taken_by(node: SimNode) -> list[tuple[str, int, Ask]]:
+    """The (address, user, what was asked) of each request that the node takes from now on, the long way."""
     gate: Any = node.proposals.gate
     hold = gate.hold
-    found: list[tuple[int, Ask]] = []
+    found: list[tuple[str, int, Ask]] = []
 
-    def noted(connection: Any, size: int, user: int, ask: Ask) -> Any:
-        found.append((user, ask))
-        return hold(connection, size, user, ask)
+    def noted(holder: Holder, size: int, user: int, ask: Ask) -> Any:
+        found.append((holder.address, user, ask))
+        return hold(holder, size, user, ask)
 
     gate.hold = noted
     return found
@@ -46,18 +47,18 @@ def test_a_send_is_new_once_however_it_comes(sim: SimCluster) -> None:
     path, other = follower.connect(), leader.connect()
     path.ask(send_frame(1, "T", b"a"))
     assert answered(sim, path, 1) == [[0]]
-    assert (passed_on, taken) == ([(0, Ask.FORWARDED)], [(0, Ask.NEW)])
+    assert (passed_on, taken) == ([(CLIENT, 0, Ask.FORWARDED)], [(CLIENT, 0, Ask.NEW)])
     taken.clear()
     other.ask(send_frame(1, "NEW", b"b"))
     assert answered(sim, other, 1) == [[0]]
-    assert taken == [(0, Ask.WAITING), (0, Ask.NEW)]
+    assert taken == [(CLIENT, 0, Ask.WAITING), (CLIENT, 0, Ask.NEW)]
     taken.clear()
     for number in (2, 3):
         other.ask(send_frame(number, "T", b"c", pid=PID, seq=1, low=1))
     assert answered(sim, other, 2, 3) == [[0], [0]]
     other.ask(send_frame(4, "T", b"c", pid=PID, seq=1, low=1))
     assert answered(sim, other, 4) == [[0]]
-    assert taken == [(0, Ask.NEW), (0, Ask.REPEATED)], "what is stored is answered and not taken"
+    assert taken == [(CLIENT, 0, Ask.NEW), (CLIENT, 0, Ask.REPEATED)], "what is stored is answered and not taken"
 
 
 def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
@@ -67,7 +68,7 @@ def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
     path.ask(send_frame(1, "T", b"later", properties="DELAY\x011\x02"))
     assert answered(sim, path, 1) == [[0]]
     sim.loop.run_until(lambda: len(taken) > 1, 10)
-    assert taken == [(0, Ask.NEW), (ITSELF, Ask.OWN)]
+    assert taken == [(CLIENT, 0, Ask.NEW), ("", ITSELF, Ask.OWN)]
 
 
 @pytest.mark.parametrize("label", ["busy", "a_further_limit"])
@@ -81,7 +82,7 @@ def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored
     assert answered(sim, path, 1) == [[0]]
     asked: list[Ask] = []
 
-    def refusal(connection: Any, size: int, user: int, ask: Ask) -> Over:
+    def refusal(holder: Holder, size: int, user: int, ask: Ask) -> Over:
         asked.append(ask)
         return Over(label, "so many are enough")
 
