@@ -15,6 +15,8 @@ from cluster.flow.hold import Account, Hold, hold_each
 from cluster.runtime.service_lifecycle import Part
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.config.config import Config
     from cluster.flow.hold import H
 
@@ -33,10 +35,12 @@ class Ask(Enum):
     """A client's send that waits, for its topic for instance, and then asks as NEW. Nothing is known of it yet."""
     REPEATED = auto()
     """A client's send that repeats one which was taken and is under way."""
+    FORWARDED_SEND = auto()
+    """A client's send that another node has to answer, which is asked as well."""
     FORWARDED = auto()
-    """A client's request that another node has to answer, which is asked as well."""
+    """Any other request of a client that another node has to answer."""
     EARLY = auto()
-    """A request of another node's client that was forwarded to this node before it could handle it, and asks again."""
+    """A send of another node's client that was forwarded to this node before it could handle it."""
     OWN = auto()
     """A copy of a message that the node makes itself, on whosever account. Its user is ITSELF."""
 
@@ -46,14 +50,15 @@ _NEW = Ask.NEW  # twice for each send; a name of a module costs less than one of
 
 @unique
 class Limit(StrEnum):
-    """The kinds of limits. The value is the label `reason` of raftmq_requests_refused_total."""
+    """The kinds of limits. The value is the label `reason` of raftmq_requests_refused_total, in which `Gate.refused`
+    counts."""
 
     BYTES = "busy"
     """The bytes in flight of a connection or of the node."""
 
 
 class Over(NamedTuple):
-    """The reason why a request must not be taken now."""
+    """The reason why a request must not be taken now. Who refuses it tells `Gate.refused`."""
 
     limit: Limit
     remark: str
@@ -83,7 +88,9 @@ class Holder(msgspec.Struct, eq=False, gc=False):
 class Gate:
     """The accounts of one node, and their limits. Event loop only."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, count: Callable[[str], None] = lambda _: None) -> None:
+        """`count` counts a refused request under the label of its limit."""
+        self._count = count
         self.reload(config)
         self.sends = Account()
         """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
@@ -141,7 +148,12 @@ class Gate:
         """Returns the node's account of such requests."""
         if ask is Ask.EARLY:
             return self.early
-        return self.forwarded if ask is Ask.FORWARDED else self.sends
+        return self.forwarded if ask is Ask.FORWARDED_SEND or ask is Ask.FORWARDED else self.sends
+
+    def refused(self, over: Over) -> None:
+        """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
+        whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
+        self._count(over.limit)
 
     # --- taking ------------------------------------------------------------------------------------------------------
 

@@ -261,6 +261,13 @@ class SimNode(Machine):
         return self.nodes[-1]
 
     @property
+    def refused(self) -> dict[str, float]:
+        """Label `reason` -> refused requests, as the node's metrics count them."""
+        families = self.running.metrics.registry.collect()
+        (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
+        return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
+
+    @property
     def append(self) -> HeldLane:
         """The lane that writes the log."""
         return self._lane_of("append")

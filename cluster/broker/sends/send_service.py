@@ -113,7 +113,9 @@ class Sends(Generic[_Origin]):
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
         if (refusing or over is not None) and not self._held_already(origin, wish):
-            raise over_limit(over) if over is not None and not refusing else Refused(Reason.UNAVAILABLE, refusing)
+            if refusing or over is None:
+                raise Refused(Reason.UNAVAILABLE, refusing)
+            raise over_limit(proposals.gate, over)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
         if topic[:1] == "%":
             topic, queue_id, asked = redirected(wish, self._state.groups, origin.version)

@@ -288,6 +288,8 @@ class Transactions:
             return
         over = proposals.gate.refusal(self._client.in_flight, half.size, ITSELF, Ask.OWN)
         if over is not None:
+            if not tries and copy.end is not End.PARKED:  # that is no request
+                proposals.gate.refused(over)
             self._later(tries, done, over.remark, lambda left: self._copy(copy, done, left))
             return
 

@@ -39,7 +39,7 @@ from statemachine.levels import OWNERS_LEVEL
 if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.config.config import Config
-    from cluster.flow.gate import Gate
+    from cluster.flow.gate import Gate, Over
     from cluster.flow.hold import Hold
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
@@ -211,17 +211,18 @@ class Forwarder:
         `promised` is the memory reserved for its answer; it is released when the request is answered or given up.
         """
         path, code, size = frame.path, frame.header.code, frame.size
-        over = self.gate.refusal(path.in_flight, size, frame.user, Ask.FORWARDED)
+        ask = Ask.FORWARDED_SEND if code in SENDS else Ask.FORWARDED
+        over = self.gate.refusal(path.in_flight, size, frame.user, ask)
         if over is not None:
             if promised is not None:
                 promised.hold(0)
                 path.room_given_back()
-            self._refuse_busy(frame, over.remark)
+            self._refuse(frame, over)
             return
         if frame.identity is None and code in SENDS:
             frame.identity = self._names.name_held(frame)
         now_ms = self._clock.monotonic_ms()
-        hold = self.gate.hold(path.in_flight, size, frame.user, Ask.FORWARDED)
+        hold = self.gate.hold(path.in_flight, size, frame.user, ask)
         held = Held(frame, hold, now_ms, now_ms + self._deadline_ms)
         held.promised = promised
         forward_id = next(self._ids)
@@ -487,7 +488,7 @@ class Forwarder:
             # one, and its client would not learn of it (seed 762000023).
             over = self.gate.refusal(path.in_flight, len(frame), named, Ask.EARLY)
             assert over is not None, "it did not fit"
-            self._refuse_busy(passed_on, over.remark)
+            self._refuse(passed_on, over)
             return
         if request.code in COSTLY and not request.flag & FLAG_ONEWAY:  # no answer would take it out again
             self._open[peer, forward_id] = path
@@ -495,6 +496,10 @@ class Forwarder:
             self._refuse_busy(passed_on, _TOO_MUCH)
         else:
             self._local(passed_on)
+
+    def _refuse(self, frame: Frame, over: Over) -> None:
+        self.gate.refused(over)
+        self._refuse_busy(frame, over.remark)
 
     def _refuse_busy(self, frame: Frame, why: str) -> None:
         _answer(frame, ResponseCode.SYSTEM_BUSY, why)

@@ -60,7 +60,8 @@ def test_other_accounts_of_the_node_have_its_limit_each() -> None:
 @pytest.mark.parametrize("ask", Ask)
 def test_what_is_asked_decides_where_it_counts(ask: Ask) -> None:
     gate, (one,) = gate_of(1)
-    where = {Ask.FORWARDED: gate.forwarded, Ask.EARLY: gate.early}.get(ask, gate.sends)
+    kept = {Ask.FORWARDED: gate.forwarded, Ask.FORWARDED_SEND: gate.forwarded, Ask.EARLY: gate.early}
+    where = kept.get(ask, gate.sends)
     gate.hold(one, 10, ITSELF if ask is Ask.OWN else 0, ask)
     assert {each for each in (gate.sends, gate.forwarded, gate.early) if each.bytes} == {where}
     assert one.bytes == 10

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from cluster.flow.gate import ITSELF, Ask, Holder, Over
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 PID = b"\x0a" * 16
 CLIENT = "10.0.0.9"
+LOCK = b'{"consumerGroup":"g","clientId":"c","mqSet":[]}'
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def test_a_send_is_new_once_however_it_comes(sim: SimCluster) -> None:
     path, other = follower.connect(), leader.connect()
     path.ask(send_frame(1, "T", b"a"))
     assert answered(sim, path, 1) == [[0]]
-    assert (passed_on, taken) == ([(CLIENT, 0, Ask.FORWARDED)], [(CLIENT, 0, Ask.NEW)])
+    assert (passed_on, taken) == ([(CLIENT, 0, Ask.FORWARDED_SEND)], [(CLIENT, 0, Ask.NEW)])
     taken.clear()
     other.ask(send_frame(1, "NEW", b"b"))
     assert answered(sim, other, 1) == [[0]]
@@ -89,16 +92,47 @@ def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored
     monkeypatch.setattr(leader.proposals.gate, "refusal", refusal)
     path.ask(send_frame(2, "T", b"a", pid=PID, seq=1, low=1))
     assert answered(sim, path, 2) == [[0]]
-    assert counted(leader) == {}
+    assert leader.refused == {}
     path.ask(send_frame(3, "T", b"b", pid=PID, seq=2, low=1))
     assert answered(sim, path, 3) == [[2]]
     assert path.replies[3][0][1] == "so many are enough"
-    assert counted(leader) == {label: 1}
+    assert leader.refused == {label: 1}
     assert asked == [Ask.NEW, Ask.NEW]
 
 
-def counted(node: SimNode) -> dict[str, float]:
-    """Label `reason` -> refused requests."""
-    families = node.running.metrics.registry.collect()
-    (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
-    return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
+@pytest.mark.parametrize(
+    ("frame", "ask"),
+    [
+        (send_frame(1, "T", b"a"), Ask.FORWARDED_SEND),
+        (encode_frame(RequestCode.LOCK_BATCH_MQ, 1, 0, body=LOCK), Ask.FORWARDED),
+    ],
+    ids=["send", "other"],
+)
+def test_a_refusal_on_the_way_to_the_leader_is_counted_by_the_node_of_the_client(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, frame: bytes, ask: Ask
+) -> None:
+    follower, leader = sim.followers()[0], sim.leader()
+    label: Any = "a_further_limit"
+    asked: list[Ask] = []
+
+    def refusal(holder: Holder, size: int, user: int, ask: Ask) -> Over:
+        asked.append(ask)
+        return Over(label, "so many are enough")
+
+    monkeypatch.setattr(follower.proposals.gate, "refusal", refusal)
+    path = follower.connect()
+    path.ask(frame)
+    assert answered(sim, path, 1) == [[2]]
+    assert path.replies[1][0][1] == "so many are enough"
+    assert (asked, follower.refused, leader.refused) == ([ask], {label: 1}, {})
+
+
+def test_a_refusal_of_the_leader_is_counted_there_once(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that holds the connection passes the answer on."""
+    follower, leader = sim.followers()[0], sim.leader()
+    label: Any = "a_further_limit"
+    monkeypatch.setattr(leader.proposals.gate, "refusal", lambda *_: Over(label, "so many are enough"))
+    path = follower.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    assert answered(sim, path, 1) == [[2]]
+    assert (follower.refused, leader.refused) == ({}, {label: 1})

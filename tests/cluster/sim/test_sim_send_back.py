@@ -424,6 +424,7 @@ def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
     sim.loop.run_until(lambda: 1 in path.replies, 10, "an answer")
     assert path.replies[1][0][0] == 2
     assert "connection_inflight_bytes_max" in path.replies[1][0][1]
+    assert leader.refused == {"busy": 1}
 
 
 def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, *, version: int = 401, **ext: str) -> int:
