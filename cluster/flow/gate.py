@@ -26,6 +26,10 @@ ITSELF: Final = -1
 `statemachine.access.users.NOBODY`."""
 
 
+SEND_BYTES_MIN: Final = 32
+"""The fewest bytes of a send that the kernel takes: `n * SEND_BYTES_MIN` bytes are room for at most n sends."""
+
+
 class Ask(Enum):
     """A request asks the gate as one of these, before the work and when it is taken."""
 
@@ -136,8 +140,10 @@ class Gate:
         )
 
     def room(self, holder: Holder, user: int) -> int:
-        """Returns the bytes of new sends of a user that may be taken now; those beyond it are refused, or not, by
-        `refusal`. 0 or less: none."""
+        """Returns the bytes of new sends of a user that surely may be taken now, for those that the kernel finds in one
+        read; 0 or less: none. It may be less than there is room for: the first send beyond it is asked by `refusal`,
+        and then the kernel asks again. So a limit of `n` more requests leaves `n * SEND_BYTES_MIN`.
+        """
         limits = self._limits
         return min(
             limits.connection_inflight_bytes_max - holder.account.bytes,
