@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
-from cluster.flow.gate import ITSELF, SEND_BYTES_MIN, Ask
+from cluster.flow.gate import ITSELF, SEND_BYTES_MIN, Ask, Holder
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import make_intake
 from cluster.remoting.handlers.send_reply import SendReplyWriter
@@ -214,10 +214,10 @@ def test_bytes_of_room_bound_the_number_of_sends() -> None:
 def test_room_is_asked_once_and_only_for_plain_sends() -> None:
     """A send that goes the long way pays for no short one."""
     node = Node()
-    asked: list[tuple[object, int]] = []
+    asked: list[tuple[Holder, int]] = []
 
-    def room(connection: object, user: int) -> int:
-        asked.append((connection, user))
+    def room(holder: Holder, user: int) -> int:
+        asked.append((holder, user))
         return 1 << 20
 
     node.gate.room = room  # type: ignore[method-assign]
