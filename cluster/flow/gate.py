@@ -150,16 +150,16 @@ class Gate:
             limits.node_inflight_bytes_max - self.sends.bytes,
         )
 
+    def refused(self, over: Over) -> None:
+        """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
+        whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
+        self._count(over.limit)
+
     def _of_node(self, ask: Ask) -> Account:
         """Returns the node's account of such requests."""
         if ask is Ask.EARLY:
             return self.early
         return self.forwarded if ask is Ask.FORWARDED_SEND or ask is Ask.FORWARDED else self.sends
-
-    def refused(self, over: Over) -> None:
-        """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
-        whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
-        self._count(over.limit)
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
