@@ -147,7 +147,9 @@ class Node(Assembly):
     def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
         """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
         watch, events = self._turn_watch, self._event_watch
-        handlers = Handlers(self.inbox.receive, self._on_peer_closed, self._on_frame, self.membership.refused)
+        handlers = Handlers(
+            self.inbox.receive, self._on_peer_closed, self._on_frame, self.membership.refused, self._on_frames_lost
+        )
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         turn_watch = Part(name="turn watch")
         if watch is not None:
@@ -276,6 +278,9 @@ class Node(Assembly):
 
     def _on_peer_closed(self, peer: NodeId) -> None:
         self.inbox.peer_closed(peer)
+        self._on_frames_lost(peer)
+
+    def _on_frames_lost(self, peer: NodeId) -> None:
         for told in self._parts.peer_closed:
             told(peer)
 

@@ -113,8 +113,8 @@ class Owner(Protocol):
     def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
         """Called when a peer refuses this node."""
 
-    def on_closed(self, peer: NodeId) -> None:
-        """Called when a control connection to the peer has closed."""
+    def on_closed(self, peer: NodeId, channel: str) -> None:
+        """Called when the connection to the peer that was used for a channel has closed."""
 
     def judge_level(self, header: list[Any], *, proven: bool) -> Refusal | None:
         """Returns the reason to refuse the sender of this HELLO, if the cluster has a level that one of the two nodes
@@ -274,8 +274,8 @@ class Link(asyncio.Protocol):
             del self._owner.links[self.peer, self.channel]
         if not self.lost.done():
             self.lost.set_result(None)
-        if self.channel == CONTROL and was_used:
-            self._owner.on_closed(self.peer)
+        if was_used:
+            self._owner.on_closed(self.peer, self.channel)
 
 
 class Inlet(asyncio.Protocol):

@@ -63,11 +63,15 @@ class Handlers(NamedTuple):
 
     message: Callable[[Message], None]
     closed: Callable[[NodeId], None]
+    """Called when a control connection from or to the peer closed."""
     frame: Callable[[NodeId, int, list[Any], bytes], None]
     """Called for forwarded requests, fetches and the replies to both: (peer, kind, header, payload). May raise
     WireError."""
     refused: Callable[[NodeId, Refusal], None] = lambda peer, refusal: None
     """Called when a peer refuses this node."""
+    frames_lost: Callable[[NodeId], None] = lambda peer: None
+    """Called when a bulk connection from or to the peer closed: frames that were sent over it, or answers to them, may
+    be lost."""
 
 
 class HeartbeatNet(NamedTuple):
@@ -568,14 +572,19 @@ class PeerTransport:
         if self.roster.is_guest(peer) and not others:
             self.roster.leave(peer)
             self._stop_dialling(peer)
-        stands = any(inlet.channel == CONTROL and inlet.incarnation == closed.incarnation for inlet in others)
-        if closed.channel == CONTROL and not stands:
-            self.on_closed(peer)
+        channel = closed.channel
+        if not any(inlet.channel == channel and inlet.incarnation == closed.incarnation for inlet in others):
+            self.on_closed(peer, channel)
 
-    def on_closed(self, peer: NodeId) -> None:
-        """Reports that a control connection from or to the peer closed."""
-        if not self._closing and self._handlers is not None:
+    def on_closed(self, peer: NodeId, channel: str) -> None:
+        """Reports that a connection from or to the peer closed. A node that dies closes all of them, in any order: what
+        was sent between two closings is reported by the second one (seed 850000425)."""
+        if self._closing or self._handlers is None:
+            return
+        if channel == CONTROL:
             self._handlers.closed(peer)
+        elif channel == BULK:
+            self._handlers.frames_lost(peer)
 
 
 def _is_address(host: str) -> bool:

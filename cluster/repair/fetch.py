@@ -378,7 +378,8 @@ async def early_client(transport: Starting) -> AsyncIterator[FetchClient]:
         if kind == Kind.FETCHED:
             client.on_frame(peer, header, payload)
 
-    await transport.start(Handlers(lambda _: None, client.peer_closed, on_frame))
+    lost = client.peer_closed
+    await transport.start(Handlers(lambda _: None, lost, on_frame, frames_lost=lost))
     try:
         yield client
     finally:

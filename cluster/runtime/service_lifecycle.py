@@ -55,6 +55,8 @@ class Part:
     opened: Callable[[], object] | None = None
     """Called when this node begins to accept writes."""
     peer_closed: Callable[[NodeId], object] | None = None
+    """Called when a connection from or to a peer closed: frames sent to it, and answers to them, may be lost. A peer
+    that dies closes several."""
     frames: Mapping[int, OnFrame] = field(default_factory=dict)
     """Kind of a peer's frame -> its handler."""
     codes: Mapping[int, Callable[[Any], None]] = field(default_factory=dict)

@@ -20,8 +20,9 @@ from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import connects
 from raftmq_wire.codes import RequestCode
 
-NAMES: Final = 7_000
-"""Topics of one heartbeat: judging them all in one piece would be more work than a turn may have. Parsing it is not."""
+NAMES: Final = 4_900
+"""Topics of one heartbeat: judging them all in one piece would be more work than a turn may have. Parsing it is not: a
+body may hold 5,000 objects."""
 LONG, LONG_EACH = 50_000, 3
 """Characters of a long name, of four bytes each, and heartbeats with one in a row."""
 DENIED: Final = 40

@@ -31,10 +31,12 @@ class Peer:
         self.transport = transport
         self.messages: list[Message] = []
         self.closed: list[NodeId] = []
+        self.lost: list[NodeId] = []
         self.frames: list[tuple[NodeId, int, list[Any], bytes]] = []
 
     async def start(self) -> None:
-        await self.transport.start(Handlers(self.messages.append, self.closed.append, self._on_frame))
+        handlers = Handlers(self.messages.append, self.closed.append, self._on_frame, frames_lost=self.lost.append)
+        await self.transport.start(handlers)
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         self.frames.append((peer, kind, header, payload))
@@ -69,6 +71,7 @@ async def peers() -> AsyncIterator[dict[int, Peer]]:
     for peer in made.values():
         peer.messages.clear()
         peer.closed.clear()
+        peer.lost.clear()
     yield made
     for peer in made.values():
         await peer.transport.close()
@@ -110,6 +113,16 @@ async def test_forwarded_frames_arrive_as_they_were(peers: dict[int, Peer]) -> N
     await until(lambda: peers[2].frames and peers[1].frames)
     assert peers[2].frames == [(1, Kind.FORWARD, header, b"request" * 10_000)]
     assert peers[1].frames == [(2, Kind.FORWARD_REPLY, [5, True], b"")]
+
+
+async def test_a_bulk_connection_that_closes_alone_is_news_on_both_sides(peers: dict[int, Peer]) -> None:
+    """What was sent over it, or waits for an answer, may be lost; the peer lives, so nobody campaigns."""
+    one, two = peers[1], peers[2]
+    one.transport.links[NodeId(2), BULK].abort()
+    await until(lambda: one.lost and two.lost)
+    assert (one.lost, two.lost) == ([2], [1])
+    await until(lambda: one.transport.connected(NodeId(2)))
+    assert one.closed == two.closed == peers[3].lost == []
 
 
 async def test_a_peer_that_closes_is_news_and_cannot_be_reached(peers: dict[int, Peer]) -> None:

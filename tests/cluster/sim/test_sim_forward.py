@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.flow.gate import ITSELF, Ask
+from cluster.peer.transport import CONTROL
 from cluster.remoting.forward.forwarded_path import WORKS_MAX
 from cluster.runtime.peer_frames import Kind
 from jepsen_like.sim.world import run_seed
@@ -137,8 +138,27 @@ def test_a_dying_leader_does_not_get_it_twice(sim: SimCluster) -> None:
     """Its control connection closes first; what were sent on the other one, which still stands, would be a try lost."""
     through, leader, path = stored_and_unheard(sim)
     leader.kill(power=False)
-    through.run(through.transport.on_closed, leader.node_id)
+    through.run(through.transport.on_closed, leader.node_id, CONTROL)
     assert through.transport.connected(leader.node_id)
+    check_stored_once(sim, path)
+
+
+def test_what_was_sent_between_two_closings_comes_back(sim: SimCluster) -> None:
+    """The connections of a leader that died close in any order. What goes over the last one is lost: it must not count
+    as received when that node leads again, or a later send of its connection is stored first (seed 850000425)."""
+    through, leader = follower_of(sim), sim.leader()
+    handlers = through.transport._handlers
+    assert handlers is not None
+    path = through.connect()
+    leader.kill(power=False)
+    through.run(handlers.closed, leader.node_id)
+    through.transport._handlers = handlers._replace(closed=lambda _: None)
+    path.ask(send_frame(1, "T", b"a"))
+    (held,) = through.forwarder._held.values()
+    assert held.sent_to == leader.node_id
+    sim.loop.run_until(lambda: not through.transport.connected(leader.node_id), 1)
+    assert held.sent_to != leader.node_id
+    through.transport._handlers = handlers
     check_stored_once(sim, path)
 
 

@@ -79,10 +79,15 @@ def table(modes: list[str]) -> str:
     return "\n".join([*rows, "", *[f"{number}. {note}" for number, note in enumerate(notes, 1)]])
 
 
+def enough_in(mode: str, args: argparse.Namespace) -> int:
+    """Returns how many messages are to be acknowledged in each cell of a mode."""
+    return int(ENOUGH[mode] if args.enough is None else args.enough)
+
+
 def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Namespace) -> tuple[str, ...]:
     """Returns the features that the client offers, without those that have passed with as many messages."""
     found = {} if args.again else latest()
-    done = {key for key, result in found.items() if result.passed and result.acknowledged >= args.enough}
+    done = {key for key, result in found.items() if result.passed and result.acknowledged >= enough_in(mode, args)}
     return tuple(
         feature for feature in wanted if not why_absent(client, feature, mode) and (client, feature, mode) not in done
     )
@@ -97,7 +102,8 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=120.0, help="leaders are killed for so long, messages sent at least"
     )
-    parser.add_argument("--enough", type=int, default=ENOUGH, help="messages to be acknowledged in each cell")
+    defaults = ", ".join(f"{count} {mode}" for mode, count in ENOUGH.items())
+    parser.add_argument("--enough", type=int, help=f"messages to be acknowledged in each cell; default: {defaults}")
     parser.add_argument("--seed", type=int, help="where in a client's life it is struck; default: random")
     parser.add_argument("--apart", action="store_true", help="a cluster for each feature, not one for all of a client")
     parser.add_argument("--again", action="store_true", help="run cells that have passed, too")
@@ -114,7 +120,7 @@ def main() -> int:
             for part in [(feature,) for feature in features] if args.apart else parts(client, mode, features):
                 seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
                 tell(f"{client} {mode} seed {seed}: {', '.join(part)}")
-                plan = Plan(client, part, mode, seed, args.rate, args.seconds, args.enough)
+                plan = Plan(client, part, mode, seed, args.rate, args.seconds, enough_in(mode, args))
                 results = run_plan(plan, HOME / f"{client}-{mode}-{seed}-{os.getpid()}", tell)
                 keep(results)
                 for result in results:

@@ -44,8 +44,8 @@ SECURED_KILLS = 2
 MODES = ("calm", "kills", "secured")
 """calm: nothing dies. kills: a leader in every KILL_EVERY_S. secured: clients have users, and SECURED_KILLS leaders
 die."""
-ENOUGH = 5000
-"""Messages that are to be acknowledged in each cell."""
+ENOUGH = {"calm": 1000, "kills": 5000, "secured": 5000}
+"""Mode -> messages that are to be acknowledged in each cell."""
 SENDING_MAX_S = 420.0
 DRAIN_MAX_S, QUIET_MAX_S = 180.0, 60.0
 """Seconds after the sending to wait for missing messages, and to wait while nothing comes."""
@@ -72,7 +72,7 @@ class Plan:
     seed: int
     rate: float
     sending_s: float
-    enough: int = ENOUGH
+    enough: int
 
     @property
     def kills(self) -> bool:
