@@ -69,7 +69,7 @@ class Over(NamedTuple):
     """The text for the client."""
 
 
-class Holder(msgspec.Struct, eq=False, gc=False):
+class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Who has requests in flight here: a client's connection, its stand-in on the leader, or the node itself. A Gate
     makes it, and every request is asked and taken for one."""
 

@@ -222,7 +222,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer_address = (str(peer[0]), int(peer[1])) if peer else _UNKNOWN
         self.born_host = pack_host(*self.peer_address)
-        self.in_flight.address = self.peer_address[0]
+        self.in_flight = self._rooms.gate.holder(self.peer_address[0])  # nothing was asked before
         if not self._dispatch.on_open(self):
             self.closed = self._halted = True
             transport.abort()
