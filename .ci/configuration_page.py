@@ -1,7 +1,8 @@
 """`.ci/configuration_page.py`: writes what docs/configuration.md takes from the fields of the configuration.
 
 These are the names and defaults in the tables of the sections, the lists of the cluster's keys and of those that a
-reload changes, and the table of ranges. The meanings are written by hand; a new key gets the docstring of its field.
+reload changes, and the table of ranges. The meanings are written by hand; a new key gets the docstring of its field, a
+new section the first sentence of its own for a heading.
 cluster/config/data has a copy of the page for `raftmq config explain`. tests/architecture/test_configuration_page.py
 compares.
 """
@@ -29,6 +30,8 @@ BEGIN = "<!-- {}: written by .ci/configuration_page.py from the fields. -->\n"
 END = "<!-- The end of what is written. -->\n"
 SECTION = re.compile(r"^## .*`\[+(\w+)\]+`$")
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|(.*)\|$")
+RANGES = "## Ranges\n"
+"""The heading behind the sections."""
 FEW = 4
 """A list says "every key but" where the other keys of a section are less than one part of so many."""
 
@@ -85,6 +88,19 @@ def sections(lines: Iterable[str]) -> Iterator[str]:
         yield from rows_of(section, rows)
 
 
+def with_new_sections(text: str) -> str:
+    """Returns the page with each section of the configuration that it lacks, behind the others."""
+    head, behind, rest = text.partition(RANGES)
+    assert behind, f"docs/configuration.md has no line {RANGES}"
+    headed = {found[1] for line in head.splitlines() if (found := SECTION.match(line))}
+    for section in msgspec.structs.fields(Config):
+        if section.name not in headed:
+            said, _, _ = " ".join((getattr(section.type, "__doc__", None) or "").split()).partition(".")
+            head += f"## {said}: `[{section.name}]`\n\n| Key | Default | Meaning |\n|---|---|---|\n"
+            head += "".join(rows_of(section.name, [])) + "\n"
+    return head + behind + rest
+
+
 def listed(wanted: Iterable[str]) -> str:
     """Returns the keys as lines of a list; of whole sections the names."""
     keys, whole, lines = set(wanted), list[str](), list[str]()
@@ -118,7 +134,7 @@ def ranges() -> str:
 
 def page(text: str) -> str:
     """Returns the page, with what is written by hand as it stands in `text`."""
-    text = "".join(sections(text.splitlines(keepends=True)))
+    text = with_new_sections("".join(sections(text.splitlines(keepends=True))))
     for name, block in {
         "The cluster's keys": those(lambda one: one.is_clusters),
         "Keys that a reload changes": those(lambda one: one.reload and not one.is_clusters),

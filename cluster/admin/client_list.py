@@ -13,7 +13,7 @@ from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
-    from cluster.flow.hold import Account
+    from cluster.flow.gate import Holder
 
 SHOWN_MAX = 1_000
 STEP = 128
@@ -33,7 +33,7 @@ class ClientConnection(Client, Protocol):
     """Bytes that came from the client."""
     handed: int
     """Bytes that were handed to the transport."""
-    in_flight: Account
+    in_flight: Holder
     """Its requests that are not answered."""
 
     @property

@@ -10,7 +10,7 @@ from cluster.replication.outcome import Outcome
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.flow.gate import Over
+    from cluster.flow.gate import Gate, Over
 
 
 class Reason(Enum):
@@ -48,12 +48,12 @@ class Reason(Enum):
 class Refused(Exception):
     """Ends a request with a reason and a remark for the client. Unless the reason is UNKNOWN, nothing was changed."""
 
-    def __init__(self, reason: Reason, remark: str, label: str = "") -> None:
-        """`label`: under which the refusal is counted; "" for that of its reason."""
+    def __init__(self, reason: Reason, remark: str, *, counted: bool = False) -> None:
+        """`counted`: True if it is in the metric of refused requests already."""
         super().__init__(remark)
         self.reason = reason
         self.remark = remark
-        self.label = label
+        self.counted = counted
 
 
 class NotTaken(Refused):
@@ -61,9 +61,10 @@ class NotTaken(Refused):
     state."""
 
 
-def over_limit(over: Over) -> Refused:
-    """Returns the refusal of what the gate does not take."""
-    return Refused(Reason.BUSY, over.remark, over.limit)
+def over_limit(gate: Gate, over: Over) -> Refused:
+    """Returns the refusal of what the gate does not take, and counts it."""
+    gate.refused(over)
+    return Refused(Reason.BUSY, over.remark, counted=True)
 
 
 def not_written(

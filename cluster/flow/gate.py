@@ -9,17 +9,25 @@ from __future__ import annotations
 from enum import Enum, StrEnum, auto, unique
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from cluster.flow.hold import Account, Hold, hold_each
 from cluster.runtime.service_lifecycle import Part
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config, LimitsSection
+    from collections.abc import Callable
+
+    from cluster.config.config import Config
     from cluster.flow.hold import H
 
 
 ITSELF: Final = -1
 """The user of what the node asks for itself. A client whose user is not proven is
 `statemachine.access.users.NOBODY`."""
+
+
+SEND_BYTES_MIN: Final = 32
+"""The fewest bytes of a send that the kernel takes: `n * SEND_BYTES_MIN` bytes are room for at most n sends."""
 
 
 class Ask(Enum):
@@ -31,38 +39,63 @@ class Ask(Enum):
     """A client's send that waits, for its topic for instance, and then asks as NEW. Nothing is known of it yet."""
     REPEATED = auto()
     """A client's send that repeats one which was taken and is under way."""
+    FORWARDED_SEND = auto()
+    """A client's send that another node has to answer, which is asked as well."""
     FORWARDED = auto()
-    """A client's request that another node has to answer, which is asked as well."""
+    """Any other request of a client that another node has to answer."""
     EARLY = auto()
-    """A request of another node's client that was forwarded to this node before it could handle it, and asks again."""
+    """A send of another node's client that was forwarded to this node before it could handle it."""
     OWN = auto()
     """A copy of a message that the node makes itself, on whosever account. Its user is ITSELF."""
 
 
-_FORWARDED, _EARLY = Ask.FORWARDED, Ask.EARLY  # twice for each send; a name of a module costs less than one of an Enum
+_NEW = Ask.NEW  # twice for each send; a name of a module costs less than one of an Enum
 
 
 @unique
 class Limit(StrEnum):
-    """The kinds of limits. The value is the label `reason` of raftmq_requests_refused_total."""
+    """The kinds of limits. The value is the label `reason` of raftmq_requests_refused_total, in which `Gate.refused`
+    counts."""
 
     BYTES = "busy"
     """The bytes in flight of a connection or of the node."""
 
 
 class Over(NamedTuple):
-    """The reason why a request must not be taken now."""
+    """The reason why a request must not be taken now. Who refuses it tells `Gate.refused`."""
 
     limit: Limit
     remark: str
     """The text for the client."""
 
 
+class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Who has requests in flight here: a client's connection, its stand-in on the leader, or the node itself. A Gate
+    makes it, and every request is asked and taken for one."""
+
+    account: Account
+    """Its unanswered requests."""
+    address: str
+    """The client's own ip, also if another node holds its connection; "" for the node itself."""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its unanswered requests."""
+        return self.account.bytes
+
+    @property
+    def requests(self) -> int:
+        """The number of its unanswered requests."""
+        return self.account.requests
+
+
 class Gate:
     """The accounts of one node, and their limits. Event loop only."""
 
-    def __init__(self, limits: LimitsSection) -> None:
-        self._limits = limits
+    def __init__(self, config: Config, count: Callable[[str], None] = lambda _: None) -> None:
+        """`count` counts a refused request under the label of its limit."""
+        self._count = count
+        self.reload(config)
         self.sends = Account()
         """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
         self.forwarded = Account()
@@ -70,7 +103,7 @@ class Gate:
         self.early = Account()
         """Requests that were forwarded to this node before it could handle them."""
         self.clients = Account()
-        """Unanswered requests of all connections, and of their stand-ins. The account of each is below this one."""
+        """Unanswered requests of all holders. The account of each is below this one."""
 
     def part(self) -> Part:
         """Returns the gate as a Part of the node: its name and callback."""
@@ -80,19 +113,23 @@ class Gate:
         """Takes other limits."""
         self._limits = config.limits
 
+    def holder(self, address: str) -> Holder:
+        """Makes a holder, which has nothing in flight."""
+        return Holder(Account(self.clients), address)
+
     # --- before the work ---------------------------------------------------------------------------------------------
 
-    def refusal(self, connection: Account, size: int, user: int, ask: Ask) -> Over | None:
+    def refusal(self, holder: Holder, size: int, user: int, ask: Ask) -> Over | None:
         """Returns the reason why a request of `size` bytes must not be taken now; None if it may be taken.
 
         `user`: id of the user who signed it, 0 if none is proven, ITSELF if the node asks. Nothing is counted
         here: what is refused may turn out to repeat what is stored, and is answered then.
         """
-        limits = self._limits
-        node = self.forwarded if ask is _FORWARDED else self.early if ask is _EARLY else self.sends
+        limits, connection = self._limits, holder.account
+        node = self.sends if ask is _NEW else self._of_node(ask)
         if connection.bytes + size > limits.connection_inflight_bytes_max:
             name, value, have = "connection", limits.connection_inflight_bytes_max, connection.bytes
-        elif node.bytes + size > limits.node_inflight_bytes_max:  # `fits`, without a call for each send
+        elif node.bytes + size > limits.node_inflight_bytes_max:
             name, value, have = "node", limits.node_inflight_bytes_max, node.bytes
         else:
             return None
@@ -102,28 +139,50 @@ class Gate:
             f"limits.{name}_inflight_bytes_max = {value}",
         )
 
-    def room(self, connection: Account, user: int) -> int:
-        """Returns the bytes of new sends of a user that may be taken now; those beyond it are refused, or not, by
-        `refusal`. 0 or less: none."""
+    def room(self, holder: Holder, user: int) -> int:
+        """Returns the bytes of new sends of a user that surely may be taken now, for those that the kernel finds in one
+        read; 0 or less: none. It may be less than there is room for: the first send beyond it is asked by `refusal`,
+        and then the kernel asks again. So a limit of `n` more requests leaves `n * SEND_BYTES_MIN`.
+        """
         limits = self._limits
         return min(
-            limits.connection_inflight_bytes_max - connection.bytes, limits.node_inflight_bytes_max - self.sends.bytes
+            limits.connection_inflight_bytes_max - holder.account.bytes,
+            limits.node_inflight_bytes_max - self.sends.bytes,
         )
 
-    def fits(self, node: Account, size: int) -> bool:
-        """Returns True if an account of this node has room for `size` more bytes."""
-        return node.bytes + size <= self._limits.node_inflight_bytes_max
+    def refused(self, over: Over) -> None:
+        """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
+        whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
+        self._count(over.limit)
+
+    def _of_node(self, ask: Ask) -> Account:
+        """Returns the node's account of such requests."""
+        if ask is Ask.EARLY:
+            return self.early
+        return self.forwarded if ask is Ask.FORWARDED_SEND or ask is Ask.FORWARDED else self.sends
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
-    def hold(self, connection: Account, size: int, user: int, ask: Ask) -> Hold:
+    def hold(self, holder: Holder, size: int, user: int, ask: Ask) -> Hold:
         """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
-        node = self.forwarded if ask is _FORWARDED else self.early if ask is _EARLY else self.sends
-        return Hold(connection, node, size)
+        return Hold(holder.account, self._until_decided(holder, user, ask), size)
 
-    def hold_each(self, connection: Account, sends: list[H], user: int) -> int:
-        """Takes new sends of one user on one connection, for which there is `room`. Returns their bytes."""
-        return hold_each(sends, connection, self.sends)
+    def hold_each(self, holder: Holder, sends: list[H], user: int) -> int:
+        """Takes new sends of one user and one holder, for which there is `room`. Returns their bytes."""
+        return hold_each(sends, holder.account, self._until_decided(holder, user, _NEW))
+
+    def _until_decided(self, holder: Holder, user: int, ask: Ask) -> Account:
+        """Returns the account in which a request counts until its fate is known: the node's, or one below it."""
+        return self.sends if ask is _NEW else self._of_node(ask)
+
+    def hold_answer(self, holder: Holder, size: int) -> Hold:
+        """Takes a send that is stored already, until it is answered."""
+        return Hold(holder.account, None, size)
+
+    def hold_early(self, size: int) -> Hold | None:
+        """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It is
+        not read, so it is nobody's. When it is handled, it asks as what it is."""
+        return Hold(None, self.early, size) if self.early.bytes + size <= self._limits.node_inflight_bytes_max else None
 
     # --- figures -----------------------------------------------------------------------------------------------------
 

@@ -273,7 +273,7 @@ class Assembly:
         self.proposals = proposals = Proposals(
             context,
             state,
-            Gate(config.limits),
+            Gate(config, metrics.refused),
             store_host=store_host,
             replies=fates,
             before_open=self.consistency.before_open,

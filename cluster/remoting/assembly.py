@@ -97,7 +97,7 @@ class Remoting:
         self._judge = Judge(services.state.access, broker.denials, context.config.cluster.name)
         self._figures, self._read_entries, self._metrics = figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
-        rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate.clients)
+        rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate)
         sends = SendHandler(
             broker.sends,
             replies,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.flow.gate import ITSELF, Ask
-from cluster.flow.hold import Account
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot, message_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cluster.flow.gate import Gate
     from cluster.replication.message_head import Schedule
     from cluster.replication.outcome import Outcome, ReplyTo
     from cluster.replication.proposals import Proposals
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class NoClient:
     """A stand-in for the connection of a send that no client made. It takes no answers."""
 
-    def __init__(self, above: Account) -> None:
+    def __init__(self, gate: Gate) -> None:
         self.closed = False
-        self.in_flight = Account(above)
+        self.in_flight = gate.holder("")
         self.session: ConnectionSession | None = None
 
     def write(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ from raftlog.types import EntryId
 from statemachine.payload import SessionRows
 
 if TYPE_CHECKING:
-    from cluster.flow.hold import Account
+    from cluster.flow.gate import Holder
     from cluster.replication.send_identity import ConnectionSession
 
 
@@ -48,7 +48,7 @@ class ReplyTo(Protocol):
     """The path back to the client of a send: a `cluster.remoting.connection.reply_path.ReplyPath`."""
 
     closed: bool
-    in_flight: Account
+    in_flight: Holder
     session: ConnectionSession | None
 
     def write(self, data: bytes) -> None:

@@ -65,7 +65,7 @@ class Carrier:
         self._report_damage = report_damage
         self._metrics = metrics
         self._gather, self._ended = gather, ended
-        self._client = NoClient(proposals.gate.clients)
+        self._client = NoClient(proposals.gate)
         self._round: _Round | None = None
 
     @property

@@ -44,3 +44,14 @@ def test_lists_name_whole_sections_and_exceptions(script: dict[str, Any]) -> Non
     assert listed([*send, "raft.tick_ms", "raft.election_ticks"]) == (
         "- `[send]`: every key\n- `raft.tick_ms`, `raft.election_ticks`\n"
     )
+
+
+def test_a_new_section_comes_behind_the_others_with_its_heading_and_its_keys(script: dict[str, Any]) -> None:
+    text = script["PAGE"].read_text()
+    begin, end = text.index("## How long a write waits: `[send]`"), text.index("## Automatic creation of topics")
+    made = script["page"](text[:begin] + text[end:])
+    section = (
+        "## Time limits of a write: `[send]`\n\n| Key | Default | Meaning |\n|---|---|---|\n"
+        "| `deadline_ms` | `3000` |  |\n| `leader_wait_ms` | `2000` |  |\n\n"
+    )
+    assert made == (text[:begin] + text[end:]).replace(script["RANGES"], section + script["RANGES"])

@@ -13,7 +13,6 @@ from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Secrets
 from cluster.broker.sends.send_service import Sends
 from cluster.flow.gate import Gate
-from cluster.flow.hold import Account
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import SendHandler, make_intake
@@ -45,7 +44,7 @@ class Node:
         self.queue = SimpleNamespace(waiting=deque())
         self.plain: dict[bytes, TopicSlot] = {}
         self.session_max: dict[bytes, int] = {}
-        self.gate = Gate(self.limits)
+        self.gate = Gate(CONFIG)
         self.now_ms = 77
         self.refusing = ""
         self.open = True
@@ -89,7 +88,7 @@ class Node:
         self.session_max[self.session.producer_id] = 1
         self.path: Any = _Path(
             session=self.session,
-            in_flight=Account(self.gate.clients),
+            in_flight=self.gate.holder("10.0.0.1"),
             born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2",
             closed=False,
             forwarded=False,

@@ -160,7 +160,7 @@ class ClientPath(ReplyPath):
 
     def __init__(self, node: SimNode) -> None:
         rooms = node.running.router.rooms
-        super().__init__(("10.0.0.9", 4000), "broker", rooms.unsent, rooms.in_flight)
+        super().__init__(("10.0.0.9", 4000), "broker", rooms.unsent, rooms.gate)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
         self.written: list[bytes] = []
@@ -259,6 +259,13 @@ class SimNode(Machine):
     def running(self) -> Node:
         """The node that runs here, or ran here last."""
         return self.nodes[-1]
+
+    @property
+    def refused(self) -> dict[str, float]:
+        """Label `reason` -> refused requests, as the node's metrics count them."""
+        families = self.running.metrics.registry.collect()
+        (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
+        return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
 
     @property
     def append(self) -> HeldLane:

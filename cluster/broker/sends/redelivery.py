@@ -239,9 +239,10 @@ class SendBacks:
     def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, group: GroupConfig, *, dead: bool) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
-        over = self._proposals.gate.refusal(client.in_flight, size, ITSELF, Ask.OWN)
+        gate = self._proposals.gate
+        over = gate.refusal(client.in_flight, size, ITSELF, Ask.OWN)
         if over is not None:
-            raise over_limit(over)
+            raise over_limit(gate, over)
         properties = copied_properties(message)
         # The topic has more queues than the group wants if that number was lowered, or somebody made it so.
         queue_id = slot.next_queue % (slot.write_queues if dead else min(slot.write_queues, group.retry_queue_nums))

@@ -113,7 +113,9 @@ class Sends(Generic[_Origin]):
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
         if (refusing or over is not None) and not self._held_already(origin, wish):
-            raise over_limit(over) if over is not None and not refusing else Refused(Reason.UNAVAILABLE, refusing)
+            if refusing or over is None:
+                raise Refused(Reason.UNAVAILABLE, refusing)
+            raise over_limit(proposals.gate, over)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
         if topic[:1] == "%":
             topic, queue_id, asked = redirected(wish, self._state.groups, origin.version)
@@ -493,9 +495,9 @@ class Sends(Generic[_Origin]):
             proposals.early.answer_stored(send, *found)
             return True
         send.producer_id, send.content = found.session, found.first.content  # those under which it is proposed
-        gate, account = proposals.gate, send.connection.in_flight
-        room = gate.refusal(account, send.size, send.user, Ask.REPEATED) is None
-        send.hold = gate.hold(account, send.size, send.user, Ask.REPEATED)
+        gate, holder = proposals.gate, send.connection.in_flight
+        room = gate.refusal(holder, send.size, send.user, Ask.REPEATED) is None
+        send.hold = gate.hold(holder, send.size, send.user, Ask.REPEATED)
         if isinstance(found.place, Send):
             proposals.replace_queued(found.place, send, room=room)
         else:

@@ -96,7 +96,7 @@ class TimerDelivery:
         self._proposals = proposals
         self._make_lane = make_lane
         self._lane: LaneRunner[DueAsk] | None = None
-        self._client = NoClient(proposals.gate.clients)
+        self._client = NoClient(proposals.gate)
         self._term = _Term()
         self._planned = False
         self._asked = False

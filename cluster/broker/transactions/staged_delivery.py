@@ -139,7 +139,7 @@ class StagedDelivery:
         self._alarms = alarms
         self._make_lane = make_lane
         self._lane: LaneRunner[StagedAsk] | None = None
-        self._client = NoClient(proposals.gate.clients)
+        self._client = NoClient(proposals.gate)
         self._term = _Term()
         self._asked = self._planned = False
         self._expire_ms = 0

@@ -188,7 +188,7 @@ class StagedWriteRequests:
             raise Refused(Reason.UNAVAILABLE, proposals.refusing)
         over = proposals.gate.refusal(path.in_flight, size, party.user, Ask.NEW)
         if over is not None:
-            raise over_limit(over)
+            raise over_limit(proposals.gate, over)
         attempt = self._open_attempt(party, asked.attempt)
         slot = self._slot(asked.topic)
         queue_id = asked.queue_id

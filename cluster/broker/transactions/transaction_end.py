@@ -142,7 +142,7 @@ class Transactions:
         """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
         undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
         still be stored."""
-        self._client = NoClient(proposals.gate.clients)
+        self._client = NoClient(proposals.gate)
         self.metrics = metrics
 
     def writes_opened(self) -> None:
@@ -288,6 +288,8 @@ class Transactions:
             return
         over = proposals.gate.refusal(self._client.in_flight, half.size, ITSELF, Ask.OWN)
         if over is not None:
+            if not tries and copy.end is not End.PARKED:  # that is no request
+                proposals.gate.refused(over)
             self._later(tries, done, over.remark, lambda left: self._copy(copy, done, left))
             return
 

@@ -20,7 +20,7 @@ from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-    from cluster.flow.hold import Account
+    from cluster.flow.gate import Gate
     from cluster.requests.verb import Size
     from statemachine.broker_state import BrokerState
 
@@ -51,9 +51,9 @@ PRESSED_TAKES_MS = 2_000
 class ConnectionMemory:
     """The accounts of one node. Time advances only with `tick`."""
 
-    def __init__(self, limits: LimitsSection, soon: Soon, in_flight: Account) -> None:
-        self.in_flight = in_flight
-        """The account of unanswered requests of all connections."""
+    def __init__(self, limits: LimitsSection, soon: Soon, gate: Gate) -> None:
+        self.gate = gate
+        """What the requests of these connections keep in flight."""
         self.unsent = Room(limits.node_unsent_bytes_max, soon)
         """Bytes of answers that were made, or are about to be, and that no client has read."""
         self.unfinished = Room(limits.node_inflight_bytes_max, soon)

@@ -6,15 +6,17 @@ import math
 import socket
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from cluster.broker.services import ClientAnswer, ClientRequest
-from cluster.flow.hold import Account
 from cluster.replication.send_identity import ConnectionSession
 from cluster.requests.table import ONE_TRY
 from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cluster.flow.gate import Gate
 
 
 class ReplyPath:
@@ -38,9 +40,8 @@ class ReplyPath:
     forwarded: ClassVar[bool] = False
     """True if another node holds the client's connection."""
 
-    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room, above: Account) -> None:
-        """`peer_address` is the client's own ip and port, `room` the memory for answers that it has not read, `above`
-        the account of all clients."""
+    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room, gate: Gate) -> None:
+        """`peer_address` is the client's own ip and port, `room` the memory for answers that it has not read."""
         self.room = room
         self.peer_address = peer_address
         self.listener = listener
@@ -48,7 +49,7 @@ class ReplyPath:
         self.secure = False
         """True for a client's own connection over TLS."""
         self.on_close: list[Callable[[], None]] = []
-        self.in_flight = Account(above)
+        self.in_flight = gate.holder(peer_address[0])
         self.born_host = pack_host(*peer_address)
         self.session: ConnectionSession | None = None
         """The session of this connection in the send path (`replication.send_identity`)."""

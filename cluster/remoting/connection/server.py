@@ -62,6 +62,8 @@ and notifications still arrive."""
 FAREWELL_S = 2.0
 """Seconds that a client may take to read why its oversized frame was refused. Data that it sends meanwhile is
 dropped."""
+_UNKNOWN = ("127.0.0.1", 0)
+"""The address of a client before it is known."""
 
 
 def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
@@ -172,7 +174,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def __init__(self, dispatch: Dispatch, listener: str, frame_max: int, loop: asyncio.AbstractEventLoop) -> None:
         self._rooms = rooms = dispatch.rooms
-        super().__init__(("127.0.0.1", 0), listener, rooms.unsent.inside(rooms.connection_unsent_max), rooms.in_flight)
+        super().__init__(_UNKNOWN, listener, rooms.unsent.inside(rooms.connection_unsent_max), rooms.gate)
         self._dispatch = dispatch
         self._buffer: FrameBuffer | LongFrame = FrameBuffer(frame_max)
         self._loop = loop
@@ -218,8 +220,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.opened_s = self._loop.time()
         self.secure = transport.get_extra_info("sslcontext") is not None
         peer = transport.get_extra_info("peername")
-        self.peer_address = (str(peer[0]), int(peer[1])) if peer else ("127.0.0.1", 0)
+        self.peer_address = (str(peer[0]), int(peer[1])) if peer else _UNKNOWN
         self.born_host = pack_host(*self.peer_address)
+        self.in_flight = self._rooms.gate.holder(self.peer_address[0])  # nothing was asked before
         if not self._dispatch.on_open(self):
             self.closed = self._halted = True
             transport.abort()

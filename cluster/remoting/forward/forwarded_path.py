@@ -10,7 +10,7 @@ from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.runtime.peer_frames import Kind
 
 if TYPE_CHECKING:
-    from cluster.flow.hold import Account
+    from cluster.flow.gate import Gate
     from cluster.runtime.peer_frames import PeerLinks
     from cluster.runtime.resource_budget import Room
     from raftlog.types import NodeId
@@ -36,12 +36,12 @@ class ForwardedPath(ReplyPath):
         listener: str,
         room: Room,
         works: Counter[Hashable],
-        above: Account,
+        gate: Gate,
         open_paths: dict[tuple[NodeId, int], ForwardedPath],
     ) -> None:
-        """`works`: owner -> pieces of work that wait for their turn. `above`: the account of all clients.
-        `open_paths`: the paths of costly requests that are not answered, from which this one is removed."""
-        super().__init__(client, listener, room, above)
+        """`works`: owner -> pieces of work that wait for their turn. `open_paths`: the paths of costly requests that
+        are not answered, from which this one is removed."""
+        super().__init__(client, listener, room, gate)
         self._works = works
         self._open = open_paths
         self._transport = transport

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster.broker.sends.send_outcomes import leave_session, settle
 from cluster.flow.gate import Ask
-from cluster.flow.hold import Hold
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import OrderLine
@@ -40,7 +39,8 @@ from statemachine.levels import OWNERS_LEVEL
 if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.config.config import Config
-    from cluster.flow.gate import Gate
+    from cluster.flow.gate import Gate, Over
+    from cluster.flow.hold import Hold
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.context import NodeContext
@@ -211,17 +211,18 @@ class Forwarder:
         `promised` is the memory reserved for its answer; it is released when the request is answered or given up.
         """
         path, code, size = frame.path, frame.header.code, frame.size
-        over = self.gate.refusal(path.in_flight, size, frame.user, Ask.FORWARDED)
+        ask = Ask.FORWARDED_SEND if code in SENDS else Ask.FORWARDED
+        over = self.gate.refusal(path.in_flight, size, frame.user, ask)
         if over is not None:
             if promised is not None:
                 promised.hold(0)
                 path.room_given_back()
-            self._refuse_busy(frame, over.remark)
+            self._refuse(frame, over)
             return
         if frame.identity is None and code in SENDS:
             frame.identity = self._names.name_held(frame)
         now_ms = self._clock.monotonic_ms()
-        hold = self.gate.hold(path.in_flight, size, frame.user, Ask.FORWARDED)
+        hold = self.gate.hold(path.in_flight, size, frame.user, ask)
         held = Held(frame, hold, now_ms, now_ms + self._deadline_ms)
         held.promised = promised
         forward_id = next(self._ids)
@@ -451,8 +452,7 @@ class Forwarder:
                 return
         forward_id, client, listener, identity, term, user = decode_forward(header)
         if not self._transport.connected(peer):  # nor could it be handed back
-            if self.gate.fits(self.gate.early, len(frame)):
-                self._put_early(peer, header, frame)
+            self._put_early(peer, header, frame)
             return
         path = ForwardedPath(
             self._transport,
@@ -462,7 +462,7 @@ class Forwarder:
             listener,
             self._room,
             self._works,
-            self.gate.clients,
+            self.gate,
             self._open,
         )
         # The request is for the leader of that term. If it arrives late, after a partition, it was forwarded to another
@@ -473,8 +473,7 @@ class Forwarder:
             return
         self._admit_early()  # what came while writes were not open goes first
         leads = self._leads()
-        if not leads and self.gate.fits(self.gate.early, len(frame)):
-            self._put_early(peer, header, frame)
+        if not leads and self._put_early(peer, header, frame):
             return
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
@@ -489,7 +488,7 @@ class Forwarder:
             # one, and its client would not learn of it (seed 762000023).
             over = self.gate.refusal(path.in_flight, len(frame), named, Ask.EARLY)
             assert over is not None, "it did not fit"
-            self._refuse_busy(passed_on, over.remark)
+            self._refuse(passed_on, over)
             return
         if request.code in COSTLY and not request.flag & FLAG_ONEWAY:  # no answer would take it out again
             self._open[peer, forward_id] = path
@@ -498,11 +497,20 @@ class Forwarder:
         else:
             self._local(passed_on)
 
+    def _refuse(self, frame: Frame, over: Over) -> None:
+        self.gate.refused(over)
+        self._refuse_busy(frame, over.remark)
+
     def _refuse_busy(self, frame: Frame, why: str) -> None:
         _answer(frame, ResponseCode.SYSTEM_BUSY, why)
 
-    def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
-        self._early.append(_Early(peer, header, frame, Hold(None, self.gate.early, len(frame))))
+    def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> bool:
+        """Keeps a request for later. Returns False if there is no room for it."""
+        hold = self.gate.hold_early(len(frame))
+        if hold is None:
+            return False
+        self._early.append(_Early(peer, header, frame, hold))
+        return True
 
     def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header

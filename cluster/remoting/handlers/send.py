@@ -26,7 +26,7 @@ from raftmq_wire.kernel import shortcut
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-    from cluster.flow.hold import Account
+    from cluster.flow.gate import Holder
     from cluster.remoting.admission import SendJudge
     from cluster.remoting.connection.reply_path import ReplyPath
     from cluster.replication.message_batch import Send, TopicSlot
@@ -196,7 +196,7 @@ class Intake:
     def __init__(
         self,
         proposals: Proposals,
-        room: Callable[[Account, int], int],
+        room: Callable[[Holder, int], int],
         submit: Callable[[ReplyPath, list[Send]], None],
         retries: RetryMemory,
         limits: LimitsSection,
@@ -205,7 +205,7 @@ class Intake:
         new_key: Callable[[], bytes],
         origin_of: Callable[[ReplyPath, bytes, bytes, int, int], Frame],
     ) -> None:
-        """`room` returns the bytes that sends of a user may take on a connection (`cluster.flow.gate.Gate.room`); it is
+        """`room` returns the bytes that sends of a user may take for a holder (`cluster.flow.gate.Gate.room`); it is
         asked once for the sends of a read. `submit` takes and queues them (`Proposals.submit_plain`). `suffix` contains
         the properties that the broker adds to every message. `slot_of` returns a topic that `Proposals.plain` does not
         contain, None if its sends are not plain. `new_key` makes a UNIQ_KEY. `origin_of` makes the request of a send

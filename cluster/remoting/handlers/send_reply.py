@@ -33,7 +33,8 @@ _REASONS: dict[int, str] = {
     ResponseCode.TOPIC_NOT_EXIST: "no_topic",
     ResponseCode.INVALID_PARAMETER: "invalid",
 }
-"""Response code -> label `reason` of the metric. The gate's limits have their own (`cluster.flow.gate.Limit`)."""
+"""Response code -> label `reason` of the metric. What the gate refuses is counted there (`cluster.flow.gate.Limit`).
+"""
 _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -61,8 +62,8 @@ class SendReplyWriter:
             _answer_refused(send.origin, refused)
 
     def _count(self, refused: Refused) -> None:
-        if self._metrics is not None:
-            self._metrics.refused(refused.label or _REASONS.get(CODES[refused.reason], "other"))
+        if self._metrics is not None and not refused.counted:
+            self._metrics.refused(_REASONS.get(CODES[refused.reason], "other"))
 
     def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
         """Answers stored plain sends from index `at` on; returns the index of the first other send."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.flow.hold import Hold
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.runtime.host.error_containment import contain
 from cluster.runtime.listeners import Signal
@@ -22,6 +21,7 @@ from raftlog.types import Entry, EntryId, NodeId, Role
 
 if TYPE_CHECKING:
     from cluster.config.config import ModesSection
+    from cluster.flow.gate import Gate
     from cluster.replication.acks.early_answer_file import Ledger
     from cluster.replication.message_batch import Built, Send
     from cluster.replication.metrics import ModeMetrics
@@ -63,12 +63,14 @@ class EarlyAnswers:
         modes: ModesSection,
         raw: RawNode,
         replies: SendReplies,
+        gate: Gate,
         ledger: Ledger | None,
         metrics: ModeMetrics | None = None,
     ) -> None:
         """`ledger` records early answers; if it is None, no send is answered early."""
         self.reload(modes)
         self._replies = replies
+        self._gate = gate
         self.ledger = ledger
         self._metrics = metrics
         self._raw = raw
@@ -171,7 +173,7 @@ class EarlyAnswers:
             send.hold.answered()
             self._replies.stored_before(send, *found)
 
-        send.hold = Hold(send.connection.in_flight, None, send.size)
+        send.hold = self._gate.hold_answer(send.connection.in_flight, send.size)
         self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:

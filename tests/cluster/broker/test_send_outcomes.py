@@ -10,9 +10,11 @@ import pytest
 from cluster.broker.refusal import Reason
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
-from cluster.flow.hold import Account, Hold
+from cluster.flow.gate import Gate
 from cluster.replication.send_identity import ConnectionSession, RetryMemory
+from tests.support.contexts import CONFIG
 
+GATE = Gate(CONFIG)
 OURS, FOREIGN, LATER = b"thisnode" + b"1" * 8, b"a client" + b"1" * 8, b"thisnode" + b"2" * 8
 
 
@@ -22,7 +24,7 @@ class Path:
     def __init__(self, session: ConnectionSession) -> None:
         self.session = session
         self.closed = False
-        self.in_flight = Account()
+        self.in_flight = GATE.holder("10.0.0.9")
 
 
 class Fates:
@@ -62,7 +64,7 @@ class Fates:
             done=None,
             schedule=None,
             connection=path,
-            hold=Hold(path.in_flight, None, 10),
+            hold=GATE.hold_answer(path.in_flight, 10),
             slot=slot,
             producer_id=producer_id,
             sequence=1,
@@ -154,6 +156,6 @@ def test_a_send_that_is_decided_before_its_closed_connection_is_looked_at_is_rem
         run.fates.refused(send, "why")
     assert run.memory.claim(0, "T", "K", b"b", 0) == (OURS, 1, 1)
     run.closings.look()
-    send.hold = Hold(send.connection.in_flight, None, 10)
+    send.hold = GATE.hold_answer(send.connection.in_flight, 10)
     run.fates.unknown(send, "why")
     assert not len(run.memory), "once its connection was looked at, nothing more is remembered of it"

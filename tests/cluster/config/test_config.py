@@ -152,9 +152,7 @@ WRONG_VALUES = [
      "[peers.0] has id, host, port, heartbeat_host, heartbeat_port, admin, listeners",
      "did you mean port?"),
     ("rafft.tick_ms", 5, "unknown section rafft",
-     "a configuration has node, cluster, peers, listeners, peer, ha, admin, tls, auth, raft, log, limits, send, "
-     "topics, timer, index, offsets, dedup, transaction, writes, backup, retention, tier, repair, consistency, modes, "
-     "health, upgrade, failpoints, log_output",
+     f"a configuration has {', '.join(Config.__struct_fields__)}",
      "did you mean raft?"),
     ("raft.tick_ms", "fast", 'raft.tick_ms cannot be "fast"', "raft.tick_ms is a whole number from 10 to 1000",
      "write, for example: tick_ms = 50"),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cluster.config.loading import load
-from cluster.flow.hold import Hold
 from cluster.node import orderly_stop
 from cluster.node.node import Node
 from raftlog.types import Role
@@ -172,7 +171,7 @@ async def test_what_never_ends_is_not_waited_for(start: Start, monkeypatch: pyte
     client = await Client(node).connect()
     client.send(1)
     await until(lambda: client.codes)
-    Hold(next(iter(node.router.connections)).in_flight, None, 1)  # a request that nobody answers
+    node.proposals.gate.hold_answer(next(iter(node.router.connections)).in_flight, 1)  # a request that nobody answers
     monkeypatch.setattr(orderly_stop, "DRAIN_S", 3600.0)
     closing = asyncio.create_task(node.close())
     await until(lambda: node.stopping)

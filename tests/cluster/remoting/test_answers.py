@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.flow.hold import Account
+from cluster.flow.gate import Gate
 from cluster.remoting.answers import CODES, answer_of
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, ext_of
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
+from tests.support.contexts import CONFIG
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -32,7 +33,7 @@ def test_a_changed_group_is_told_by_a_oneway_request_40() -> None:
         def write(self, data: bytes) -> None:
             sent.append(data)
 
-    Path(("10.0.0.9", 4000), "broker", Room(1 << 20, lambda callback: None), Account()).consumers_changed("g")
+    Path(("10.0.0.9", 4000), "broker", Room(1 << 20, lambda callback: None), Gate(CONFIG)).consumers_changed("g")
     (frame,) = sent
     header = decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
     assert (header.code, header.flag & FLAG_ONEWAY, ext_of(header)) == (40, FLAG_ONEWAY, {"consumerGroup": "g"})

@@ -9,13 +9,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cluster.flow.hold import Account
+from cluster.flow.gate import Gate
 from cluster.remoting.forward.forwarded_path import ForwardedPath
 from cluster.remoting.forward.forwarder import decode_forward
 from cluster.replication.acks.write_reports import WrittenRelay
 from cluster.replication.send_identity import Identity
 from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.types import NodeId
+from tests.support.contexts import CONFIG
 
 GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9, 4]
 
@@ -66,8 +67,8 @@ def test_whoever_keeps_something_of_a_path_hears_once_that_its_request_is_over(
     end: Callable[[ForwardedPath], None],
 ) -> None:
     under_way: dict[Any, Any] = {}
-    room, above = MagicMock(), Account()
-    path = ForwardedPath(MagicMock(), NodeId(2), 7, ("10.0.0.1", 5000), "broker", room, Counter(), above, under_way)
+    room, gate = MagicMock(), Gate(CONFIG)
+    path = ForwardedPath(MagicMock(), NodeId(2), 7, ("10.0.0.1", 5000), "broker", room, Counter(), gate, under_way)
     under_way[NodeId(2), 7] = path
     heard: list[str] = []
     path.on_close.append(lambda: heard.append("over"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.config.config import LimitsSection
-from cluster.flow.hold import Account
+from cluster.flow.gate import Gate
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.server import LONG_FRAME_BYTES, STEP_UNITS, Dispatch, RemotingConnection
@@ -19,6 +19,7 @@ from cluster.requests.verb import Verb
 from cluster.runtime.turns.work import Turns
 from raftlog.work import METER, charge
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
+from tests.support.contexts import CONFIG
 
 SHARE = 1_000
 REQUEST_UNITS = 100
@@ -54,7 +55,7 @@ class Counting(Dispatch):
 
     def __init__(self, loop: Loop) -> None:
         self.rooms, self.turns = (
-            ConnectionMemory(LimitsSection(), loop.call_soon, Account()),
+            ConnectionMemory(LimitsSection(), loop.call_soon, Gate(CONFIG)),
             Turns(loop.call_soon, SHARE),
         )
         self.seen: list[tuple[object, int]] = []

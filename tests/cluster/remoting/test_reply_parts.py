@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from cluster.config.config import LimitsSection
-from cluster.flow.hold import Account
+from cluster.flow.gate import Gate
 from cluster.remoting.connection.connection_memory import COUNTED_BYTES, ConnectionMemory
 from cluster.remoting.connection.server import Dispatch, RemotingConnection
 from cluster.runtime.turns.work import Turns
+from tests.support.contexts import CONFIG
 
 LARGE = bytes(COUNTED_BYTES + 1)
 
@@ -21,7 +22,7 @@ class Quiet(Dispatch):
 
     def __init__(self) -> None:
         soon = asyncio.get_running_loop().call_soon
-        self.rooms, self.turns = ConnectionMemory(LimitsSection(), soon, Account()), Turns(soon)
+        self.rooms, self.turns = ConnectionMemory(LimitsSection(), soon, Gate(CONFIG)), Turns(soon)
 
     def on_open(self, connection: RemotingConnection) -> bool:
         return True
@@ -53,6 +54,12 @@ async def made() -> tuple[RemotingConnection, Recorder]:
     transport = Recorder()
     connection.connection_made(transport)
     return connection, transport
+
+
+async def test_the_gate_is_asked_for_the_client_at_its_own_address() -> None:
+    connection = RemotingConnection(Quiet(), "broker", 1 << 20, asyncio.get_running_loop())
+    connection.connection_made(asyncio.Transport({"peername": ("10.0.0.7", 4711)}))
+    assert connection.in_flight.address == connection.peer_address[0] == "10.0.0.7"
 
 
 async def test_a_large_body_is_not_copied_and_keeps_its_place(made: tuple[RemotingConnection, Recorder]) -> None:

@@ -8,9 +8,10 @@ from unittest.mock import Mock
 import pytest
 
 from cluster.config.config import LimitsSection
-from cluster.flow.hold import Account
+from cluster.flow.gate import Gate
 from cluster.remoting.connection.connection_memory import PRESSED_MS, PROGRESS_BYTES, ConnectionMemory
 from cluster.remoting.connection.stuck_clients import LOOK_MS, StuckClients
+from tests.support.contexts import CONFIG
 
 STALLED_MS = 1_400
 BEGAN_MS = 10_000
@@ -20,7 +21,7 @@ class Watched:
     """A connection whose client holds something of the node, and its first look at BEGAN_MS."""
 
     def __init__(self, **holds: bool) -> None:
-        self.rooms = ConnectionMemory(LimitsSection(stalled_ms=STALLED_MS), lambda call, *args: None, Account())
+        self.rooms = ConnectionMemory(LimitsSection(stalled_ms=STALLED_MS), lambda call, *args: None, Gate(CONFIG))
         self.patience = StuckClients(self.rooms)
         self.aborted = False
         self.connection: Any = Mock(

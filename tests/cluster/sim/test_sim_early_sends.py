@@ -33,6 +33,7 @@ def test_a_send_without_room_is_refused_and_not_stored_behind_a_later_one(
     sim.loop.run_until(lambda: path.replies.keys() >= {1, 2, 3}, 5)
     assert [codes(path, number) for number in (1, 2, 3)] == [[0], [BUSY], [0]]
     assert "limits.node_inflight_bytes_max = 1500" in path.replies[2][0][1]
+    assert (leader.refused, through.refused) == ({"busy": 1}, {})
     sim.settle()
     assert [body[:1] for body in leader.bodies("T")] == [b"1", b"3"]
     assert forwarder.gate.early.bytes == through.forwarder.gate.forwarded.bytes == 0

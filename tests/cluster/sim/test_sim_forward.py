@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.flow.hold import Hold
+from cluster.flow.gate import ITSELF, Ask
 from cluster.peer.transport import CONTROL
 from cluster.remoting.forward.forwarded_path import WORKS_MAX
 from cluster.runtime.peer_frames import Kind
@@ -237,7 +237,8 @@ def test_a_leader_without_room_does_not_deny_what_is_stored(sim: SimCluster) -> 
     """The first leader stored it and died before it said so; "busy" of the next one would say that nothing was done."""
     through, leader, path = stored_and_unheard(sim)
     for node in sim.running:
-        Hold(None, node.proposals.gate.sends, 1 << 40)
+        gate = node.proposals.gate
+        gate.hold(gate.holder(""), 1 << 40, ITSELF, Ask.OWN)
     leader.kill(power=False)
     sim.reset(leader, through)
     sim.loop.run_until(lambda: path.replies, 5)

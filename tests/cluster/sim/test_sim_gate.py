@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from cluster.flow.gate import ITSELF, Ask, Over
+from cluster.flow.gate import ITSELF, Ask, Holder, Over
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 PID = b"\x0a" * 16
+CLIENT = "10.0.0.9"
+LOCK = b'{"consumerGroup":"g","clientId":"c","mqSet":[]}'
 
 
 @pytest.fixture
@@ -21,15 +25,15 @@ def sim() -> Iterator[SimCluster]:
         yield made
 
 
-def taken_by(node: SimNode) -> list[tuple[int, Ask]]:
-    """The (user, what was asked) of each request that the node takes from now on, the long way."""
+def taken_by(node: SimNode) -> list[tuple[str, int, Ask]]:
+    """The (address, user, what was asked) of each request that the node takes from now on, the long way."""
     gate: Any = node.proposals.gate
     hold = gate.hold
-    found: list[tuple[int, Ask]] = []
+    found: list[tuple[str, int, Ask]] = []
 
-    def noted(connection: Any, size: int, user: int, ask: Ask) -> Any:
-        found.append((user, ask))
-        return hold(connection, size, user, ask)
+    def noted(holder: Holder, size: int, user: int, ask: Ask) -> Any:
+        found.append((holder.address, user, ask))
+        return hold(holder, size, user, ask)
 
     gate.hold = noted
     return found
@@ -46,18 +50,18 @@ def test_a_send_is_new_once_however_it_comes(sim: SimCluster) -> None:
     path, other = follower.connect(), leader.connect()
     path.ask(send_frame(1, "T", b"a"))
     assert answered(sim, path, 1) == [[0]]
-    assert (passed_on, taken) == ([(0, Ask.FORWARDED)], [(0, Ask.NEW)])
+    assert (passed_on, taken) == ([(CLIENT, 0, Ask.FORWARDED_SEND)], [(CLIENT, 0, Ask.NEW)])
     taken.clear()
     other.ask(send_frame(1, "NEW", b"b"))
     assert answered(sim, other, 1) == [[0]]
-    assert taken == [(0, Ask.WAITING), (0, Ask.NEW)]
+    assert taken == [(CLIENT, 0, Ask.WAITING), (CLIENT, 0, Ask.NEW)]
     taken.clear()
     for number in (2, 3):
         other.ask(send_frame(number, "T", b"c", pid=PID, seq=1, low=1))
     assert answered(sim, other, 2, 3) == [[0], [0]]
     other.ask(send_frame(4, "T", b"c", pid=PID, seq=1, low=1))
     assert answered(sim, other, 4) == [[0]]
-    assert taken == [(0, Ask.NEW), (0, Ask.REPEATED)], "what is stored is answered and not taken"
+    assert taken == [(CLIENT, 0, Ask.NEW), (CLIENT, 0, Ask.REPEATED)], "what is stored is answered and not taken"
 
 
 def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
@@ -67,7 +71,7 @@ def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
     path.ask(send_frame(1, "T", b"later", properties="DELAY\x011\x02"))
     assert answered(sim, path, 1) == [[0]]
     sim.loop.run_until(lambda: len(taken) > 1, 10)
-    assert taken == [(0, Ask.NEW), (ITSELF, Ask.OWN)]
+    assert taken == [(CLIENT, 0, Ask.NEW), ("", ITSELF, Ask.OWN)]
 
 
 @pytest.mark.parametrize("label", ["busy", "a_further_limit"])
@@ -81,23 +85,54 @@ def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored
     assert answered(sim, path, 1) == [[0]]
     asked: list[Ask] = []
 
-    def refusal(connection: Any, size: int, user: int, ask: Ask) -> Over:
+    def refusal(holder: Holder, size: int, user: int, ask: Ask) -> Over:
         asked.append(ask)
         return Over(label, "so many are enough")
 
     monkeypatch.setattr(leader.proposals.gate, "refusal", refusal)
     path.ask(send_frame(2, "T", b"a", pid=PID, seq=1, low=1))
     assert answered(sim, path, 2) == [[0]]
-    assert counted(leader) == {}
+    assert leader.refused == {}
     path.ask(send_frame(3, "T", b"b", pid=PID, seq=2, low=1))
     assert answered(sim, path, 3) == [[2]]
     assert path.replies[3][0][1] == "so many are enough"
-    assert counted(leader) == {label: 1}
+    assert leader.refused == {label: 1}
     assert asked == [Ask.NEW, Ask.NEW]
 
 
-def counted(node: SimNode) -> dict[str, float]:
-    """Label `reason` -> refused requests."""
-    families = node.running.metrics.registry.collect()
-    (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
-    return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
+@pytest.mark.parametrize(
+    ("frame", "ask"),
+    [
+        (send_frame(1, "T", b"a"), Ask.FORWARDED_SEND),
+        (encode_frame(RequestCode.LOCK_BATCH_MQ, 1, 0, body=LOCK), Ask.FORWARDED),
+    ],
+    ids=["send", "other"],
+)
+def test_a_refusal_on_the_way_to_the_leader_is_counted_by_the_node_of_the_client(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, frame: bytes, ask: Ask
+) -> None:
+    follower, leader = sim.followers()[0], sim.leader()
+    label: Any = "a_further_limit"
+    asked: list[Ask] = []
+
+    def refusal(holder: Holder, size: int, user: int, ask: Ask) -> Over:
+        asked.append(ask)
+        return Over(label, "so many are enough")
+
+    monkeypatch.setattr(follower.proposals.gate, "refusal", refusal)
+    path = follower.connect()
+    path.ask(frame)
+    assert answered(sim, path, 1) == [[2]]
+    assert path.replies[1][0][1] == "so many are enough"
+    assert (asked, follower.refused, leader.refused) == ([ask], {label: 1}, {})
+
+
+def test_a_refusal_of_the_leader_is_counted_there_once(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that holds the connection passes the answer on."""
+    follower, leader = sim.followers()[0], sim.leader()
+    label: Any = "a_further_limit"
+    monkeypatch.setattr(leader.proposals.gate, "refusal", lambda *_: Over(label, "so many are enough"))
+    path = follower.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    assert answered(sim, path, 1) == [[2]]
+    assert (follower.refused, leader.refused) == ({}, {label: 1})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.flow.hold import Hold
+from cluster.flow.gate import ITSELF, Ask
 from statemachine.dedup import READ_PARTS, Dedup
 from statemachine.rows.kv import KVError
 from tests.cluster.sim.test_sim_proposals import OK, UNKNOWN, answered, ask, stored
@@ -93,8 +93,8 @@ def test_without_room_to_wait_a_repeat_is_unknown_and_recognised_later(
     """Busy would say that it is not stored."""
     leader = sim.leader()
     path = leader.connect()
-    limit = leader.config.limits.node_inflight_bytes_max
-    others = Hold(None, leader.proposals.gate.sends, limit)
+    gate, limit = leader.proposals.gate, leader.config.limits.node_inflight_bytes_max
+    others = gate.hold(gate.holder(""), limit, ITSELF, Ask.OWN)
     send(path, 5, 0)
     assert answered(sim, path, 1) == [[UNKNOWN]]
     sim.loop.run_for(0.5)

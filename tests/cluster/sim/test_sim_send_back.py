@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cluster.broker.sends.redelivery import copied_properties
-from cluster.flow.hold import Hold
 from cluster.replication.outcome import Outcome
 from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
@@ -420,11 +419,12 @@ def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
     position = send(sim, b"x" * 4000)
     leader = sim.leader()
     path = leader.connect()
-    Hold(path.in_flight, None, leader.config.limits.connection_inflight_bytes_max - 100)
+    leader.proposals.gate.hold_answer(path.in_flight, leader.config.limits.connection_inflight_bytes_max - 100)
     path.ask(back(position))
     sim.loop.run_until(lambda: 1 in path.replies, 10, "an answer")
     assert path.replies[1][0][0] == 2
     assert "connection_inflight_bytes_max" in path.replies[1][0][1]
+    assert leader.refused == {"busy": 1}
 
 
 def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, *, version: int = 401, **ext: str) -> int:

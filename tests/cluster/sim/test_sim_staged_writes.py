@@ -114,6 +114,12 @@ def test_what_cannot_be_staged_is_refused(sim: SimCluster) -> None:
     assert writer.stage(attempt, 1, b"a", queue_id=99)[0] == 29
     assert writer.stage(99, 1, b"a")[0] == 604
     assert writer.stage(attempt, 0, b"a")[0] == 29
+    leader = sim.leader()
+    assert leader.refused == {}, "these are errors of the writer"
+    full = leader.proposals.gate.hold_answer(writer.path.in_flight, leader.config.limits.connection_inflight_bytes_max)
+    code, remark, _ = writer.stage(attempt, 1, b"a")
+    assert (code, "connection_inflight_bytes_max" in remark, leader.refused) == (2, True, {"busy": 1})
+    full.answered()
     assert writer.commit((attempt, 0))[0] == 0, "nothing was staged"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.flow.gate import ITSELF, Ask
 from cluster.replication.proposals import Proposals
 from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import encode_frame
@@ -111,6 +112,22 @@ def test_the_answer_says_how_it_ended(sim: SimCluster, leads: bool, wish: int, e
         sim.loop.run_until(lambda asked=asked: all(n in each.replies for each, n in asked), 20)  # type: ignore[misc]
         ends.append([json.loads(each.replies[n][0][2])["raftmqEnd"] for each, n in asked])
     assert ends == [["open"], [end, end], ["earlier"]]
+
+
+def test_a_copy_without_room_waits_and_is_refused_in_the_end(sim: SimCluster) -> None:
+    producer, leader = Producer(sim.leader()), sim.leader()
+    gate = leader.proposals.gate
+    halves = [producer.send(sim, key) for key in ("K1", "K2")]
+    for half, wait_s, refused in zip(halves, (1.0, 20.0), ({}, {"busy": 1}), strict=True):
+        full = gate.hold(gate.holder(""), leader.config.limits.node_inflight_bytes_max, ITSELF, Ask.OWN)
+        asked = producer.end(half, COMMIT, oneway=False)
+        sim.loop.run_for(wait_s)
+        assert (asked in producer.replies) is bool(refused)
+        full.ended()
+        sim.loop.run_until(lambda asked=asked: asked in producer.replies, 20)  # type: ignore[misc]
+        assert leader.refused == refused
+    code, remark, _ = producer.replies[asked][0]
+    assert (code, "node_inflight_bytes_max" in remark) == (14, True)
 
 
 def test_the_copy_and_the_end_are_one_entry(sim: SimCluster) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cluster.config.config import ModesSection
+from cluster.flow.gate import Gate
 from cluster.replication.acks.early_answers import EarlyAnswers, Stage
 from cluster.replication.append_lane import RETRY, AppendLane, PersistJob
 from jepsen_like.sim.machines.disk import FaultyFileSystem
@@ -18,6 +19,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.hard_state import HardStateStore
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryId, EntryType, NodeId
+from tests.support.contexts import CONFIG
 
 DATA = Path("/data")
 SEGMENT = 16 << 10
@@ -52,7 +54,7 @@ def witness_M01() -> None:
         status=lambda: SimpleNamespace(node_id=1),
         membership=SimpleNamespace(voter_ids=(1, 2, 3)),
     )
-    early = EarlyAnswers(ModesSection(flush_disk_type="ASYNC_FLUSH"), raw, SimpleNamespace(), None)
+    early = EarlyAnswers(ModesSection(flush_disk_type="ASYNC_FLUSH"), raw, SimpleNamespace(), Gate(CONFIG), None)
     entry_id = EntryId(2, 5)
     early.written(NodeId(1), entry_id)
     assert not early._reached(Stage.QUORUM_WRITTEN, entry_id, raw), "nobody but node 1 has it, be it on its disk"

@@ -10,7 +10,7 @@ from uuid import UUID
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import HaSection
-from cluster.flow.hold import Account
+from cluster.flow.gate import Gate
 from cluster.node.orderly_stop import Retirement
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import BULK, CONTROL
@@ -22,6 +22,7 @@ from cluster.state.checkpointer import Checkpointer
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core import transfer
 from raftlog.types import NOBODY, NodeId
+from tests.support.contexts import CONFIG
 
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 
@@ -32,7 +33,8 @@ async def _nothing() -> None:
 
 def witness_O01() -> None:
     refused: list[Any] = []
-    connection = SimpleNamespace(leave=lambda remark: None, say_goodbye=lambda: None, in_flight=Account(), closed=True)
+    holder = Gate(CONFIG).holder("10.0.0.9")
+    connection = SimpleNamespace(leave=lambda remark: None, say_goodbye=lambda: None, in_flight=holder, closed=True)
     replies = SimpleNamespace(refused=lambda send, remark: refused.append(send))
     proposals = SimpleNamespace(idle=True, unanswered_of=lambda path: ["under way"], _replies=replies)
     node: Any = SimpleNamespace(

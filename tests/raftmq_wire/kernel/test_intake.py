@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
-from cluster.flow.hold import Hold
+from cluster.flow.gate import ITSELF, SEND_BYTES_MIN, Ask, Holder
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import make_intake
 from cluster.remoting.handlers.send_reply import SendReplyWriter
@@ -191,19 +191,33 @@ def test_limits_end_the_short_way() -> None:
     data = request() * 3
     _, frames = FrameBuffer(1 << 24).feed(data)
     size = frames[0][1] - frames[0][0] - 4
-    Hold(None, node.gate.sends, node.limits.node_inflight_bytes_max - 2 * size)
+    node.gate.hold(node.gate.holder(""), node.limits.node_inflight_bytes_max - 2 * size, ITSELF, Ask.OWN)
     assert node.intake.take(node.path, data, frames, 0) == 2
     assert node.gate.sends.bytes == node.limits.node_inflight_bytes_max
     assert node.path.in_flight.bytes == 2 * size
 
 
+def test_bytes_of_room_bound_the_number_of_sends() -> None:
+    """A limit of requests gives the kernel as many bytes as so many of the smallest sends have."""
+    node = Node()
+    node.slots["t"] = node.slots["orders"]
+    smallest = frame(b'{"code":310,"extFields":{"b":"t"}}', b"")
+    data = smallest * 3
+    _, frames = FrameBuffer(1 << 24).feed(data)
+    assert node.intake.take(node.path, data, frames, 0) == 3
+    assert SEND_BYTES_MIN <= node.gate.sends.bytes // 3 < 2 * SEND_BYTES_MIN
+    node.gate.room = lambda holder, user: 2 * SEND_BYTES_MIN  # type: ignore[method-assign]
+    intake = make_intake(node.as_proposals, node.sends, node.retries, node.limits)
+    assert intake.take(node.path, data, frames, 0) == 1, "never more than 2; what is left is asked one by one"
+
+
 def test_room_is_asked_once_and_only_for_plain_sends() -> None:
     """A send that goes the long way pays for no short one."""
     node = Node()
-    asked: list[tuple[object, int]] = []
+    asked: list[tuple[Holder, int]] = []
 
-    def room(connection: object, user: int) -> int:
-        asked.append((connection, user))
+    def room(holder: Holder, user: int) -> int:
+        asked.append((holder, user))
         return 1 << 20
 
     node.gate.room = room  # type: ignore[method-assign]

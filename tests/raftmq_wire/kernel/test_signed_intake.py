@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.broker.access.secrets import Secrets
+from cluster.flow.gate import Holder
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import make_intake
 from cluster.runtime.alarms import Alarms
@@ -204,13 +205,13 @@ def test_the_sends_of_one_call_are_of_one_user() -> None:
 def test_room_is_asked_once_for_the_user_of_the_sends() -> None:
     node = Node()
     judge = node.judged_by(*users())
-    asked: list[tuple[object, int]] = []
+    asked: list[tuple[Holder, int]] = []
     data = signed(PLAIN) * 4
     _, frames = FrameBuffer(1 << 24).feed(data)
     size = frames[0][1] - frames[0][0] - 4
 
-    def room(connection: object, user: int) -> int:
-        asked.append((connection, user))
+    def room(holder: Holder, user: int) -> int:
+        asked.append((holder, user))
         return 2 * size + size // 2
 
     node.gate.room = room  # type: ignore[method-assign]
