@@ -1,20 +1,25 @@
-"""The handlers by request code, each behind what its row asks for: memory for a large answer, a turn among the costly.
+"""The handlers by request code, each behind what its row asks for: a body that is short enough, a turn among costly ones,
+memory for a large answer.
 
 A code without a handler is refused by name (`cluster.remoting.handlers.unsupported_codes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.answers import refuse as refuse_with
 from cluster.remoting.connection.connection_memory import sizes, with_room
+from cluster.remoting.connection.server import LONG_FRAME_BYTES
 from cluster.remoting.costly_requests import CostlyRequests
+from cluster.requests.table import VERBS, too_long
 from cluster.requests.verb import Cost
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-    from cluster.remoting.request import Handlers, Request
+    from cluster.remoting.request import Handler, Handlers, Request
     from cluster.runtime.resource_budget import Soon
     from statemachine.broker_state import BrokerState
 
@@ -40,6 +45,7 @@ class HandlerTable:
         self._handlers = with_room(handlers, self._large_answers)
         for each in self.costly:
             self._handlers = each.dealt_out(self._handlers)
+        self._handlers = within_limits(self._handlers)
 
     def handle(self, request: Request, refuse: Callable[[Request], None] | None = None) -> None:
         """Has the request answered. `refuse` takes the place of the usual refusal of a code without a handler."""
@@ -61,3 +67,26 @@ class HandlerTable:
     def reload(self, limits: LimitsSection) -> None:
         """Takes other limits."""
         self._limits = limits
+
+
+def within_limits(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    """Returns the handlers; those whose row has a limit below LONG_FRAME_BYTES get no body that is longer. Connections
+    compare longer frames with the rows, and no shorter ones: so a request whose limit is higher passes through neither,
+    which spares the hot ones."""
+    return {code: _within_limit(handler) if _is_low(code) else handler for code, handler in handlers.items()}
+
+
+def _is_low(code: int) -> bool:
+    verb = VERBS.get(code)
+    most = None if verb is None else verb.body_bytes_max
+    return most is not None and most < LONG_FRAME_BYTES
+
+
+def _within_limit(handler: Handler) -> Handler:
+    def handle(request: Request) -> None:
+        if remark := too_long(request.code, len(request.body)):
+            refuse_with(request, Refused(Reason.INVALID, remark))
+        else:
+            handler(request)
+
+    return handle

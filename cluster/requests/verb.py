@@ -107,7 +107,8 @@ class Verb(NamedTuple):
     is_send: bool = False
     """True for sends of messages: they have a way of their own, and no handler in the table."""
     body_bytes_max: int | None = OTHER_BODY_BYTES_MAX
-    """The most bytes of its body; None if its handler checks that, as for messages."""
+    """The most bytes of its body, 0 if it has none; None if its handler checks that, as for messages. A code of
+    RocketMQ keeps the default where its clients may send a body that nobody reads."""
     cost: Cost = Cost.SMALL
     answer_bytes: Size | None = None
     """The size of an answer that may be much larger than the request; None if it is not. So much memory is reserved
