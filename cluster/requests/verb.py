@@ -93,6 +93,11 @@ class Verb(NamedTuple):
     is_administrative: bool = False
     """True if administrators, rather than producers and consumers, change topics, groups or offsets by it."""
     serves: Serves = Serves.ANY
+    settles: str = ""
+    """The field with the name of a group whose offsets it reads, with `Serves.CONFIRMED`: every commit of that group
+    that came before is applied or lost first. Else a group that has just caught up would seem behind, and a consumer
+    that takes a queue over would read again what the former owner committed without waiting for an answer. "" if it
+    reads no offsets."""
     may_hand_over: bool = False
     """True if its handler may find that another node has to answer, so that the request is kept as it came."""
     stated: Stated = Stated.NOTHING

@@ -19,7 +19,7 @@ from cluster.broker.services import Services
 from cluster.broker.topic_counts import WINDOWS_MS, stored_lately
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.config import Config
-from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
+from cluster.remoting.answers import Answer, answer_in_steps, refusing, table_body
 from cluster.remoting.handlers.group_stats import connection_row, in_order
 from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
@@ -123,16 +123,12 @@ class BrokerFigures:
 
     def _topic_stats(self, request: Request) -> None:
         name = text(request, "topic")
-
-        def answer(request: Request) -> None:
-            topic = topic_named(self._services.state, name)
-            if topic.queues > QUEUES_MAX:
-                raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {QUEUES_MAX} fit one answer")
-            queues, row = range(topic.queues), partial(self._row, name, topic.id)
-            steps = table_body(b'{"offsetTable":{', queues, row, b'},"topicPutTps":0.0}')
-            answer_in_steps(self._services, request, steps)
-
-        after_read_index(self._services, request, answer)
+        topic = topic_named(self._services.state, name)
+        if topic.queues > QUEUES_MAX:
+            raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {QUEUES_MAX} fit one answer")
+        queues, row = range(topic.queues), partial(self._row, name, topic.id)
+        steps = table_body(b'{"offsetTable":{', queues, row, b'},"topicPutTps":0.0}')
+        answer_in_steps(self._services, request, steps)
 
     def _row(self, topic: str, topic_id: int, queue_id: int) -> bytes:
         """Encodes one row of the table, `queue: offsets`."""

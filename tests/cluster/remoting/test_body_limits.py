@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cluster.config.config import LimitsSection
+from cluster.config.loading import load
 from cluster.remoting import handler_table
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.server import LONG_FRAME_BYTES
@@ -14,10 +16,8 @@ from cluster.remoting.handler_table import HandlerTable
 from cluster.remoting.request import Request
 from cluster.requests.table import ROWS, SENDS, VERBS, too_long
 from cluster.requests.verb import Verb
-from jepsen_like.fakes.memory_kv import MemoryKV
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
-from statemachine.broker_state import BrokerState
-from tests.cluster.remoting.conftest import FakeConnection, FakeRequest
+from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 from tests.cluster.remoting.test_reads_in_turns import Counting, Loop, connect, requests
 
 NOBODY = 999
@@ -37,15 +37,17 @@ class Served(Counting):
         """Code and bytes of the body."""
         self.remarks: list[str | None] = []
         handlers = dict.fromkeys([*(VERBS.keys() - SENDS), NOBODY], self._reach)
-        state, limits = BrokerState(MemoryKV()), LimitsSection()
-        self._table = HandlerTable(handlers, self._reach, state=state, limits=limits, soon=loop.call_soon)
+        services: Any = FakeNode(load(None, None, {"node.id": 2, "node.data_dir": "unused"}))
+        self._table = HandlerTable(
+            handlers, self._reach, services=services, limits=LimitsSection(), soon=loop.call_soon
+        )
 
     def _reach(self, request: Request) -> None:
         self.reached.append((request.code, len(request.body)))
         request.reply(0)
 
     def on_request(self, frame: Frame) -> None:
-        request = FakeRequest(FakeConnection(), frame.header.code, {}, frame.body, False)
+        request = FakeRequest(FakeConnection(), frame.header.code, {"consumerGroup": "g"}, frame.body, False)
         self._table.handle(request)
         self.remarks += [each.remark for each in request.replies if each.code == 29]
 
