@@ -76,7 +76,8 @@ class Verb(NamedTuple):
     """One row. `cluster.requests.table` has all of them."""
 
     code: int
-    """RocketMQ's request code. Codes from 700,000 on are RaftMQ's own (docs/adr/0068)."""
+    """RocketMQ's request code, or one of RaftMQ's own. Those begin at 700,000, where RocketMQ has none: any other
+    number may get a meaning in its next release."""
     name: str
     """RocketMQ's name of the code."""
     names: Names | None

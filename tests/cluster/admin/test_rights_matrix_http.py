@@ -143,7 +143,7 @@ def planted(code: int, **fields: str) -> Route:
 def test_what_a_path_names_follows_from_its_rights() -> None:
     both = planted(Code.QUERY_CONSUMER_OFFSET, topic="topic", consumerGroup="group")
     assert path_of(both, None) == "/v1/topics/vic-topic/queues/0/groups/vic-group"
-    with pytest.raises(AssertionError, match="not judged by .*group"):
+    with pytest.raises(AssertionError, match=r"not judged by .*group"):
         path_of(planted(Code.GET_TOPIC_CONFIG, topic="topic"), None)
 
 
