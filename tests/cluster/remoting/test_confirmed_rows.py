@@ -41,8 +41,9 @@ class Steps:
 
 
 def test_which_rows_read_offsets() -> None:
-    """By hand: what a group has committed, and how far it is."""
-    assert {verb.code: verb.settles for verb in ROWS if verb.settles} == {14: "consumerGroup", 208: "consumerGroup"}
+    """By hand, of RocketMQ's: what a group has committed (14), and how far it is (208)."""
+    settling = {verb.code: verb.settles for verb in ROWS if verb.settles}
+    assert settling | {14: "consumerGroup", 208: "consumerGroup"} == settling
     for verb in ROWS:
         if verb.settles:
             assert verb.serves is Serves.CONFIRMED
