@@ -62,8 +62,9 @@ def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
     names = verb.names
     if verb.settles and verb.settles not in fields:
         raise ValueError(f"the row of request code {code} settles the offsets of a {verb.settles}: say where it stands")
+    settles = fields.get(verb.settles, "")
     if names is None:
-        return Needs("a Super, in every mode", None, always=True, verb=code)
+        return Needs("a Super, in every mode", None, always=True, verb=code, settles=settles)
 
     def needs(params: Params, body: Any, cluster: str) -> Iterator[Need]:
         found = {field: value for field, place in fields.items() if (value := _at(place, params, body)) is not None}
@@ -75,7 +76,7 @@ def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
         reads_body=any(place.startswith(OF_BODY) for place in fields.values()),
         stored=verb.stored,
         verb=code,
-        settles=fields.get(verb.settles, ""),
+        settles=settles,
     )
 
 
