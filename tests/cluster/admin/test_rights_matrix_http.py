@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from cluster.admin.route import CONSTANT, Route
-from cluster.admin.route_rights import of_verb
+from cluster.admin.route_rights import Needs, of_verb
 from cluster.admin.routes import ROUTES
 from cluster.requests.verb import Serves
 from jepsen_like.marks import mark_of
@@ -134,17 +134,16 @@ def path_of(route: Route, body: dict[str, Any] | None) -> str:
     return route.path.format(**NUMBERS | values)
 
 
-def planted(code: int, **fields: str) -> Route:
-    path, needs = "/v1/topics/{topic}/queues/{queue}/groups/{group}", of_verb(code, **fields)
-    reader: Any = None
+def planted(needs: Needs) -> Route:
+    path, reader = "/v1/topics/{topic}/queues/{queue}/groups/{group}", cast("Any", None)
     return Route.of_verb("GET", path, reader, "text/plain", CONSTANT, needs, serves=Serves.ANY, because="planted")
 
 
 def test_what_a_path_names_follows_from_its_rights() -> None:
-    both = planted(Code.QUERY_CONSUMER_OFFSET, topic="topic", consumerGroup="group")
+    both = planted(of_verb(Code.QUERY_CONSUMER_OFFSET, topic="topic", consumerGroup="group"))
     assert path_of(both, None) == "/v1/topics/vic-topic/queues/0/groups/vic-group"
     with pytest.raises(AssertionError, match=r"not judged by .*group"):
-        path_of(planted(Code.GET_TOPIC_CONFIG, topic="topic"), None)
+        path_of(planted(of_verb(Code.GET_TOPIC_CONFIG, topic="topic")), None)
 
 
 def requests_of(position: int) -> list[tuple[str, str, dict[str, Any] | None]]:

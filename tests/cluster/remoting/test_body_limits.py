@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from cluster.remoting import handler_table
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.server import LONG_FRAME_BYTES
 from cluster.remoting.handler_table import HandlerTable
-from cluster.remoting.request import Request
+from cluster.remoting.request import Handler, Request
 from cluster.requests.table import ROWS, SENDS, VERBS, too_long
 from cluster.requests.verb import Verb
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
@@ -36,7 +35,7 @@ class Served(Counting):
         self.reached: list[tuple[int, int]] = []
         """Code and bytes of the body."""
         self.remarks: list[str | None] = []
-        handlers = dict.fromkeys([*(VERBS.keys() - SENDS), NOBODY], self._reach)
+        handlers: dict[int, Handler] = dict.fromkeys([*(VERBS.keys() - SENDS), NOBODY], self._reach)
         services: Any = FakeNode(load(None, None, {"node.id": 2, "node.data_dir": "unused"}))
         self._table = HandlerTable(
             handlers, self._reach, services=services, limits=LimitsSection(), soon=loop.call_soon
@@ -85,12 +84,12 @@ def test_each_row_is_held(verb: Verb) -> None:
 @pytest.mark.parametrize("verb", LIMITED, ids=lambda verb: verb.name)
 def test_each_row_would_be_held_with_a_lower_limit(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     for most in AROUND:
-        monkeypatch.setitem(VERBS, verb.code, verb._replace(body_bytes_max=most))  # type: ignore[arg-type]
+        monkeypatch.setitem(VERBS, verb.code, verb._replace(body_bytes_max=most))
         assert is_held(verb.code, most), most
 
 
 def test_a_limit_that_nobody_keeps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, 30, VERBS[30]._replace(body_bytes_max=0))  # type: ignore[arg-type]
+    monkeypatch.setitem(VERBS, 30, VERBS[30]._replace(body_bytes_max=0))
     assert is_held(30, 0)
     monkeypatch.setattr(handler_table, "within_limits", dict)
     assert not is_held(30, 0)
@@ -107,7 +106,7 @@ def test_a_request_whose_limit_is_not_low_passes_through_nothing() -> None:
     def handle(request: Request) -> None:
         raise AssertionError
 
-    handlers: dict[int, Callable[[Request], None]] = dict.fromkeys(VERBS.keys() - SENDS, handle)
+    handlers: dict[int, Handler] = dict.fromkeys(VERBS.keys() - SENDS, handle)
     wrapped = {code for code, each in handler_table.within_limits(handlers).items() if each is not handle}
     assert wrapped == {verb.code for verb in LIMITED if (verb.body_bytes_max or 0) < LONG_FRAME_BYTES}
     assert wrapped >= {700_001, 700_004, 700_006}
