@@ -31,7 +31,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """The codes of requests. Codes from 700,000 on are RaftMQ's own: RocketMQ has none there (docs/adr/0068)."""
+    """The codes of requests: RocketMQ's, and from 700,000 on, where it has none, RaftMQ's own."""
 
 '''
 

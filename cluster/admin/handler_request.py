@@ -131,21 +131,18 @@ async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float
     return True
 
 
-async def confirm_read(port: AdminPort, *, may_be_local: bool = True) -> None:
-    """Returns when the applied state answers linearizably. Raises ApiError. `may_be_local`: True if the caller may ask
-    the same with consistency=local."""
-    await _confirmed(port, port.services.read_index, may_be_local=may_be_local)
+async def confirm_read(port: AdminPort, *, settles: str = "", may_be_local: bool = True) -> None:
+    """Returns when the applied state answers linearizably. Raises ApiError. `settles`: a group of which every commit
+    that came before is applied or lost first (`cluster.requests.verb.Verb.settles`); "" for none. `may_be_local`: True
+    if the caller may ask the same with consistency=local."""
+    services = port.services
 
+    def ask(done: Callable[[bool], None]) -> None:
+        if settles:
+            services.settle_offsets(settles, lambda: services.read_index(done))
+        else:
+            services.read_index(done)
 
-async def settle_offsets(port: AdminPort, group: str) -> None:
-    """Returns, on the leader, when every commit of the group that came before is applied or lost: a group that has just
-    caught up must not seem behind. Raises ApiError."""
-    await _confirmed(port, lambda done: port.services.settle_offsets(group, lambda: done(True)))
-
-
-async def _confirmed(
-    port: AdminPort, ask: Callable[[Callable[[bool], None]], object], *, may_be_local: bool = True
-) -> None:
     try:
         ok = await asyncio.wait_for(told(ask), port.config.send.deadline_ms / 1000)
     except TimeoutError:

@@ -42,6 +42,12 @@ class Needs(NamedTuple):
     """The rights that the handler asks for once it has found what is stored, in words for docs/access-table.md."""
     verb: int = 0
     """The request code of the verb in whose row they stand; 0 if no verb does the same."""
+    settles: str = ""
+    """The place of the group's name whose offsets the verb reads (`Verb.settles`); "" if it reads none."""
+
+    def settled(self, params: Params, body: Any) -> str:
+        """Returns the group of which every commit is applied or lost before a confirmed read; "" for none."""
+        return (_at(self.settles, params, body) or "") if self.settles else ""
 
 
 def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
@@ -50,12 +56,15 @@ def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
     `fields`: field of the verb -> the place of its value, a parameter of the path ("name") or a field of the body
     ("body.topic"), which may be null there. `reads_body`: the row reads these fields from the verb's body, and nothing
     else may stand in for them. Raises ValueError if the row does not judge by just these fields: a name that is missing
-    would be judged as "".
+    would be judged as "". So it does if the row reads offsets of a group that is not among them.
     """
     verb = VERBS[code]
     names = verb.names
+    if verb.settles and verb.settles not in fields:
+        raise ValueError(f"the row of request code {code} settles the offsets of a {verb.settles}: say where it stands")
+    settles = fields.get(verb.settles, "")
     if names is None:
-        return Needs("a Super, in every mode", None, always=True, verb=code)
+        return Needs("a Super, in every mode", None, always=True, verb=code, settles=settles)
 
     def needs(params: Params, body: Any, cluster: str) -> Iterator[Need]:
         found = {field: value for field, place in fields.items() if (value := _at(place, params, body)) is not None}
@@ -67,6 +76,7 @@ def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
         reads_body=any(place.startswith(OF_BODY) for place in fields.values()),
         stored=verb.stored,
         verb=code,
+        settles=settles,
     )
 
 

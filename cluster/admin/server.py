@@ -209,9 +209,10 @@ def _serve(
         if consistency == "linearizable":
             if port.services.routes.own.leader() != port.config.node.id:
                 return await forwarder.pass_on(request, route, changes=False)
-            await confirm_read(port)
+            await confirm_read(port, settles=route.needs.settled(request.match_info, body))
         elif route.serves is Serves.CONFIRMED:
-            await confirm_read(port, may_be_local=False)
+            await confirm_read(port, settles=route.needs.settled(request.match_info, body), may_be_local=False)
+            consistency = "linearizable"
         try:
             owner = request.transport or request
             asker = asker_of(request, proven=access.passes.proven)

@@ -155,7 +155,7 @@ class Remoting:
             table=HandlerTable(
                 by_row(codes_of(self.serving)),
                 RefusedCodes(services, metrics).refuse,
-                state=state,
+                services=services,
                 limits=config.limits,
                 soon=context.loop.call_soon,
             ),

@@ -1,22 +1,40 @@
-"""The handlers by request code, each behind what its row asks for: memory for a large answer, a turn among the costly.
+"""The handlers by request code, each behind what its row asks for: a body that is short enough, a turn among the
+costly, memory for a large answer, a confirmed read.
 
 A code without a handler is refused by name (`cluster.remoting.handlers.unsupported_codes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.answers import after_read_index, refusing
+from cluster.remoting.answers import refuse as refuse_with
 from cluster.remoting.connection.connection_memory import sizes, with_room
+from cluster.remoting.connection.server import LONG_FRAME_BYTES
 from cluster.remoting.costly_requests import CostlyRequests
-from cluster.requests.verb import Cost
+from cluster.remoting.request import text
+from cluster.requests.table import VERBS, too_long
+from cluster.requests.verb import Cost, Serves
+from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
+    from cluster.broker.services import Services
     from cluster.config.config import LimitsSection
-    from cluster.remoting.request import Handlers, Request
+    from cluster.remoting.request import Handler, Handlers, Request
+    from cluster.requests.verb import Verb
     from cluster.runtime.resource_budget import Soon
-    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 100
+RETRIES = 30
+"""The number of tries, and the milliseconds between them, of a silent read that no leader confirms: longer than a
+failover takes, shorter than a client waits."""
 
 
 class HandlerTable:
@@ -27,19 +45,20 @@ class HandlerTable:
         handlers: Handlers,
         refuse: Callable[[Request], None],
         *,
-        state: BrokerState,
+        services: Services,
         limits: LimitsSection,
         soon: Soon,
     ) -> None:
-        """`refuse` answers a code without a handler. `state` tells how large answers are. `soon` calls a function in
-        the next turn of the loop."""
+        """`refuse` answers a code without a handler. `services` confirms reads, and its state tells how large answers
+        are. `soon` calls a function in the next turn of the loop."""
         self._refuse = refuse
         self._limits = limits
-        self._large_answers = sizes(state, lambda: self._limits)
+        self._large_answers = sizes(services.state, lambda: self._limits)
         self.costly = tuple([CostlyRequests(soon, cost) for cost in (Cost.READS_MUCH, Cost.WRITES_MUCH)])
-        self._handlers = with_room(handlers, self._large_answers)
+        self._handlers = with_room(once_confirmed(services, handlers), self._large_answers)
         for each in self.costly:
             self._handlers = each.dealt_out(self._handlers)
+        self._handlers = within_limits(self._handlers)
 
     def handle(self, request: Request, refuse: Callable[[Request], None] | None = None) -> None:
         """Has the request answered. `refuse` takes the place of the usual refusal of a code without a handler."""
@@ -61,3 +80,68 @@ class HandlerTable:
     def reload(self, limits: LimitsSection) -> None:
         """Takes other limits."""
         self._limits = limits
+
+
+def within_limits(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    """Returns the handlers; those whose row has a limit below LONG_FRAME_BYTES get no body that is longer. Connections
+    compare longer frames with the rows, and no shorter ones: so a request whose limit is higher passes through neither,
+    which spares the hot ones."""
+    return {code: _within_limit(handler) if _is_low(code) else handler for code, handler in handlers.items()}
+
+
+def _is_low(code: int) -> bool:
+    verb = VERBS.get(code)
+    most = None if verb is None else verb.body_bytes_max
+    return most is not None and most < LONG_FRAME_BYTES
+
+
+def _within_limit(handler: Handler) -> Handler:
+    def handle(request: Request) -> None:
+        if remark := too_long(request.code, len(request.body)):
+            refuse_with(request, Refused(Reason.INVALID, remark))
+        else:
+            handler(request)
+
+    return handle
+
+
+def once_confirmed(services: Services, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    """Returns the handlers; those whose row says `Serves.CONFIRMED` are called once the applied state is linearizable,
+    and has the offsets that the row says (`Verb.settles`). What no leader confirms is answered 14. A silent request is
+    asked for again instead, and dropped in the end: a client that reads every error as "nothing committed" might jump
+    to the end; without an answer it asks again."""
+    confirmed = {code: verb for code, verb in VERBS.items() if verb.serves is Serves.CONFIRMED}
+    return {
+        code: _confirmed(services, handler, confirmed[code]) if code in confirmed else handler
+        for code, handler in handlers.items()
+    }
+
+
+def _confirmed(services: Services, handler: Handler, verb: Verb) -> Handler:
+    def read(request: Request, tries: int = 0) -> None:
+        confirm = partial(after_read_index, services, request, serve)
+        if verb.is_silent:
+            if request.connection.closed:
+                return
+            confirm = partial(services.read_index, partial(told, request, tries))
+        if verb.settles:
+            services.settle_offsets(text(request, verb.settles), confirm)
+        else:
+            confirm()
+
+    def told(request: Request, tries: int, ok: bool) -> None:
+        if ok:
+            serve(request)
+        elif tries < RETRIES:
+            services.call_later(RETRY_MS, partial(read, request, tries + 1))
+
+    def serve(request: Request) -> None:
+        try:
+            handler(request)
+        except Refused as refused:
+            refuse_with(request, refused)
+        except Exception as error:  # it runs long after its request came, and in one turn with others
+            logger.exception("request code %d failed", request.code)
+            request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    return refusing(read)

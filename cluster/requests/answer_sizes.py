@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.broker.reads.message_lookup import BYTES_MAX
+from cluster.runtime.request_limits import ANSWER_QUEUES_MAX
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -15,8 +16,8 @@ TOPIC_BYTES, GROUP_BYTES = 80, 640
 """Estimated bytes of one topic's name in a list, and of one group's settings."""
 RULE_BYTES = 250
 """Estimated bytes of a rule, and of a user, in a list."""
-QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
-"""Estimated bytes of one queue's offsets, and the most queues in one answer."""
+QUEUE_BYTES = 240
+"""Estimated bytes of one queue's offsets in an answer of at most ANSWER_QUEUES_MAX queues."""
 ROUTE_BYTES = 16 << 10
 CONSUMERS_BYTES = 64 << 10
 COUNTS_BYTES = 1 << 10
@@ -43,7 +44,7 @@ def group_settings(state: BrokerState, limits: LimitsSection) -> int:
 
 
 def queue_figures(state: BrokerState, limits: LimitsSection) -> int:
-    return QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count)
+    return QUEUE_BYTES * min(ANSWER_QUEUES_MAX, state.queue_count)
 
 
 def found_messages(state: BrokerState, limits: LimitsSection) -> int:

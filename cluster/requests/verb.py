@@ -76,7 +76,8 @@ class Verb(NamedTuple):
     """One row. `cluster.requests.table` has all of them."""
 
     code: int
-    """RocketMQ's request code. Codes from 700,000 on are RaftMQ's own (docs/adr/0068)."""
+    """RocketMQ's request code, or one of RaftMQ's own. Those begin at 700,000, where RocketMQ has none: any other
+    number may get a meaning in its next release."""
     name: str
     """RocketMQ's name of the code."""
     names: Names | None
@@ -93,6 +94,11 @@ class Verb(NamedTuple):
     is_administrative: bool = False
     """True if administrators, rather than producers and consumers, change topics, groups or offsets by it."""
     serves: Serves = Serves.ANY
+    settles: str = ""
+    """The field with the name of a group whose offsets it reads, with `Serves.CONFIRMED`: every commit of that group
+    that came before is applied or lost first. Else a group that has just caught up would seem behind, and a consumer
+    that takes a queue over would read again what the former owner committed without waiting for an answer. "" if it
+    reads no offsets."""
     may_hand_over: bool = False
     """True if its handler may find that another node has to answer, so that the request is kept as it came."""
     stated: Stated = Stated.NOTHING
@@ -107,7 +113,8 @@ class Verb(NamedTuple):
     is_send: bool = False
     """True for sends of messages: they have a way of their own, and no handler in the table."""
     body_bytes_max: int | None = OTHER_BODY_BYTES_MAX
-    """The most bytes of its body; None if its handler checks that, as for messages."""
+    """The most bytes of its body, 0 if it has none; None if its handler checks that, as for messages. A code of
+    RocketMQ keeps the default where its clients may send a body that nobody reads."""
     cost: Cost = Cost.SMALL
     answer_bytes: Size | None = None
     """The size of an answer that may be much larger than the request; None if it is not. So much memory is reserved

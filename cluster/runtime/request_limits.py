@@ -74,6 +74,9 @@ OTHER_BODY_BYTES_MAX: Final = 4 << 20
 
 QUEUES_MAX: Final = 1024
 """The most queues of a topic; RocketMQ's own benchmark topic is the largest in use."""
+ANSWER_QUEUES_MAX: Final = 10_000
+"""The most queues in one answer that has no pages, and the most that one scrape of the metrics looks at: the loop looks
+up so many in a tenth of a second."""
 HEARTBEAT_BYTES_MAX: Final = 2 << 20
 HEARTBEAT_GROUPS_MAX: Final = 1024
 """The most consumer groups in a heartbeat, and the most producer groups."""

@@ -6,6 +6,8 @@ import asyncio
 import random
 from typing import Any
 
+from cluster.requests.table import codes_where
+from cluster.requests.verb import Cost
 from jepsen_like.hostile.attack import GROUP, Arena, Attack, Report
 from jepsen_like.hostile.expensive_requests import answers_of, batch_body, connections, end_of, patient
 from jepsen_like.hostile.request_fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
@@ -32,16 +34,12 @@ _PAGES = (
     "/metrics",
 )
 _LISTS = (
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    RequestCode.GET_TOPIC_STATS_INFO,
-    RequestCode.GET_CONSUME_STATS,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    *sorted(codes_where(lambda verb: verb.cost is Cost.READS_MUCH and verb.names is not None)),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-    RequestCode.QUERY_MESSAGE,
     RequestCode.GET_BROKER_RUNTIME_INFO,
 )
+"""Requests that read much and that others than a Super may make, and three that are cheaper."""
 
 
 def _few_or_many(rng: random.Random, most: int) -> int:
@@ -143,6 +141,11 @@ async def lists(arena: Arena, node: Target, report: Report) -> None:
                     "queueId": "0",
                     "consumerGroup": GROUP,
                     "group": GROUP,
+                    "producerGroup": GROUP,
+                    "cluster": "DefaultCluster",
+                    "namespace": "ORDER_TOPIC_CONFIG",
+                    "statsName": "TOPIC_PUT_NUMS",
+                    "statsKey": _TOPIC,
                     "timestamp": str(rng.randrange(1 << 42)),
                     "key": f"k{rng.randrange(_KEYS)}",
                     "maxNum": str(_few_or_many(rng, 64)),

@@ -152,6 +152,21 @@ def test_nothing_came_since_a_row_was_confirmed(row: str) -> None:
     assert not came, f"is row {row} still true? Say what is built, or confirm it with a date: {', '.join(came)}"
 
 
+def reopened(page: str, handlers: str) -> list[str]:
+    """Returns the rows that any new code reopens, whichever file of that folder has its handler."""
+    return [row for row, confirmed in confirmations(page).items() if is_all_of(handlers, confirmed.area)]
+
+
+def is_all_of(folder: str, area: Iterable[str]) -> bool:
+    return any(each.endswith("/") and folder.startswith(each) for each in area)
+
+
+def test_a_new_code_reopens_only_the_rows_that_it_is_about() -> None:
+    assert reopened(PAGE, "cluster/remoting/handlers/") == []
+    planted = PAGE.replace("| J5 | `cluster/remoting/handlers/assignment.py`", "| J5 | `cluster/remoting/`")
+    assert reopened(planted, "cluster/remoting/handlers/") == ["J5"]
+
+
 def test_what_came_later_is_printed() -> None:
     confirmed = Confirmation(("raftmq tier", "/v1/tier", "cluster/tier/", "POP"), "2026-11-24T08:00")
     names = {

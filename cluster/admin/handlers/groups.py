@@ -10,7 +10,7 @@ import msgspec
 
 from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, ReadView, settle_offsets
+from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.group_changes import find_group
 from cluster.admin.node_interface import MemberView
 from cluster.admin.pagination import Page, after_of, limit_of
@@ -152,8 +152,6 @@ async def list_groups(call: Call) -> Pieces:
 async def describe_group(call: Call) -> Pieces:
     """One consumer group, with a page of its queues."""
     state, name = call.port.state, call.params["name"]
-    if call.consistency == "linearizable":
-        await settle_offsets(call.port, name)
     applied = state.applied.index
     config = find_group(state, name)
     lags = await call.done(lag_steps(state, config))

@@ -16,7 +16,7 @@ from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_pulls import evicts_now
-from cluster.broker.groups.group_lag import bounds
+from cluster.broker.groups.group_lag import QUEUES_PER_STEP, bounds
 from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
@@ -45,8 +45,6 @@ NewAttributes = Annotated[
 ]
 """Attributes that can be asked for. The OpenAPI document shows these ranges, and `Topics.check` judges by them: a topic
 may have more already, and an update sends that again."""
-QUEUES_PER_STEP = 64
-"""Queues of a topic whose bounds are looked up in one step."""
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):

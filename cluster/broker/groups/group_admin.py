@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cluster.broker.groups.group_lag import queue_lag, topics_of
+from cluster.broker.groups.group_lag import QUEUES_PER_STEP, queue_lag, topics_of
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.retries import check_policy
-from cluster.runtime.request_limits import QUEUES_MAX
+from cluster.runtime.request_limits import ANSWER_QUEUES_MAX, QUEUES_MAX
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.consuming.groups import PutGroup
 from statemachine.levels import SETTINGS_LEVEL
@@ -37,10 +37,6 @@ UNREAD: Final[dict[str, tuple[str, object]]] = {
 """Field of a group that no RocketMQ broker reads either -> its name in requests, and its default. mqadmin sets some of
 them unasked, so they are kept and shown; the answer says that they decide nothing. Source: the users of
 SubscriptionGroupConfig at 8fc57f14; its gRPC proxy alone reads consumeMessageOrderly."""
-QUEUES_PER_STEP = 256
-"""Offsets that are looked up in one step."""
-ROWS_MAX = 10_000
-"""The most queues in one answer of `progress`: as many as the loop can look up in a tenth of a second."""
 
 
 def put_group(services: Services, config: dict[str, Any], done: Done, *, if_absent: bool = False) -> None:
@@ -119,8 +115,8 @@ class Groups:
         config = group_named(state, group)
         offsets = state.offsets_by_topic(group)
         topics = [each for name, each in topics_of(state, config, offsets) if topic in ("", name)]
-        if sum(each.read_queues for each in topics) > ROWS_MAX:
-            remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
+        if sum(each.read_queues for each in topics) > ANSWER_QUEUES_MAX:
+            remark = f"group {group} reads more than {ANSWER_QUEUES_MAX} queues; ask for one topic"
             raise Refused(Reason.ERROR, remark)
         return (
             self._progress(each, queue_id, offsets.get(each.id, {}).get(queue_id))

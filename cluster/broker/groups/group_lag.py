@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.runtime.request_limits import ANSWER_QUEUES_MAX
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ LATENCY_QUEUES_MAX: Final = 500
 ROWS_PER_STEP: Final = 16
 """Rows that are read in one step."""
 QUEUES_PER_STEP: Final = 64
-"""Queues whose bounds are looked up in one step."""
-QUEUES_MAX: Final = 10_000
-"""The most queues that one scrape looks at: some 20 ms of the event loop."""
+"""Queues whose bounds or offsets are looked up in one step."""
 
 
 QUEUE_UNITS: Final = 3 * ITEM_UNITS
@@ -143,18 +142,18 @@ class LagMetrics:
         )
 
     def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> Generator[None, None, None]:
-        """Counts in steps: groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads.
-        `now_ms`: the wall clock."""
+        """Counts in steps: groups by name, up to SERIES_MAX pairs and ANSWER_QUEUES_MAX queues; none unless this node
+        leads. `now_ms`: the wall clock."""
         counted: dict[tuple[str, str], int] = {}
         behind: list[tuple[str, QueueLag]] = []
         queues = left = 0
         for at, (name, config) in enumerate(state.groups.items() if leads else ()):
             yield
             charge(ITEM_UNITS)
-            lags = yield from lag_steps(state, config, QUEUES_MAX + 1)
+            lags = yield from lag_steps(state, config, ANSWER_QUEUES_MAX + 1)
             topics = {each.topic for each in lags}
             queues += len(lags)
-            if len(counted) + len(topics) > SERIES_MAX or queues > QUEUES_MAX:
+            if len(counted) + len(topics) > SERIES_MAX or queues > ANSWER_QUEUES_MAX:
                 left = len(state.groups) - at
                 break
             for each in lags:

@@ -14,7 +14,7 @@ from cluster.broker.evicted.evicted_time_search import EvictedBounds, earliest_s
 from cluster.broker.name_rules import check_counted, check_queue, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.sends.held_sends import is_message
-from cluster.broker.services import Client, Services
+from cluster.broker.services import Services
 from cluster.replication.outcome import Done, Outcome, ProposeResult
 from statemachine.commands import CommandResult, not_found
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
@@ -25,17 +25,13 @@ if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
 
 
-RETRY_MS = 100
-RETRIES = 30
-"""The number of tries, and the milliseconds between them, while no leader confirms a query: longer than a failover
-takes, shorter than a client waits."""
 YOUNG_MS = 1_800_000
 """A new group reads a whole queue if its first message is younger than this, in milliseconds: a user who sends to a new
 topic and then starts the consumer misses nothing. Older queues are read from the place for which the consumer asks."""
 
 
 class Offsets:
-    """Consumer offsets of all groups. Callers that ask for bounds of queues hold a ReadIndex round."""
+    """Consumer offsets of all groups. Callers that ask for offsets or bounds of queues hold a ReadIndex round."""
 
     def __init__(self, services: Services, old: EvictedBounds | None = None) -> None:
         """`old`: access to evicted messages; None if this node has no tier."""
@@ -43,41 +39,9 @@ class Offsets:
         self._old = old
         self._named = NamedCommits(services)
 
-    def query(
-        self,
-        client: Client,
-        group: str,
-        topic: str,
-        queue_id: int,
-        *,
-        zero_if_whole: bool,
-        done: Callable[[int | None], None],
-    ) -> None:
-        """Calls `done` with the committed offset. If there is none: with 0 if `zero_if_whole` and the queue still has
-        its first message and that is young, else with None.
-
-        `done` is not called if no leader confirms, or if the client is gone. A client that reads every error as
-        "nothing committed" might jump to the end; without an answer it asks again.
-        """
-        tries = 0
-
-        def ask() -> None:
-            if not client.closed:
-                # A consumer that takes a queue over asks right after the former owner's oneway commit.
-                self._services.settle_offsets(group, lambda: self._services.read_index(confirmed))
-
-        def confirmed(ok: bool) -> None:
-            nonlocal tries
-            if ok:
-                done(self._stored_or_zero(group, topic, queue_id, zero_if_whole))
-                return
-            tries += 1
-            if tries <= RETRIES:
-                self._services.call_later(RETRY_MS, ask)
-
-        ask()
-
-    def _stored_or_zero(self, group: str, topic: str, queue_id: int, zero_if_whole: bool) -> int | None:
+    def stored_or_zero(self, group: str, topic: str, queue_id: int, *, zero_if_whole: bool) -> int | None:
+        """Returns the committed offset. If there is none: 0 if `zero_if_whole` and the queue still has its first
+        message and that is young, else None."""
         state = self._services.state
         config = state.topics.get(topic)
         if config is None or not 0 <= queue_id < state.stored_queues(config):

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONG_FRAME_BYTES = 4096
-"""Parsing a header longer than this is charged separately; that of others is part of taking out the frame. No row of
-`cluster.requests.table` has a shorter limit for a body, so only frames longer than this are compared with theirs."""
+"""Parsing a header longer than this is charged separately; that of others is part of taking out the frame. Only longer
+frames are compared with their rows here: `cluster.remoting.handler_table` keeps the limits below this."""
 WORKS_MAX = 16
 """The most pieces of a connection's work that may wait for their turns. At this limit no more frames are dispatched."""
 STEP_UNITS = 250
@@ -90,7 +90,7 @@ class Dispatch:
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
         """Handles a request whose body is longer than its row allows. The body is not passed, and may not have
-        arrived. No request reaches `on_request` with such a body."""
+        arrived. Only a frame of at most LONG_FRAME_BYTES reaches `on_request` with such a body."""
         raise NotImplementedError
 
     def on_oversized(self, frame: Frame, remark: str) -> None:

@@ -17,7 +17,7 @@ from cluster.broker.groups.consumer_group import BROADCASTING
 from cluster.broker.groups.group_members import Members
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps
-from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
+from cluster.remoting.answers import in_steps, refuse, refusing
 from cluster.remoting.handlers.heartbeat import SubscriptionData
 from cluster.remoting.request import Handlers, Request
 from cluster.runtime import metered_json
@@ -70,11 +70,7 @@ class Assignments:
 
     def _query(self, request: Request) -> None:
         question = _parse(request.body, _decode_question, "QueryAssignmentRequestBody")
-        after_read_index(
-            self._services,
-            request,
-            lambda request: in_steps(self._services, request, self._answer(request, question)),
-        )
+        in_steps(self._services, request, self._answer(request, question))
 
     def _answer(self, request: Request, question: Question) -> Steps:
         """Makes the answer. A null in it makes the client change nothing."""

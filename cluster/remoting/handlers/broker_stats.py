@@ -19,11 +19,12 @@ from cluster.broker.services import Services
 from cluster.broker.topic_counts import WINDOWS_MS, stored_lately
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.config import Config
-from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
+from cluster.remoting.answers import Answer, answer_in_steps, refusing, table_body
 from cluster.remoting.handlers.group_stats import connection_row, in_order
 from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
 from cluster.runtime.host.versions import versions
+from cluster.runtime.request_limits import ANSWER_QUEUES_MAX
 from raftmq_wire.codec import VERSION_SENT
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -77,9 +78,6 @@ class NodeFigures:
         }
 
 
-QUEUES_MAX = 10_000
-"""The most queues in one answer of 202: the loop looks up so many in a tenth of a second."""
-
 TOPIC_PUT_NUMS, QUEUE_PUT_NUMS = "TOPIC_PUT_NUMS", "QUEUE_PUT_NUMS"
 """RocketMQ's names of the counts of 315 that there are."""
 QUEUE_DIGITS_MAX = 10
@@ -123,16 +121,12 @@ class BrokerFigures:
 
     def _topic_stats(self, request: Request) -> None:
         name = text(request, "topic")
-
-        def answer(request: Request) -> None:
-            topic = topic_named(self._services.state, name)
-            if topic.queues > QUEUES_MAX:
-                raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {QUEUES_MAX} fit one answer")
-            queues, row = range(topic.queues), partial(self._row, name, topic.id)
-            steps = table_body(b'{"offsetTable":{', queues, row, b'},"topicPutTps":0.0}')
-            answer_in_steps(self._services, request, steps)
-
-        after_read_index(self._services, request, answer)
+        topic = topic_named(self._services.state, name)
+        if topic.queues > ANSWER_QUEUES_MAX:
+            raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {ANSWER_QUEUES_MAX} fit one answer")
+        queues, row = range(topic.queues), partial(self._row, name, topic.id)
+        steps = table_body(b'{"offsetTable":{', queues, row, b'},"topicPutTps":0.0}')
+        answer_in_steps(self._services, request, steps)
 
     def _row(self, topic: str, topic_id: int, queue_id: int) -> bytes:
         """Encodes one row of the table, `queue: offsets`."""
@@ -171,8 +165,8 @@ class BrokerFigures:
             queues = range(int(queue), int(queue) + 1)
         elif queue:
             raise _no_counts(name, key)
-        if len(queues) > QUEUES_MAX:
-            raise Refused(Reason.ERROR, f"topic {topic} has {len(queues)} queues, {QUEUES_MAX} are counted")
+        if len(queues) > ANSWER_QUEUES_MAX:
+            raise Refused(Reason.ERROR, f"topic {topic} has {len(queues)} queues, {ANSWER_QUEUES_MAX} are counted")
         answer_in_steps(self._services, request, self._counted(config.id, queues))
 
     def _counted(self, topic_id: int, queues: range) -> Answer:

@@ -15,7 +15,7 @@ from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
+from cluster.remoting.answers import Answer, answer_in_steps, refusing, table_body
 from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
 from raftmq_wire.codec import LANGUAGES
@@ -40,7 +40,7 @@ class GroupStats:
         self._groups = groups
 
     def codes(self) -> Handlers:
-        """Returns request code -> its handler; 208 and 300 are answered by the leader only."""
+        """Returns request code -> its handler."""
         return {
             RequestCode.GET_CONSUMER_CONNECTION_LIST: refusing(self._connections),
             RequestCode.GET_CONSUME_STATS: refusing(self._stats),
@@ -78,14 +78,9 @@ class GroupStats:
     def _stats(self, request: Request) -> None:
         group = text(request, "consumerGroup")
         check_group_name(group)
-
-        def answer(request: Request) -> None:
-            rows = self._groups.progress(group, request.ext.get("topic", ""))
-            steps = table_body(b'{"consumeTps":0.0,"offsetTable":{', rows, self._row, b"}}")
-            answer_in_steps(self._services, request, steps)
-
-        # Commits on their way count: a group that has just caught up must not seem behind.
-        self._services.settle_offsets(group, lambda: after_read_index(self._services, request, answer))
+        rows = self._groups.progress(group, request.ext.get("topic", ""))
+        steps = table_body(b'{"consumeTps":0.0,"offsetTable":{', rows, self._row, b"}}")
+        answer_in_steps(self._services, request, steps)
 
     def _row(self, row: Progress) -> bytes:
         """Encodes one row of the table, `queue: offsets`."""
@@ -103,12 +98,7 @@ class GroupStats:
         return _encode(queue) + b":" + _encode(values)
 
     def _groups_of(self, request: Request) -> None:
-        topic = text(request, "topic")
-
-        def answer(request: Request) -> None:
-            answer_in_steps(self._services, request, self._readers(topic))
-
-        after_read_index(self._services, request, answer)
+        answer_in_steps(self._services, request, self._readers(text(request, "topic")))
 
     def _readers(self, topic: str) -> Answer:
         groups = yield from self._groups.readers(topic)

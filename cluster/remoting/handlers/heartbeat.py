@@ -20,7 +20,7 @@ from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
+from cluster.remoting.answers import in_steps, refuse, refusing
 from cluster.remoting.forward.requesting_clients import gives_up
 from cluster.remoting.request import Handlers, Request, text
 from cluster.replication.outcome import ProposeResult
@@ -202,10 +202,7 @@ class Heartbeats:
         yield
 
     def _consumer_list(self, request: Request) -> None:
-        group = text(request, "consumerGroup")
-        after_read_index(
-            self._services, request, lambda request: in_steps(self._services, request, self._list(request, group))
-        )
+        in_steps(self._services, request, self._list(request, text(request, "consumerGroup")))
 
     def _list(self, request: Request, group: str) -> Generator[None]:
         found = self._members.consumers.get(group)

@@ -1,4 +1,4 @@
-"""Consumer offsets and queue bounds (codes 14, 15, 29, 30, 31, 32). Leader only; reads wait for a ReadIndex round."""
+"""Consumer offsets and queue bounds (codes 14, 15, 29, 30, 31, 32). Leader only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.broker.groups.group_offsets import Name, Offsets
 from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.remoting.answers import after_read_index, refuse, refusing, reply_written
+from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.remoting.forward.requesting_clients import committers
 from cluster.remoting.request import Handler, Handlers, Request, integer, text
 from cluster.replication.outcome import ProposeResult
@@ -44,16 +44,10 @@ class OffsetRequests:
     def _query(self, request: Request) -> None:
         group, topic, queue_id = text(request, "consumerGroup"), text(request, "topic"), integer(request, "queueId")
         set_zero = request.ext.get("setZeroIfNotFound", "true").lower() != "false" and not self._begins_at_time(group)
-
-        def answer(offset: int | None) -> None:
-            if offset is None:  # lets the client's ConsumeFromWhere decide
-                refuse(request, Refused(Reason.NOT_FOUND, f"group {group} has no offset of {topic} queue {queue_id}"))
-            else:
-                request.reply(
-                    ResponseCode.SUCCESS, None, {"offset": str(offset), **self._services.topic_identity(topic)}
-                )
-
-        self._offsets.query(request.connection, group, topic, queue_id, zero_if_whole=set_zero, done=answer)
+        offset = self._offsets.stored_or_zero(group, topic, queue_id, zero_if_whole=set_zero)
+        if offset is None:  # lets the client's ConsumeFromWhere decide
+            raise Refused(Reason.NOT_FOUND, f"group {group} has no offset of {topic} queue {queue_id}")
+        request.reply(ResponseCode.SUCCESS, None, {"offset": str(offset), **self._services.topic_identity(topic)})
 
     def _begins_at_time(self, group: str) -> bool:
         """Returns True if the group's members want to begin at a point in time. Without an offset they then search for
@@ -97,7 +91,7 @@ class OffsetRequests:
             identity = self._services.topic_identity(text(request, "topic"))
             request.reply(ResponseCode.SUCCESS, None, {field: str(number), **identity})
 
-        return lambda request: after_read_index(self._services, request, answered)
+        return refusing(answered)
 
     def _max_offset(self, request: Request, topic: str, queue_id: int) -> int:
         return self._offsets.max_offset(topic, queue_id)
@@ -121,7 +115,7 @@ class OffsetRequests:
             identity = self._services.topic_identity(topic)
             ask(request, topic, integer(request, "queueId"), told)
 
-        return lambda request: after_read_index(self._services, request, answered)
+        return refusing(answered)
 
     def _offset_by_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
         upper = request.ext.get("boundaryType", "LOWER").upper() == "UPPER"

@@ -164,12 +164,9 @@ class TopicsAdmin:
         return done
 
     def _all_groups(self, request: Request) -> None:
-        def answer(request: Request) -> None:
-            groups = self._services.state.groups
-            steps = table_body(_GROUPS_HEAD, groups.items(), _group_row, b"}}")
-            answer_in_steps(self._services, request, steps, {"totalGroupNum": str(len(groups))})
-
-        after_read_index(self._services, request, answer)
+        groups = self._services.state.groups
+        steps = table_body(_GROUPS_HEAD, groups.items(), _group_row, b"}}")
+        answer_in_steps(self._services, request, steps, {"totalGroupNum": str(len(groups))})
 
 
 def _reply(request: Request, result: ProposeResult, *, absent_is_fine: bool = False, remark: str | None = None) -> None:

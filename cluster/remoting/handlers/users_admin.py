@@ -14,7 +14,7 @@ import msgspec
 
 from cluster.broker.access.user_admin import Asker, Told, UserAdmin
 from cluster.broker.refusal import Reason, Refused
-from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refuse, refusing, table_body
+from cluster.remoting.answers import Answer, answer_in_steps, refuse, refusing, table_body
 from cluster.remoting.request import Handlers, Request, text
 from cluster.requests.judge import NO_SUPER
 from cluster.runtime import metered_json
@@ -166,44 +166,26 @@ class UserRequests:
 
     def _get_user(self, request: Request) -> None:
         self._asker(request)
-        name = text(request, "username")
-
-        def answer(request: Request) -> None:
-            user = self._access.users.get(name)
-            request.reply(ResponseCode.SUCCESS, body=b"" if user is None else _encode(_info_of(user)))
-
-        after_read_index(self._services, request, answer)
+        user = self._access.users.get(text(request, "username"))
+        request.reply(ResponseCode.SUCCESS, body=b"" if user is None else _encode(_info_of(user)))
 
     def _list_users(self, request: Request) -> None:
         self._asker(request)
         wanted = request.ext.get("filter") or ""
-
-        def answer(request: Request) -> None:
-            found = (user for name, user in self._access.users.items() if wanted in name)
-            steps = table_body(b"[", found, lambda user: _encode(_info_of(user)), b"]")
-            answer_in_steps(self._services, request, steps)
-
-        after_read_index(self._services, request, answer)
+        found = (user for name, user in self._access.users.items() if wanted in name)
+        steps = table_body(b"[", found, lambda user: _encode(_info_of(user)), b"]")
+        answer_in_steps(self._services, request, steps)
 
     def _get_acl(self, request: Request) -> None:
         self._asker(request)
-        name = _subject(request)
-
-        def answer(request: Request) -> None:
-            user = self._access.users.get(name)
-            has = user is not None and user.rules
-            request.reply(ResponseCode.SUCCESS, body=_encode(_acl_of(user, user.rules)) if user and has else b"")
-
-        after_read_index(self._services, request, answer)
+        user = self._access.users.get(_subject(request))
+        has = user is not None and user.rules
+        request.reply(ResponseCode.SUCCESS, body=_encode(_acl_of(user, user.rules)) if user and has else b"")
 
     def _list_acls(self, request: Request) -> None:
         self._asker(request)
         subject, resource = request.ext.get("subjectFilter") or "", request.ext.get("resourceFilter") or ""
-
-        def answer(request: Request) -> None:
-            answer_in_steps(self._services, request, self._acls(subject, resource))
-
-        after_read_index(self._services, request, answer)
+        answer_in_steps(self._services, request, self._acls(subject, resource))
 
     def _acls(self, subject: str, resource: str) -> Answer:
         """Makes the list of users and their rules; one user with all rules is a step."""

@@ -28,6 +28,7 @@ CONSUMING = (
         page="{fields} → `offset` and `raftmqTopicId`, or 22",
         fields="consumerGroup! topic! queueId! setZeroIfNotFound",
         serves=Serves.CONFIRMED,
+        settles="consumerGroup",
         in_line=True,
         is_silent=True,
     ),

@@ -167,6 +167,7 @@ MESSAGES = (
         fields="name! write!",
         serves=Serves.LEADER,
         repeats=Repeats.RECOGNISED,
+        body_bytes_max=0,
     ),
     Verb(
         700_002,
@@ -197,6 +198,7 @@ MESSAGES = (
         fields="name! write!",
         serves=Serves.LEADER,
         repeats=Repeats.RECOGNISED,
+        body_bytes_max=0,
     ),
     Verb(
         700_005,

@@ -163,6 +163,7 @@ TOPICS = (
         ),
         fields="consumerGroup! topic",
         serves=Serves.CONFIRMED,
+        settles="consumerGroup",
         cost=Cost.READS_MUCH,
         answer_bytes=answer_sizes.queue_figures,
     ),

@@ -119,5 +119,6 @@ USERS = (
         serves=Serves.LEADER,
         in_line=True,
         repeats=Repeats.ONE_TRY,
+        body_bytes_max=0,
     ),
 )

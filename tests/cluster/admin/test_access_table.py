@@ -21,9 +21,9 @@ from statemachine.access.users import User
 PAGE = (Path(__file__).parents[3] / "docs" / "access-table.md").read_text()
 CLUSTER = "DefaultCluster"
 BRACES = "{cluster}"
-NAMES = {"name": "name-1", "source": "source-1", "topic": "topic-1", "cluster": CLUSTER}
 PATHS = {"id": "1", "queue": "0", "index": "1", "position": "1", "file": "app.js", "key": "disk", "address": "a:1"}
 PATHS |= {"user": "root", "token": "0" * 64}
+"""Parameters of paths that no rights name -> a value."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/topics"): {"name": "name-1"},
     ("POST", "/v1/groups"): {"name": "name-1"},
@@ -33,7 +33,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/tokens"): {"user": "root"},
     ("PUT", "/v1/tokens/{token}"): {"user": "root", "label": "", "ends_ms": 1},
 }
-"""Bodies of the routes that are judged by what the body names."""
+"""Bodies of the routes that are judged by what the body names: each as `names_in` has it."""
 HTTP = dict(re.findall(r"^\| `((?:GET|POST|PUT|DELETE) \S+)` \| ([^|]*) \| [^|]*\|$", PAGE, re.MULTILINE))
 CODES = {
     int(code): says for code, says in re.findall(r"^\| (\d+) \| [A-Z_0-9]+ \| ([^|]*) \| [^|]*\|$", PAGE, re.MULTILINE)
@@ -43,6 +43,11 @@ PROVEN = "a proof of the cluster's secret in the request"
 """The handler checks it: everybody reaches that."""
 OWN = "a Super, or the user whose token it is, in every mode"
 """The handler judges whose token it is (test_users_http.py)."""
+
+
+def names_in(says: str) -> dict[str, str]:
+    """Returns what takes the place of each name in braces."""
+    return {name: f"{name}-1" for name in re.findall(r"{(\w+)}", says)} | {"cluster": CLUSTER}
 
 
 def exact_rights(says: str, names: dict[str, str]) -> Iterator[list[tuple[str, list[str]]]]:
@@ -70,7 +75,8 @@ async def test_a_route_lets_in_whom_its_row_names(
     monkeypatch.setattr(server, "ROUTES", tuple([each._replace(handler=reached) for each in ROUTES]))
     node = make_node()
     rights = HTTP[f"{route.method} {route.path}"]
-    sets = [] if rights in (OPEN, PROVEN, SUPER, ALWAYS, ANYBODY, OWN) else list(exact_rights(rights, NAMES))
+    names = names_in(rights)
+    sets = [] if rights in (OPEN, PROVEN, SUPER, ALWAYS, ANYBODY, OWN) else list(exact_rights(rights, names))
     root = node.add_user("root", is_super=True)
     nobody = node.add_user("nobody", ("Topic:other", ["All"]), ("Group:other", ["All"]))
     exact = [node.add_user(f"exact{number}", *rules) for number, rules in enumerate(sets)]
@@ -81,7 +87,7 @@ async def test_a_route_lets_in_whom_its_row_names(
     ]
     node.set_mode("enforce")
     client = await serve(node)
-    path = re.sub(r"{(\w+)}", lambda found: PATHS.get(found[1]) or NAMES[found[1]], route.path)
+    path = re.sub(r"{(\w+)}", lambda found: names.get(found[1]) or PATHS[found[1]], route.path)
     body = BODIES.get((route.method, route.path), {} if route.body else None)
 
     async def status(token: str | None) -> int:

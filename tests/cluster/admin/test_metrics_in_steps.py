@@ -73,7 +73,7 @@ async def test_scrapes_at_a_time_do_not_mix(client: Any, many: Any) -> None:
     texts = [await answer.text() for answer in answers]
     for text in texts:
         assert text.count('rocketmq_consumer_lag_messages{consumer_group="g000"') == 1
-        assert text.count("raftmq_group_lag_messages{") == 33  # QUEUES_MAX / 300
+        assert text.count("raftmq_group_lag_messages{") == 33  # ANSWER_QUEUES_MAX / 300
 
 
 async def test_deletions_are_counted_until_their_rows_are_gone(client: Any, node: Any) -> None:

@@ -11,12 +11,18 @@ from __future__ import annotations
 import json
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
+from cluster.admin.route import CONSTANT, Route
+from cluster.admin.route_rights import Needs, of_verb
 from cluster.admin.routes import ROUTES
+from cluster.requests.verb import Serves
 from jepsen_like.marks import mark_of
+from raftmq_wire.codes import RequestCode as Code
+from statemachine.access.rules import Kind
 from statemachine.consuming.groups import PutGroup
 from statemachine.topics import CreateTopic
 
@@ -80,6 +86,9 @@ STORED = {
 TAKE = {f"{each.method} {each.path}": each for each in ROUTES if "{" in each.path or each.body}
 """Every route that takes something."""
 NAMED = {name for name, each in TAKE.items() if re.search("(Topic|Group):", each.needs.says)} - STORED
+KINDS = {Kind.TOPIC: "topic", Kind.GROUP: "group"}
+NUMBERS = {"queue": "0"}
+"""Parameters of paths that are no names -> a value."""
 KEY = "vic-key"
 BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/topics": {"name": "vic-topic"},
@@ -113,6 +122,30 @@ def test_every_route_that_takes_a_name_is_judged_by_it_or_by_more_or_is_a_supers
     assert len(NAMED) >= 9
 
 
+def path_of(route: Route, body: dict[str, Any] | None) -> str:
+    """Returns the path of a request for things of vic: each parameter names a thing of the kind that it is judged as.
+    Raises AssertionError if one is judged as nothing."""
+    params = set(re.findall(r"{(\w+)}", route.path))
+    given = None if route.body is None else msgspec.convert(body, route.body)
+    assert route.needs.of is not None
+    needs = [*route.needs.of({each: f"at-{each}" for each in params}, given, "C")]
+    values = {each: f"vic-{KINDS[need.kind]}" for each in params for need in needs if need.name == f"at-{each}"}
+    assert (unjudged := params - values.keys() - NUMBERS.keys()) == set(), f"{route.path} is not judged by {unjudged}"
+    return route.path.format(**NUMBERS | values)
+
+
+def planted(needs: Needs) -> Route:
+    path, reader = "/v1/topics/{topic}/queues/{queue}/groups/{group}", cast("Any", None)
+    return Route.of_verb("GET", path, reader, "text/plain", CONSTANT, needs, serves=Serves.ANY, because="planted")
+
+
+def test_what_a_path_names_follows_from_its_rights() -> None:
+    both = planted(of_verb(Code.QUERY_CONSUMER_OFFSET, topic="topic", consumerGroup="group"))
+    assert path_of(both, None) == "/v1/topics/vic-topic/queues/0/groups/vic-group"
+    with pytest.raises(AssertionError, match=r"not judged by .*group"):
+        path_of(planted(of_verb(Code.GET_TOPIC_CONFIG, topic="topic")), None)
+
+
 def requests_of(position: int) -> list[tuple[str, str, dict[str, Any] | None]]:
     """(method, path, body) of each request with things of vic."""
     found: list[tuple[str, str, dict[str, Any] | None]] = [
@@ -123,11 +156,8 @@ def requests_of(position: int) -> list[tuple[str, str, dict[str, Any] | None]]:
         ("GET", "/v1/topics/vic-topic/queues/0/messages", None),
         ("GET", "/v1/topics/%25RETRY%25vic-group/queues/0/messages", None),
     ]
-    for name in sorted(NAMED):
-        method, path = name.split(" ")
-        kind = "topic" if "/topics" in path else "group"
-        found.append((method, re.sub(r"{\w+}", f"vic-{kind}", path.replace("{queue}", "0")), BODIES.get(name)))
-    return found
+    named = [(TAKE[name], BODIES.get(name)) for name in sorted(NAMED)]
+    return found + [(route.method, path_of(route, body), body) for route, body in named]
 
 
 def renamed(body: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -114,6 +114,7 @@ def test_a_route_does_not_differ_from_its_row_without_a_reason(needs: Any, more:
 
 async def reached(call: Any) -> Raw:
     """What a confirmed leader says."""
+    assert call.consistency == "linearizable"
     return Raw("text/plain", b"reached")
 
 
@@ -122,9 +123,19 @@ CONFIRMED = Route.of_verb(
 )
 
 
+SETTLED = Route.of_verb(
+    "GET",
+    "/v1/y/{group}",
+    reached,
+    "text/plain",
+    CONSTANT,
+    of_verb(Code.GET_CONSUME_STATS, consumerGroup="group"),
+)
+
+
 @pytest.fixture
 async def x(node: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(server, "ROUTES", (CONFIRMED,))
+    monkeypatch.setattr(server, "ROUTES", (CONFIRMED, SETTLED))
     return await serve(node)
 
 
@@ -137,6 +148,31 @@ async def test_a_confirmed_route_is_answered_after_a_majority_confirmed(x: Any, 
     error = (await (await x.get("/v1/x/T")).json())["error"]
     assert error["code"] == "no_leader"
     assert "local" not in error["hint"]
+
+
+async def test_a_route_waits_for_the_commits_that_its_verb_waits_for(x: Any, node: Any) -> None:
+    asked: list[str] = []
+
+    def settle(group: str, done: Any) -> None:
+        asked.append(f"{group}, {node.reads_confirmed} confirmed")
+        done()
+
+    node.settle_offsets = settle
+    assert await (await x.get("/v1/y/billing")).text() == "reached"
+    assert (await x.get("/v1/x/T")).status == 200, "which reads no offsets"
+    assert asked == ["billing, 0 confirmed"]
+    assert node.reads_confirmed == 2
+
+
+async def test_commits_that_never_end_do_not_send_to_a_local_answer(
+    make_node: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A confirmed route has none."""
+    monkeypatch.setattr(server, "ROUTES", (SETTLED,))
+    node = make_node(1, send__deadline_ms=20, send__leader_wait_ms=20)
+    node.settle_offsets = lambda group, done: None
+    error = (await (await (await serve(node)).get("/v1/y/billing")).json())["error"]
+    assert (error["code"], "local" in error["hint"]) == ("no_leader", False)
 
 
 async def test_a_follower_passes_a_confirmed_route_on(x: Any, node: Any) -> None:
@@ -176,6 +212,7 @@ def test_a_group_that_the_verb_names_in_its_body_is_named_nowhere_else(params: d
         (Code.UPDATE_AND_CREATE_TOPIC, {"topic": "name", "group": "body.group"}),
         (Code.CLONE_GROUP_OFFSET, {"srcGroup": "body.source", "destGroup": "name"}),
         (Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "body.name"}),
+        (Code.GET_CONSUME_STATS, {"topic": "name"}),
     ],
 )
 def test_a_route_that_gives_the_row_other_names_is_not_made(code: int, fields: dict[str, Any]) -> None:

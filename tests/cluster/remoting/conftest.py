@@ -30,6 +30,7 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.peer.reachability import stand_ins
 from cluster.placement.route_map import BrokerGroup, RouteMap
+from cluster.remoting.handler_table import once_confirmed
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_stats import BrokerFigures
 from cluster.remoting.handlers.consumer_requests import ConsumerRequests
@@ -273,6 +274,7 @@ class FakeNode:
             **StagedWriteHandlers(no_writes).codes(),
             **EntryRequests(self, self.read_entries).codes(),
         }
+        self.table = once_confirmed(self, self.table)
 
     def pull_codes(self) -> Handlers:
         """The codes of pulls, of a node that has just started, and whose log is complete."""

@@ -69,7 +69,7 @@ def test_offsets_that_cannot_be_told(node: Any, monkeypatch: pytest.MonkeyPatch)
     assert node.ask(202).answer.code == 29
     assert node.ask(202, topic="T").answer.code == 17
     node.create_topic("T", queues=3)
-    monkeypatch.setattr(broker_stats, "QUEUES_MAX", 2)
+    monkeypatch.setattr(broker_stats, "ANSWER_QUEUES_MAX", 2)
     assert node.ask(202, topic="T").answer[:2] == (1, "topic T has 3 queues, 2 fit one answer")
     node.confirms = False
     assert node.ask(202, topic="T").answer.code == 14

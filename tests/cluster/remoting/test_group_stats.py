@@ -73,7 +73,7 @@ def test_unknown_groups_and_too_many_queues(node: Any, monkeypatch: pytest.Monke
     assert node.ask(208).answer.code == 29
     node.create_topic("T", queues=4)
     join(node, "a")
-    monkeypatch.setattr(group_admin, "ROWS_MAX", 3)
+    monkeypatch.setattr(group_admin, "ANSWER_QUEUES_MAX", 3)
     answer = node.ask(208, consumerGroup="g").answer
     assert (answer.code, "ask for one topic" in (answer.remark or "")) == (1, True)
 

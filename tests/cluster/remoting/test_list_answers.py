@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from cluster.remoting.connection.connection_memory import sizes
+from cluster.requests.table import ROWS, VERBS
+from cluster.requests.verb import Cost, Verb
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.codes import ResponseCode
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -25,11 +28,34 @@ ASKED: list[tuple[Code, dict[str, str]]] = [
     (Code.GET_TOPIC_STATS_INFO, {"topic": "wide"}),
     (Code.GET_CONSUME_STATS, {"consumerGroup": "g0007"}),
     (Code.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "wide"}),
+    (Code.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}),
 ]
 SUMS: list[tuple[Code, dict[str, str]]] = [
     (Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "wide"}),
 ]
 """What has a small answer, but as many rows to read."""
+ELSEWHERE = {
+    Code.QUERY_MESSAGE: "its rows are messages, each with its bytes: test_query.py",
+    Code.GET_CONSUMER_CONNECTION_LIST: "its rows are clients: test_group_stats.py",
+    Code.GET_PRODUCER_CONNECTION_LIST: "its rows are clients: test_broker_stats.py",
+    Code.AUTH_LIST_USER: "it needs users, who sign: tests/cluster/sim/test_sim_users.py",
+    Code.AUTH_LIST_ACL: "it needs users, who sign: tests/cluster/sim/test_sim_users.py",
+}
+"""Code of a request that reads much and has a large answer -> why it is not asked for here."""
+
+
+def unasked(rows: Iterable[Verb]) -> set[int]:
+    """Returns the codes of requests with large answers that nobody asks for here, and that have no reason."""
+    large = {verb.code for verb in rows if verb.cost is Cost.READS_MUCH and verb.answer_bytes is not None}
+    return large - {code for code, _ in (*ASKED, *SUMS)} - ELSEWHERE.keys()
+
+
+def test_every_large_answer_is_asked_for_or_has_a_reason() -> None:
+    assert unasked(ROWS) == set()
+    assert ELSEWHERE.keys().isdisjoint(code for code, _ in (*ASKED, *SUMS))
+    assert ELSEWHERE.keys() <= {verb.code for verb in ROWS if verb.answer_bytes is not None}
+    planted = VERBS[Code.GET_CONSUME_STATS]._replace(code=700_099, name="PLANTED")
+    assert unasked([*ROWS, planted]) == {700_099}
 
 
 def fill(node: Any) -> Any:
@@ -79,6 +105,7 @@ def test_what_the_lists_have(node: Any) -> None:
     assert asked(node, *ASKED[3]).body.count(b"maxOffset") == WIDE
     assert asked(node, *ASKED[4]).body.count(b"brokerOffset") == WIDE
     assert json.loads(asked(node, *ASKED[5]).body) == {"groupList": ["g0007", "g0009"]}
+    assert json.loads(asked(node, *ASKED[6]).body)["topicList"] == topics
 
 
 @pytest.mark.parametrize(("code", "fields"), ASKED, ids=lambda value: value.name if isinstance(value, Code) else "")

@@ -13,12 +13,10 @@ from cluster.config.config import LimitsSection
 from cluster.flow.gate import Gate
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.connection.server import LONG_FRAME_BYTES, STEP_UNITS, Dispatch, RemotingConnection
-from cluster.requests.table import ROWS, too_long
-from cluster.requests.verb import Verb
+from cluster.remoting.connection.server import STEP_UNITS, Dispatch, RemotingConnection
 from cluster.runtime.turns.work import Turns
 from raftlog.work import METER, charge
-from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
+from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from tests.support.contexts import CONFIG
 
 SHARE = 1_000
@@ -199,35 +197,3 @@ def test_cut_work_of_the_client_does_not_hold_back_the_requests_behind_it(dispat
     for _ in range(20):
         loop.turn()
     assert dispatch.of(connection) == list(range(5))
-
-
-LIMITED = {verb.body_bytes_max: verb for verb in ROWS if verb.body_bytes_max is not None}
-"""Limit of a body -> a row with it."""
-
-
-def test_no_limit_is_so_short_that_frames_with_such_a_body_are_not_looked_at() -> None:
-    assert min(LIMITED) >= LONG_FRAME_BYTES
-
-
-@pytest.mark.parametrize(("most", "verb"), LIMITED.items())
-def test_a_whole_frame_with_a_body_longer_than_its_row_allows_is_no_request(
-    dispatch: Counting, loop: Loop, most: int, verb: Verb
-) -> None:
-    """Without users and rights too, and whether its handler reads the body or not."""
-    connection, _ = connect(dispatch, loop, 5 << 20)
-    frames = [encode_frame(verb.code, size, 0, body=bytes(size)) for size in (most, most + 1)]
-    loop.turn(lambda: connection.data_received(b"".join([*frames, requests(1)])))
-    while loop.turn():
-        pass
-    assert dispatch.of(connection) == [most, 0], "what comes behind it is handled"
-    assert dispatch.refused == [(most + 1, too_long(verb.code, most + 1), b"")]
-
-
-def test_an_answer_may_have_any_body_and_a_message_too(dispatch: Counting, loop: Loop) -> None:
-    connection, _ = connect(dispatch, loop, 5 << 20)
-    body = bytes((4 << 20) + 1)
-    loop.turn(lambda: connection.data_received(encode_frame(200, 1, FLAG_RESPONSE, body=body)))
-    loop.turn(lambda: connection.data_received(encode_frame(310, 2, 0, body=body)))
-    while loop.turn():
-        pass
-    assert (dispatch.of(connection), dispatch.refused) == ([2], [])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.requests import table
+from cluster.requests import answer_sizes, table
 from cluster.requests.table import ROWS, SENDS, VERBS, by_row, codes_where, name_of, too_long
 from cluster.requests.verb import Cost, Repeats, Serves, Stage
-from cluster.runtime.request_limits import GROUP_BODY_BYTES_MAX, HEARTBEAT_BYTES_MAX, OTHER_BODY_BYTES_MAX
+from cluster.runtime.request_limits import (
+    ANSWER_QUEUES_MAX,
+    GROUP_BODY_BYTES_MAX,
+    HEARTBEAT_BYTES_MAX,
+    OTHER_BODY_BYTES_MAX,
+)
 from raftmq_wire.codec import JSON, Header
 
 HANDLED: dict[int, Any] = dict.fromkeys(VERBS.keys() - SENDS, print)
@@ -51,6 +57,17 @@ def test_an_answer_that_costs_much_has_a_size_or_is_a_write() -> None:
         if verb.cost is Cost.READS_MUCH and verb.name != "AUTH_GET_ACL":  # one user's rules are bounded
             assert verb.answer_bytes is not None, verb.name
         assert (verb.cost is Cost.WRITES_MUCH) <= verb.is_write
+
+
+def test_the_most_queues_of_an_answer_are_one_figure() -> None:
+    """Its page says it, and memory is reserved for as many."""
+    state: Any = SimpleNamespace(queue_count=1 << 40)
+    limits: Any = None
+    assert answer_sizes.queue_figures(state, limits) == answer_sizes.QUEUE_BYTES * ANSWER_QUEUES_MAX
+    pages = {verb.name: verb.page for verb in ROWS if verb.answer_bytes is answer_sizes.queue_figures}
+    assert {"GET_TOPIC_STATS_INFO", "GET_CONSUME_STATS"} <= pages.keys()
+    for name, page in pages.items():
+        assert f"at most {ANSWER_QUEUES_MAX:,} queues" in page, name
 
 
 def test_fields_are_named_once_and_stand_on_the_page() -> None:

@@ -106,6 +106,15 @@ def test_a_commit_that_lacks_messages_is_refused(sim: SimCluster) -> None:
     assert sim.leader().bodies("T") == []
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_request_that_has_no_body_is_refused_with_one(sim: SimCluster, leads: bool) -> None:
+    writer = Writer(sim, sim.leader() if leads else sim.followers()[0])
+    for code in (RequestCode.OPEN_ATTEMPT, RequestCode.ABORT_WRITE):
+        said = writer.ask(code, b"x", name="q", write=0)
+        assert said == (29, f"the body of request {code} has 1 bytes, 0 are allowed", {})
+    assert not list(sim.leader().state.writes.attempts())
+
+
 def test_what_cannot_be_staged_is_refused(sim: SimCluster) -> None:
     writer = Writer(sim, sim.leader())
     attempt = writer.open()

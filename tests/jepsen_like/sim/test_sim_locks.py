@@ -47,10 +47,12 @@ def expiry_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def no_offsets(patch: pytest.MonkeyPatch) -> None:
     """The next holder begins at the beginning."""
-    stored = Offsets._stored_or_zero
-    patch.setattr(
-        Offsets, "_stored_or_zero", lambda self, group, *rest: None if group == GROUP else stored(self, group, *rest)
-    )
+    stored = Offsets.stored_or_zero
+
+    def nothing(self: Offsets, group: str, *rest: Any, **more: Any) -> int | None:
+        return None if group == GROUP else stored(self, group, *rest, **more)
+
+    patch.setattr(Offsets, "stored_or_zero", nothing)
 
 
 @pytest.mark.parametrize(

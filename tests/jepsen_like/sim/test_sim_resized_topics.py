@@ -55,14 +55,14 @@ def loses_a_message(patch: pytest.MonkeyPatch) -> None:
 
 def hides_an_offset_beyond_the_end(patch: pytest.MonkeyPatch) -> None:
     """The committed offset is told as if it lay at the end."""
-    told = group_offsets.Offsets._stored_or_zero
+    told = group_offsets.Offsets.stored_or_zero
 
-    def within(self: Any, group: str, topic: str, queue_id: int, zero_if_whole: bool) -> int | None:
-        offset = told(self, group, topic, queue_id, zero_if_whole)
+    def within(self: Any, group: str, topic: str, queue_id: int, *, zero_if_whole: bool) -> int | None:
+        offset = told(self, group, topic, queue_id, zero_if_whole=zero_if_whole)
         config = self._services.state.topics.get(topic)
         return offset if offset is None else min(offset, self._services.state.max_offset(config.id, queue_id))
 
-    patch.setattr(group_offsets.Offsets, "_stored_or_zero", within)
+    patch.setattr(group_offsets.Offsets, "stored_or_zero", within)
 
 
 @pytest.mark.parametrize(
