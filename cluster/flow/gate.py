@@ -70,7 +70,7 @@ class Over(NamedTuple):
 
 
 class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Who has requests in flight here: a client's connection, its stand-in on the leader, or the node itself. A Gate
+    """An owner of requests in flight: a client's connection, its stand-in on the leader, or the node itself. A Gate
     makes it, and every request is asked and taken for one."""
 
     account: Account

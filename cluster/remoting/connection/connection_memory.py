@@ -53,7 +53,7 @@ class ConnectionMemory:
 
     def __init__(self, limits: LimitsSection, soon: Soon, gate: Gate) -> None:
         self.gate = gate
-        """What the requests of these connections keep in flight."""
+        """The accounts of what the requests of these connections keep in flight."""
         self.unsent = Room(limits.node_unsent_bytes_max, soon)
         """Bytes of answers that were made, or are about to be, and that no client has read."""
         self.unfinished = Room(limits.node_inflight_bytes_max, soon)
