@@ -165,15 +165,12 @@ class Gate:
 
     def hold(self, holder: Holder, size: int, user: int, ask: Ask) -> Hold:
         """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
-        return Hold(holder.account, self._until_decided(holder, user, ask), size)
+        # An account of a narrower limit (of a user, say) stands here and in `hold_each`, below that of the node.
+        return Hold(holder.account, self.sends if ask is _NEW else self._of_node(ask), size)
 
     def hold_each(self, holder: Holder, sends: list[H], user: int) -> int:
         """Takes new sends of one user and one holder, for which there is `room`. Returns their bytes."""
-        return hold_each(sends, holder.account, self._until_decided(holder, user, _NEW))
-
-    def _until_decided(self, holder: Holder, user: int, ask: Ask) -> Account:
-        """Returns the account in which a request counts until its fate is known: the node's, or one below it."""
-        return self.sends if ask is _NEW else self._of_node(ask)
+        return hold_each(sends, holder.account, self.sends)
 
     def hold_answer(self, holder: Holder, size: int) -> Hold:
         """Takes a send that is stored already, until it is answered."""
