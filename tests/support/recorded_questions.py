@@ -18,7 +18,7 @@ from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import almost_valid
 from jepsen_like.hostile.wire import request
 from jepsen_like.sim.hostile.senseless_requests import CODES, draw_odd
-from raftmq_wire.codec import encode_frame
+from raftmq_wire.codec import JSON, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from tests.support.answering_cluster import ROOT, TOKEN, answering_cluster, as_text
@@ -167,5 +167,7 @@ def _raw_http(seed: str, guard: Guard | None, document: dict[str, Any]) -> Itera
 def _odd(rng: random.Random, code: int, opaque: int, guard: Guard | None) -> Shot:
     odd = draw_odd(rng, code)
     ext = odd.ext if guard is None else guard.credentials.signed(odd.ext, odd.body)
-    data = encode_frame(odd.code, opaque, 0, ext=ext, body=odd.body, serialize_type=rng.randrange(2))
+    # A binary header has 16 bits for the code.
+    serialize_type = rng.randrange(2) if odd.code <= 0xFFFF else JSON
+    data = encode_frame(odd.code, opaque, 0, ext=ext, body=odd.body, serialize_type=serialize_type)
     return Shot(Port.REMOTING, "odd", data, opaque)

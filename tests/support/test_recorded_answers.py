@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import recorded_answers
 
-SCENES = ("off/leader/31 ", "enforce/follower/34 ", "off/follower/http /v1/members")
+SCENES = ("off/leader/31 ", "off/leader/odd 700005", "enforce/follower/34 ", "off/follower/http /v1/members")
 
 
 @pytest.mark.parametrize("scene", SCENES)
