@@ -315,6 +315,8 @@ def _client_error(error: Any) -> LocalError:
 
 _ELSEWHERE = {"raftmq messages browse --key": "raftmq messages find --topic TOPIC --key KEY    (the index finds it)"}
 """A command and an option that it does not have -> the other command that does what is meant."""
+_HOW_MANY = ("--count", "--limit", "--max", "--max-messages", "--num")
+"""Words for the same thing, here and in the tools of others; no command has two of them."""
 
 
 def _usage_error(error: click.UsageError) -> LocalError:
@@ -332,7 +334,10 @@ def _usage_error(error: click.UsageError) -> LocalError:
     if not known:
         usage = context.get_usage().removeprefix("Usage: ") if context else "raftmq --help"
         return LocalError(_sentence(error.format_message()), f"usage: {usage}", f"{path} --help", ExitCode.USAGE)
-    match = nearest(word, known)
+    match = next((each for each in known if each in _HOW_MANY), None) if word in _HOW_MANY else None
+    if match is None:  # Without the dashes, which make any two options alike.
+        names = {name.lstrip("-"): name for name in known}
+        match = names.get(nearest(word.lstrip("-"), names) or "")
     what = f"{path} has no {'option' if word.startswith('-') else 'command'} {word}"
     fix = _ELSEWHERE.get(f"{path} {word}") or (f"{path} {match}" if match else f"{path} --help")
     return LocalError(what, f"it has {', '.join(known)}", fix, ExitCode.USAGE)

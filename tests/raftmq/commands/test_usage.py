@@ -59,6 +59,9 @@ def three_lines(result: Result) -> tuple[str, str, str]:
         (["up", "--node", "3"], "raftmq up has no option --node", "raftmq up --nodes"),
         (["consume", "t", "--folow"], "raftmq consume has no option --folow", "raftmq consume --follow"),
         (["produce", "t", "--keyfield", "a"], "raftmq produce has no option --keyfield", "raftmq produce --key-field"),
+        (["consume", "t", "--count", "5"], "raftmq consume has no option --count", "raftmq consume --max"),
+        (["events", "--max", "5"], "raftmq events has no option --max", "raftmq events --limit"),
+        (["up", "--count", "5"], "raftmq up has no option --count", "raftmq up --help"),
         (["demo", "--sed", "1"], "raftmq demo has no option --sed", "raftmq demo --seed"),
         (
             ["messages", "browse", "t", "--key", "k1"],
