@@ -18,7 +18,6 @@ from cluster.requests.named_rights import (
     of_unregistering,
 )
 from cluster.requests.verb import Cost, Repeats, Serves, Stated, Verb
-from cluster.runtime.request_limits import HEARTBEAT_BYTES_MAX
 
 CONSUMING = (
     Verb(
@@ -84,7 +83,6 @@ CONSUMING = (
         "HEART_BEAT",
         of_heartbeat,
         page='see "Membership"',
-        body_bytes_max=HEARTBEAT_BYTES_MAX,
     ),
     Verb(
         35,

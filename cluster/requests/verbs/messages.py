@@ -6,6 +6,7 @@ from cluster.broker.rights import PUB, READ, SUB
 from cluster.requests import answer_sizes
 from cluster.requests.named_rights import GET, named, nothing, on_cluster
 from cluster.requests.verb import Cost, Repeats, Serves, Verb
+from cluster.runtime.request_limits import STAGED_BYTES_MAX
 
 OF_WRITE = named(groups="name", on=PUB)
 """The needs of a request about a write: nobody commits or discards what another user stages under a name of its own."""
@@ -177,6 +178,7 @@ MESSAGES = (
         fields="attempt! sequence! topic! queueId bornTimestamp",
         serves=Serves.LEADER,
         repeats=Repeats.RECOGNISED,
+        body_bytes_max=STAGED_BYTES_MAX,
     ),
     Verb(
         700_003,
