@@ -24,7 +24,7 @@ from statemachine.delivery.timers import DeliverTimers, DropTimers, RecallTimer
 from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
 from statemachine.rows.kv import FAMILIES, KV
 from statemachine.rows.rocksdb_store import RocksKV
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.command_samples import COMMAND_SAMPLES
 
 Rows = dict[str, list[tuple[bytes, bytes]]]

@@ -15,7 +15,7 @@ from raftlog.types import Entry, EntryType
 from statemachine import broker_state
 from statemachine.access.access_commands import RemoveRules, RemoveToken, RemoveUser, SetAuthKey
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import ClusterLevel, Finalize
+from statemachine.cluster_wide.cluster_level import ClusterLevel, Finalize
 from statemachine.commands import Command, CommandReader, CommandResult, done
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.groups import PutGroup
@@ -31,7 +31,7 @@ from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS, TR
 from statemachine.rows.kv import FAMILIES as COLUMNS
 from statemachine.rows.running_digest import count
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import CreateTopic, Topics
+from statemachine.topics.topics import CreateTopic, Topics
 from tests.statemachine.test_kept_entries import LOGS
 from tests.support.command_samples import COMMAND_SAMPLES
 
