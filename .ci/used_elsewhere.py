@@ -71,7 +71,7 @@ origin_of  # cluster/remoting/handlers/send.py
 
 # Kept for what they say: numbers of the disk format and of RocketMQ, and an object that must not be collected.
 _.DELIVERED, _.HALF  # statemachine/payload.py
-_.PERM_PRIORITY  # statemachine/topics.py
+_.PERM_PRIORITY  # statemachine/topics/topics.py
 _._removal  # cluster/repair/install_service.py: the task of a thread
 
 # Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.

@@ -29,7 +29,7 @@ from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, stream
 from raftlog.types import NodeId
 from raftmq.commands.bench_load import PREFIX, batch_body, request_frame
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 
 STAGES = {

@@ -18,8 +18,8 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 from raftlog.format_versions import refusal, why_above
 from raftlog.membership import Membership
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
+from statemachine.cluster_wide.members import unpack_row
 from statemachine.levels import LEVEL
-from statemachine.members import unpack_row
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import FAMILIES, KV, META, KVCorruptError, KVError

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from statemachine.access.users import Access, AccessReads
-from statemachine.cluster_level import ClusterLevel, LevelReads
+from statemachine.cluster_wide.cluster_level import ClusterLevel, LevelReads
+from statemachine.cluster_wide.members import MemberReads, Members
+from statemachine.cluster_wide.settings import SettingReads, Settings
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.consumer_offsets import ConsumerOffsets, OffsetReads
 from statemachine.consuming.groups import GroupReads, Groups
@@ -20,15 +22,13 @@ from statemachine.delivery.half_messages import HalfMessages, HalfReads
 from statemachine.delivery.staged_writes import StagedWrites, WriteReads
 from statemachine.delivery.timers import TimerReads, Timers
 from statemachine.family import Family
-from statemachine.members import MemberReads, Members
 from statemachine.message_index import IndexReads, MessageIndex
 from statemachine.message_rows import MessageRows
 from statemachine.queue_view import QueueReads
 from statemachine.removal_slices import RemovalSlices
 from statemachine.removals import RemovalReads, Removals
-from statemachine.settings import SettingReads, Settings
 from statemachine.tier import TierReads, TierSegments
-from statemachine.topics import TopicReads, Topics
+from statemachine.topics.topics import TopicReads, Topics
 from statemachine.trim import TrimReads, TrimState
 from statemachine.trimming import Trimming
 

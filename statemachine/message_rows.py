@@ -15,7 +15,7 @@ from statemachine.family import Families, Family
 from statemachine.message_index import MessageIndex
 from statemachine.payload import Payload, RowKind, Run
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import Topics
+from statemachine.topics.topics import Topics
 
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
 """The lowest RowKind of messages that are not in a queue yet; all higher kinds are such messages too."""

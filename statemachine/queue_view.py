@@ -11,7 +11,7 @@ from statemachine.consume_queue import ConsumeQueues
 from statemachine.family import Reads, family_of
 from statemachine.queue_reads import QueueItem
 from statemachine.removals import Removals
-from statemachine.topics import TopicConfig, Topics
+from statemachine.topics.topics import TopicConfig, Topics
 
 
 class QueueReads(Reads):

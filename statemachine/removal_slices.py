@@ -15,14 +15,14 @@ from statemachine.delivery.staged_writes import StagedWrites
 from statemachine.family import Families, Family, applies, overridden
 from statemachine.removals import SESSIONS, Done, Losers, Removal, RemovalKind, Removals
 from statemachine.rows.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
-from statemachine.topics import Topics
+from statemachine.topics.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from statemachine.consuming.queue_rows import QueueRows
     from statemachine.rows.write_batch import Stage
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 
 class DeleteTopic(Command, tag="delete_topic", frozen=True):

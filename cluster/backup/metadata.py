@@ -33,7 +33,7 @@ from raftmq_wire.topic_identity import TopicIdentity, why_another
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command
 from statemachine.consuming.groups import GroupConfig, PutGroup, Subscribe
-from statemachine.topics import CreateTopic, TopicConfig
+from statemachine.topics.topics import CreateTopic, TopicConfig
 
 SCHEMA = 11
 KIND = "raftmq metadata"

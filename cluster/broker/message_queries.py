@@ -26,7 +26,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party, Rights
 from cluster.broker.services import Client, Services, begin_steps
 from raftlog.kept_errors import bare
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from statemachine.broker_state import BrokerState
     from statemachine.consuming.groups import GroupConfig
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 RETRY_PREFIX = "%RETRY%"
 """Prefix of a group's name: the topic of the messages that the group's consumers sent back."""

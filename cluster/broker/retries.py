@@ -12,7 +12,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
 from raftlog.work import charge_text
 from raftmq_wire.retry_policy import decode_policy
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statemachine.broker_state import BrokerState
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 BLOCKS_MAX = 1000
 """The most blocks of rows, of BLOCK messages each, that are read for all topics: less than 0.1 s of a thread."""

@@ -13,7 +13,7 @@ from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, CreateTopic, is_retention
+from statemachine.topics.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, CreateTopic, is_retention
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cluster.peer.secret import SecretKeeper
     from cluster.runtime.environment import Environment
     from cluster.runtime.tls.tls_maintenance import TlsMaintenance
-    from statemachine.settings import Settings
+    from statemachine.cluster_wide.settings import Settings
 
 
 class LayeredConfig:

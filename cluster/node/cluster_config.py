@@ -15,9 +15,9 @@ from cluster.config.reload import differences
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.service_lifecycle import Part
 from raftlog.format_versions import BASELINE
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command
-from statemachine.settings import SetConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cluster.node.services import NodeServices
     from cluster.runtime.context import NodeContext
     from statemachine.broker_state import BrokerState
-    from statemachine.settings import Maintenance
+    from statemachine.cluster_wide.settings import Maintenance
 
 logger = logging.getLogger(__name__)
 

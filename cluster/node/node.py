@@ -26,7 +26,7 @@ from cluster.runtime.service_lifecycle import Part, Parts
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.removal_slices import Expire
 
 if TYPE_CHECKING:

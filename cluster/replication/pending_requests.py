@@ -16,7 +16,7 @@ from statemachine.commands import Command, join, name_of, pack_bare, pack_change
 from statemachine.consuming.groups import PutGroup
 from statemachine.payload import SessionRows
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import QUEUES_DEFAULT, CreateTopic
+from statemachine.topics.topics import QUEUES_DEFAULT, CreateTopic
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection

@@ -12,7 +12,7 @@ from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 
 @twin

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cluster.config.config import RetentionSection
 from statemachine.broker_state import BrokerState
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 from statemachine.trim import QueueMin
 
 

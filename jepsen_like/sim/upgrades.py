@@ -16,12 +16,12 @@ from raftlog.types import Entry, EntryType, NodeId
 from raftlog.work import METER
 from raftmq_wire.errors import LocalError
 from statemachine import payload
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.command_table import in_entry, unpack
 from statemachine.commands import Command, name_of
 from statemachine.families import LATER_ROWS
 from statemachine.levels import CHANGES_LEVEL, LEVEL
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,7 +34,7 @@ from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.index_file.index_of_rows import queue_items
 from statemachine.rows.keys import INDEX_BUCKET, INDEX_BUCKET_KEY_SIZE, U64, U64_MAX
 from statemachine.rows.kv import INDEX, KV
-from statemachine.topics import TopicConfig, Topics
+from statemachine.topics.topics import TopicConfig, Topics
 
 
 class _Files(NamedTuple):

@@ -48,7 +48,7 @@ from statemachine.access.rules import (
     parse_rule,
     rule_row,
 )
-from statemachine.cluster_level import ClusterLevel
+from statemachine.cluster_wide.cluster_level import ClusterLevel
 from statemachine.commands import (
     TEXT_LENGTH_MAX,
     CommandResult,

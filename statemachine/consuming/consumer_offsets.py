@@ -15,7 +15,7 @@ from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, OFFSETS
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import Topics
+from statemachine.topics.topics import Topics
 
 Commit = tuple[GroupName, U32, U32, U63]
 """A committed offset: (group, topic_id, queue_id, offset)."""

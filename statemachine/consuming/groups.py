@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from raftlog.format_versions import BASELINE
 from raftmq_wire.names import NAME
-from statemachine.cluster_level import ClusterLevel
+from statemachine.cluster_wide.cluster_level import ClusterLevel
 from statemachine.commands import (
     I64,
     Command,
@@ -120,7 +120,7 @@ def check_group_config(base: GroupConfig, config: Mapping[str, object]) -> Group
 
 class Groups(Family):
     """All consumer groups. Any thread may read `by_name` at any time. The changes of a batch of entries appear there
-    once it is written."""
+    once it is written. Families that apply the batch ask `current` and `exists`, which know its changes."""
 
     ROWS = ((GROUPS, b""),)
     LATER_ROWS = (
@@ -140,9 +140,13 @@ class Groups(Family):
         """Makes the family of a state."""
         return cls(families.kv, families[ClusterLevel].staged)
 
+    def current(self, name: str) -> GroupConfig | None:
+        """Returns the group, with the changes of the batch being applied (apply thread only); None if there is none."""
+        return self.changed[name] if name in self.changed else self.by_name.get(name)
+
     def exists(self, name: str) -> bool:
         """Returns True if the group exists, with the changes of the batch being applied (apply thread only)."""
-        return self._current(name) is not None
+        return self.current(name) is not None
 
     @applies(PutGroup)
     def put(self, stage: Stage, command: PutGroup) -> CommandResult:
@@ -150,7 +154,7 @@ class Groups(Family):
         config = command.config
         check_fields(config, frozenset(_CONFIG_FIELDS))
         name = check_group_name(config.get("name"))
-        existing = self._current(name)
+        existing = self.current(name)
         group = check_group_config(existing or GroupConfig(name), config)
         if command.if_absent and existing is not None:
             return CommandResult(True, "exists", existing)
@@ -161,7 +165,7 @@ class Groups(Family):
     @applies(Subscribe)
     def subscribe(self, stage: Stage, command: Subscribe) -> CommandResult:
         """Replaces the group's subscriptions. The result's value is its GroupConfig."""
-        group = self._current(command.group)
+        group = self.current(command.group)
         if group is None:
             return not_found(f"no group {command.group!r}")
         subscriptions = {topic: (kind, text, version) for topic, kind, text, version in command.subscriptions}
@@ -170,7 +174,7 @@ class Groups(Family):
     def delete(self, stage: Stage, name: str) -> CommandResult:
         """Deletes the group's configuration; the caller removes its offsets. The result's value is its last
         GroupConfig."""
-        group = self._current(name)
+        group = self.current(name)
         if group is None:
             return not_found(f"no group {name!r}")
         self.changed[group.name] = None
@@ -186,10 +190,6 @@ class Groups(Family):
                     self.by_name.put(name, group)
                 elif name in self.by_name:
                     self.by_name.remove(name)
-
-    def _current(self, name: str) -> GroupConfig | None:
-        """Returns the group, with the changes of the batch being applied."""
-        return self.changed[name] if name in self.changed else self.by_name.get(name)
 
     def _store(self, stage: Stage, group: GroupConfig) -> GroupConfig:
         self.changed[group.name] = group

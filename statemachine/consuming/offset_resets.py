@@ -21,7 +21,7 @@ from statemachine.removals import Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, RESETS
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import Topics
+from statemachine.topics.topics import Topics
 
 QUEUES_MAX = 4096
 """The most queues that one command may reset."""

@@ -37,7 +37,7 @@ from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, LOCKS
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import Topics
+from statemachine.topics.topics import Topics
 
 CLIENT_LENGTH_MAX = 512
 QUEUES_MAX = 4096

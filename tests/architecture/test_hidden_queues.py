@@ -19,7 +19,7 @@ BY_PRESENT_QUEUES = {
     "raftmq/copies/file_copy.py": (2, "a read of a copy covers what one of the cluster does; the other adds the rest"),
     "statemachine/removal_slices.py": (1, "ConsumeQueues.stored_queues adds the rest"),
     "statemachine/queue_view.py": (1, "the same"),
-    "statemachine/topics.py": (4, "locks and resets, and the number of queues of the cluster"),
+    "statemachine/topics/topics.py": (4, "locks and resets, and the number of queues of the cluster"),
 }
 """File -> how often it goes by the present queues, and why."""
 

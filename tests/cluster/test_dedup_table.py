@@ -22,7 +22,7 @@ from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, ext_of
 from raftmq_wire.message_format import decode_message
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.first_leader import stand
 from tests.support.pace import at_most
 from tests.support.small_segments import LOG

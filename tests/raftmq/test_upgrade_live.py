@@ -1,4 +1,4 @@
-"""From the build that docs/levels.toml names to this tree, back, and forward again, under load, with nodes that die.
+"""From a build that knows one level less to this tree, back, and forward again, under load, with nodes that die.
 
 No send of ours may end in an error. Nothing acknowledged may be lost, and nothing may be there twice: messages, timers,
 transactions, offsets, tier. RocketMQ's Java client sends and consumes beside ours; it may store twice what it sends

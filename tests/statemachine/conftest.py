@@ -21,11 +21,13 @@ from statemachine.consuming.offset_resets import EndResets
 from statemachine.consuming.queue_locks import LockQueues, LockQueuesOf, UnlockQueues, UnlockQueuesOf
 from statemachine.dedup import EndSessions
 from statemachine.delivery.timers import DeliverTimers, DropTimers, RecallTimer
+from statemachine.families import FAMILIES
 from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
-from statemachine.rows.kv import FAMILIES, KV
+from statemachine.rows.kv import FAMILIES as COLUMNS
+from statemachine.rows.kv import KV
 from statemachine.rows.rocksdb_store import RocksKV
-from statemachine.topics import CreateTopic
-from tests.support.command_samples import COMMAND_SAMPLES
+from statemachine.topics.topics import CreateTopic
+from tests.support.command_samples import COMMAND_SAMPLES, about
 
 Rows = dict[str, list[tuple[bytes, bytes]]]
 
@@ -137,8 +139,13 @@ DRAWN_APART = (
     RecallTimer,
     EndSessions,
 )
-OTHERS = [sample for sample in COMMAND_SAMPLES if type(sample) not in DRAWN_APART]
-"""Samples of the commands that no function below draws arguments for: a new command is one of them."""
+OTHERS = [
+    samples
+    for family in FAMILIES
+    if (samples := [each for each in COMMAND_SAMPLES if type(each) in set(family.COMMANDS) - set(DRAWN_APART)])
+]
+"""Samples, family by family, of the commands that no function below draws arguments for: a new command is one of them.
+They are drawn several at once, because commands of a family are about one another's rows."""
 
 
 def drawn_log(seed: int, length: int) -> list[Entry]:
@@ -188,13 +195,26 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
         if rng.random() < 0.5:
             log.remove(rng.choice([4, 4, 5, 9, 30]))
         if others.random() < 0.2:
-            run = others.sample(OTHERS, 2)
+            samples = others.choices(OTHERS, [len(each) for each in OTHERS])[0]
+            run = [_about_a_drawn(each, others, sorted(ids.values())) for each in others.choices(samples, k=5)]
             packed = commands.pack(run)
             if others.random() < 0.5:
                 log.add(EntryType.COMMAND, packed)
             else:
                 log.add(EntryType.CHANGE, commands.pack_change("ann", packed))
     return log.entries
+
+
+def _about_a_drawn(sample: commands.Command, rng: Random, topic_ids: list[int]) -> commands.Command:
+    """The sample, about one of the topics, groups and clients of drawn logs if it is about some."""
+    return about(
+        sample,
+        topic=f"t{rng.randrange(3)}",
+        topic_id=rng.choice(topic_ids or [1]),
+        queue_id=rng.randrange(4),
+        group=f"g{rng.randrange(3)}",
+        client_id=rng.choice("ab"),
+    )
 
 
 def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequences: dict[int, int]) -> None:
@@ -265,8 +285,8 @@ def _drawn_trim(log: LogBuilder, rng: Random, cuts: list[Entry]) -> None:
 
 
 def all_rows(kv: KV) -> Rows:
-    """Every row of every family, byte for byte."""
-    return {name: list(kv.scan(name, b"", b"\xff" * 300)) for name in FAMILIES}
+    """Every row of every column, byte for byte."""
+    return {name: list(kv.scan(name, b"", b"\xff" * 300)) for name in COLUMNS}
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.kv import META, Batch, KVError
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 CREATE = CreateTopic({"name": "a"}, True)
 

@@ -18,7 +18,7 @@ from statemachine.delivery.timers import DeliverTimers, DropTimers, RecallTimer,
 from statemachine.payload import RowKind, Run
 from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.kv import TIMER, TRANS
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.state_kit import FedState, applied_in_groups
 
 SIZE = 100

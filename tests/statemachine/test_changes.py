@@ -12,13 +12,13 @@ from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryType
 from statemachine import commands
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.command_table import in_entry, unpack_change
 from statemachine.dedup import EndSessions
 from statemachine.levels import ACCESS_LEVEL, CHANGES_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.state_kit import FedState
 
 SHORT, LONG = 7, 10

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.broker_state import BrokerState
+from statemachine.cluster_wide.settings import CHANGES_KEPT, Change, Maintenance, SetConfig, SetMaintenance, Setting
 from statemachine.rows import keys
 from statemachine.rows.kv import META
-from statemachine.settings import CHANGES_KEPT, Change, Maintenance, SetConfig, SetMaintenance, Setting
 from tests.support.state_kit import FedState, applied_in_groups
 
 

@@ -26,7 +26,7 @@ from statemachine.families import FAMILIES
 from statemachine.family import Family
 from statemachine.removal_slices import DeleteTopic, Expire
 from statemachine.tier import MoveSegment, TierPart, TierState
-from statemachine.topics import CreateTopic, Topics
+from statemachine.topics.topics import CreateTopic, Topics
 from tests.support.command_samples import ASKED, COMMAND_SAMPLES, FILE, SAMPLES, Sample
 
 PARTS = [TierPart("log/0", 1_000, b"d" * 16, 7)]

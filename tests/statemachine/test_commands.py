@@ -15,7 +15,7 @@ from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryType
 from statemachine import commands, levels
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.command_table import COMMANDS, unpack
 from statemachine.commands import Command, CommandResult, Invalid, Unknown
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -23,7 +23,7 @@ from statemachine.consuming.groups import GroupConfig, PutGroup, Subscribe
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import GROUPS
-from statemachine.topics import CreateTopic, TopicConfig
+from statemachine.topics.topics import CreateTopic, TopicConfig
 
 
 class Broker:

@@ -17,7 +17,7 @@ from statemachine.consume_queue import BLOCK, PIECE_BYTES, TAIL_BYTES, ConsumeQu
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, Batch
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 def chunks(kv: KV, topic_id: int = 1, queue_id: int = 0) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ from statemachine.dedup import SESSION_WINDOW_MAX, Dedup, EndSessions
 from statemachine.removal_slices import DeleteTopic, Expire
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import DEDUP, RESETS, TIER, TIMER, TRANS
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 P = b"\1" * 16
 

@@ -19,7 +19,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, INDEX, META
 from statemachine.tier import MoveSegment, TierState
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from statemachine.trim import Kept, Slice, Trim, TrimError, decode, encode
 from tests.support.state_kit import applied_in_groups
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,17 +14,15 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType
 from statemachine import broker_state
-from statemachine.access.access_commands import RemoveRules, RemoveToken, RemoveUser, SetAuthKey
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import ClusterLevel, Finalize
+from statemachine.cluster_wide.cluster_level import ClusterLevel, Finalize
 from statemachine.commands import Command, CommandReader, CommandResult, done
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.groups import PutGroup
-from statemachine.consuming.queue_locks import UnlockQueues, UnlockQueuesOf
 from statemachine.families import FAMILIES, LATER_ROWS
-from statemachine.family import Families, Family, applies, takes
+from statemachine.family import Families, Family, LaterRows, applies, takes
 from statemachine.levels import LEVEL, LEVELS
-from statemachine.removal_slices import DeleteGroup, DeleteTopic, RemovalSlices
+from statemachine.removal_slices import DeleteTopic, RemovalSlices
 from statemachine.removals import ATTEMPTS, SESSIONS, STEPS, UNIQUE, RemovalKind
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
@@ -31,14 +30,12 @@ from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS, TR
 from statemachine.rows.kv import FAMILIES as COLUMNS
 from statemachine.rows.running_digest import count
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import CreateTopic, Topics
+from statemachine.topics.topics import CreateTopic, Topics
 from tests.statemachine.test_kept_entries import LOGS
-from tests.support.command_samples import COMMAND_SAMPLES
+from tests.support.command_samples import COMMAND_SAMPLES, about
 
 PAGE = Path(__file__).parents[2] / "docs" / "disk-format-rows.md"
 PREFIX = b"mark\0"
-ENDS = (DeleteTopic, DeleteGroup, UnlockQueues, UnlockQueuesOf, RemoveUser, RemoveRules, RemoveToken, Finalize)
-"""Commands that leave no row, or take those of others away."""
 
 
 class SetMark(Command, tag="set_mark", frozen=True):
@@ -125,7 +122,8 @@ def test_a_family_is_called_by_the_hooks_that_it_has(new_log: Any) -> None:
     log, state = new_log(), BrokerState(MemoryKV())
     state.apply([log.add(EntryType.NOOP), log.command(SetMark("a", 1))])
     assert state[Marks].called == ["segment 1000000", "entry 0", "end 2"], "the first entry begins a segment"
-    assert state._end_run == [state[Marks].end_run, state.timers.end_run], "others have nothing to add"
+    assert state._end_run == [state[kind].end_run for kind in with_hook("end_run")], "others have nothing to add"
+    assert Marks in with_hook("end_run")
 
 
 @pytest.mark.usefixtures("listed")
@@ -138,7 +136,8 @@ def test_a_family_is_told_of_the_end_of_a_topic_within_its_entry(new_log: Any) -
     assert state[Marks].called[1:-1] == ["topic 1 of 3"]
     assert state[Marks].by_name == BrokerState(kv)[Marks].by_name == {"a": 1}
     hooks = state[RemovalSlices]._topic_deleted
-    assert hooks == [state[Marks].topic_deleted, state[ConsumeQueues].topic_deleted], "in their order, and no others"
+    assert hooks == [state[kind].topic_deleted for kind in with_hook("topic_deleted")], "in their order, and no others"
+    assert {Marks, ConsumeQueues} <= set(with_hook("topic_deleted")) < {Marks, *FAMILIES}
 
 
 def test_a_family_is_made_once_after_those_that_it_needs() -> None:
@@ -149,6 +148,13 @@ def test_a_family_is_made_once_after_those_that_it_needs() -> None:
     state = BrokerState(MemoryKV())
     assert state[Topics].by_name is state.topics
     assert state.settings is state.settings
+
+
+def with_hook(name: str) -> list[type[Family]]:
+    """The families of the `listed` state that have a hook of their own, in their order."""
+    base = getattr(Family, name)
+    kinds: tuple[type[Family], ...] = (Marks, *FAMILIES)
+    return [kind for kind in kinds if any(vars(each).get(name, base) is not base for each in kind.__mro__)]
 
 
 def owners(column: str, key: bytes, families: Sequence[type[Family] | type[BrokerState]]) -> list[str]:
@@ -222,18 +228,27 @@ def test_the_page_has_all_rows() -> None:
 
 @pytest.mark.parametrize("level", [level.number for level in LEVELS])
 def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
-    """All commands of a level, in a cluster of that level."""
-    log, kv = new_log(), MemoryKV()
-    state = BrokerState(kv)
-    group = PutGroup({"name": "g", "consume_broadcast_enable": False}, if_absent=False)
-    kept = [each for each in COMMAND_SAMPLES if level >= each.LEVEL and type(each) not in ENDS]
-    kept.sort(key=lambda each: type(each) is not SetAuthKey)  # users need it
-    state.apply([log.command(Finalize(level)), log.command(*kept, group)])
-    assert state.level == level
-    found = {rows for rows in LATER_ROWS if rows.found_in(kv) is not None}
-    assert {rows for rows in found if rows.level > level} == set()
+    """All commands of a level, in a cluster of that level, in drawn orders: some take away what others write."""
+    samples = [
+        about(each, topic="t", topic_id=1, queue_id=0, group="g")
+        for each in COMMAND_SAMPLES
+        if level >= each.LEVEL and type(each) is not Finalize
+    ]
+    samples.append(PutGroup({"name": "g", "consume_broadcast_enable": False}, if_absent=False))
     late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix != keys.AUDIT_KEPT_PREFIX}
-    assert late <= found, "all but the rows that come with the 100,001st change of users"
+    found, rng = set[LaterRows](), Random(level)
+    for drawn in range(200):
+        log, kv = new_log(), MemoryKV()
+        state = BrokerState(kv)
+        state.apply([log.command(Finalize(level))])
+        for sample in rng.sample(samples, len(samples)):
+            state.apply([log.command(sample)])
+            found |= {rows for rows in LATER_ROWS if rows not in found and rows.found_in(kv) is not None}
+        assert state.level == level
+        assert {rows for rows in found if rows.level > level} == set()
+        if drawn >= 5 and late <= found:
+            break
+    assert late <= found, "the sample writes none. Those of the audit come with the 100,001st change of users"
 
 
 @pytest.mark.parametrize("number", range(0, len(LOGS), 5))

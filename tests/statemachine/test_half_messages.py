@@ -20,7 +20,7 @@ from statemachine.delivery.half_messages import CheckHalves, EndHalves, HalfMess
 from statemachine.payload import RowKind, Run
 from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.kv import TRANS
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.state_kit import applied_in_groups
 
 TOPIC = 1

@@ -27,7 +27,7 @@ from statemachine.message_index import RECORD, key_hash
 from statemachine.removal_slices import DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, KV, Batch
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from statemachine.trim import Trim, encode
 
 SIZE = 120

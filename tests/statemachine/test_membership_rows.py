@@ -14,7 +14,7 @@ from raftlog.membership import Membership
 from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from statemachine.broker_state import BrokerState
-from statemachine.members import Acknowledge
+from statemachine.cluster_wide.members import Acknowledge
 
 MEMBERS = Membership(UUID(int=5), (Voter(NodeId(3), UUID(int=3)),), (), memberships.UNSAFE_RECOVER, "a disk burnt")
 

@@ -19,7 +19,7 @@ from statemachine.removal_slices import Expire
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
 from statemachine.rows.write_batch import Stage
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 MANY = message_index.RECORDS_MAX
 

@@ -16,7 +16,7 @@ from statemachine.consuming.groups import PutGroup
 from statemachine.consuming.offset_resets import EndResets, OffsetReset
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows.digest import digest
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.state_kit import FedState
 
 

@@ -13,7 +13,7 @@ from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.message_index import RECORD
 from statemachine.payload import encode
 from statemachine.rows.kv import CQ, INDEX, META, OFFSETS, TOPICS
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 TOPICS_MADE, QUEUES = 300, 20
 

@@ -13,13 +13,13 @@ from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE
 from statemachine import commands
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming.groups import PutGroup
 from statemachine.consuming.queue_locks import LockQueues, LockQueuesOf, QueueLock, UnlockQueues, UnlockQueuesOf
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.kv import LOCKS, KVError
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.state_kit import FedState
 
 TTL_MS = 60_000

@@ -17,7 +17,7 @@ from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.message_index import RECORD, key_hash
 from statemachine.rows.keys import U64_MAX
 from statemachine.rows.rocksdb_store import RocksKV
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 ENTRIES = 1500
 

@@ -29,7 +29,7 @@ from statemachine.delivery.timers import DropStaged
 from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 ROWS = 8
 BATCH_MAX = 3 * ROWS + 16

@@ -14,7 +14,7 @@ from raftlog.types import Entry, EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, META, TOPICS, Batch
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 DrawLog = Callable[[int, int], list[Entry]]
 seeds = st.integers(0, 2**32)

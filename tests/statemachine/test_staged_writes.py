@@ -26,7 +26,7 @@ from statemachine.delivery.staged_writes import (
 from statemachine.delivery.timers import NEVER, DeliverTimers, DropStaged, DropTimers, RecallTimer, TimerCounts
 from statemachine.removal_slices import Expire
 from statemachine.rows.running_digest import count as count_sums
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 class Broker:

@@ -20,7 +20,7 @@ from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META, TIMER, Batch
 from statemachine.rows.running_digest import count
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 class Broker:

@@ -21,7 +21,7 @@ from statemachine.payload import MESSAGES_AT
 from statemachine.queue_reads import QueueItem
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, INDEX, KV, Batch, Op
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 CREATE = CreateTopic({"name": "t"}, False)
 

@@ -27,7 +27,7 @@ from statemachine.access.access_decision import ALLOWED, judge
 from statemachine.access.rules import RULES_OF_USER_MAX, Action, Kind, Need, Policy, RuleRow
 from statemachine.access.users import AUDIT_KEPT, Access, AuditRow, Mode, Token
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
 from statemachine.rows import keys

@@ -2,6 +2,10 @@
 
 A line is `LEVEL HEX SAMPLE`. `SAMPLE` is an expression that makes the command, `HEX` the bytes of an entry with it
 alone: those that its first version packed. Who adds a command adds a line, and the test that compares prints the bytes.
+
+Tests that draw commands take the samples, too, and `about` has them name a topic, a queue, a group or a client that the
+test has. Everything else in a sample is as it stands in its line. So it takes effect as it stands: together with the
+samples of its family, if it needs their rows. tests/statemachine/test_runs.py names the commands that never do.
 """
 
 from __future__ import annotations
@@ -9,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from statemachine import tier
 from statemachine.access.access_commands import Origin
@@ -42,3 +48,10 @@ def _sample(line: str) -> Sample:
 
 SAMPLES = tuple(map(_sample, FILE.read_text().splitlines()))
 COMMAND_SAMPLES = tuple(sample.command for sample in SAMPLES)
+
+
+def about(sample: Command, **known: object) -> Command:
+    """Returns the sample with these values, in those of the fields (`topic`, `topic_id`, `queue_id`, `group`,
+    `client_id`) that it has."""
+    fields = type(sample).__struct_fields__
+    return msgspec.structs.replace(sample, **{name: value for name, value in known.items() if name in fields})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raftlog.frame import genesis_entry, make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail
 from statemachine import commands, payload
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 GROUP = 1
 START_MS = 1_700_000_000_000

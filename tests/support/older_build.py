@@ -1,4 +1,8 @@
-"""The older build: both wheels of the commit that docs/levels.toml names, built once and kept outside the tree."""
+"""The older build: both wheels of the last commit that knows one level less, built once and kept outside the tree.
+
+A cluster is mixed across one level only. Git says which commit that is: the one before the newest level came into
+docs/levels.toml, or HEAD if it is not committed yet.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,36 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.distributions import ROOT, build, environment
 
-START = tomllib.loads((ROOT / "docs" / "levels.toml").read_text())["start"]
+LEVELS = "docs/levels.toml"
 
 
-def cache() -> Path:
+def newest_level(text: str) -> int:
+    """Returns the newest level in the text of docs/levels.toml."""
+    return max(int(level["number"]) for level in tomllib.loads(text)["level"])
+
+
+def older_commit(root: Path = ROOT) -> str | None:
+    """Returns the last commit that knows one level less than this tree; None where it is not in the repository, as in a
+    source distribution or a shallow copy."""
+    newest = f"number = {newest_level((root / LEVELS).read_text())}"
+    search = ["log", "--first-parent", "-m", "--format=%H", f"-S\n{newest}\n", "--", LEVELS]
+    if (began := _git(root, *search)) is None:
+        return None
+    older = _git(root, "rev-parse", "--verify", "--quiet", f"{began.split()[-1]}^" if began.strip() else "HEAD")
+    return older and older.strip()
+
+
+def cache(commit: str) -> Path:
     """Returns the folder for builds of that commit: RAFTMQ_OLDER_BUILDS, else the user's cache."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raftmq-older-builds"
-    return Path(os.environ.get("RAFTMQ_OLDER_BUILDS") or usual) / str(START["commit"])
+    return Path(os.environ.get("RAFTMQ_OLDER_BUILDS") or usual) / commit
 
 
 def older_command(folder: Path) -> Path:
@@ -31,19 +52,20 @@ def older_command(folder: Path) -> Path:
 
 def older_wheels() -> tuple[Path, ...]:
     """Returns the wheels of client and server, built now unless they are there."""
-    kept = cache()
+    commit = older_commit()
+    if commit is None:
+        pytest.skip("the last commit that knows one level less is not in this copy of the repository")
+    kept = cache(commit)
     kept.mkdir(parents=True, exist_ok=True)
     with (kept / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (kept / "dist").is_dir():
-            _build(kept)
+            _build(commit, kept)
     return tuple(sorted((kept / "dist").glob("*.whl")))
 
 
-def _build(kept: Path) -> None:
-    archive = subprocess.run(["git", "archive", START["commit"]], cwd=ROOT, capture_output=True, check=False)
-    if archive.returncode:
-        pytest.skip(f"commit {START['commit'][:12]} is not in this copy of the repository")
+def _build(commit: str, kept: Path) -> None:
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
     work = kept / "work"
     shutil.rmtree(work, ignore_errors=True)
     (work / "tree").mkdir(parents=True)
@@ -54,3 +76,11 @@ def _build(kept: Path) -> None:
         build("build_wheel", tree, work / "dist", CC="none")
     (work / "dist").rename(kept / "dist")
     shutil.rmtree(work)
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """Returns what git prints; None if it fails, or is not there."""
+    with suppress(FileNotFoundError):
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+        return done.stdout if done.returncode == 0 else None
+    return None

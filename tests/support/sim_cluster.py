@@ -41,7 +41,7 @@ from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame
 from raftmq_wire.message_format import decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 T = TypeVar("T")
 

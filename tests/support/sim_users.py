@@ -11,7 +11,7 @@ from cluster.broker.refusal import Refused
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import ACCESS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 

@@ -11,7 +11,7 @@ from raftlog.types import Entry
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 class FedState:

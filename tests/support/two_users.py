@@ -22,7 +22,7 @@ from raftmq_wire.message_format import (
     encode_message_id,
 )
 from raftmq_wire.signature import Credentials
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
 

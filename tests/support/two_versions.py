@@ -1,4 +1,4 @@
-"""A cluster between two versions: the build that docs/levels.toml names, and this tree."""
+"""A cluster between two versions: the older build of older_build.py, and this tree."""
 
 from __future__ import annotations
 

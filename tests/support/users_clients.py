@@ -11,7 +11,7 @@ import json
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming.groups import PutGroup
 from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode

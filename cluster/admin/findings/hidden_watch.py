@@ -15,7 +15,7 @@ from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.admin.node_interface import AdminPort
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 STEPS_PER_LOOK: Final = 500
 """Steps that one look takes: topics, groups of a topic with hidden messages, or some queues. The next look continues

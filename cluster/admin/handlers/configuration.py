@@ -24,8 +24,8 @@ from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import Unsigned63
 from raftlog.types import EntryId
 from raftmq_wire.codes import RequestCode
+from statemachine.cluster_wide.settings import Change, SetConfig, Settings
 from statemachine.commands import TEXT_LENGTH_MAX, Command
-from statemachine.settings import Change, SetConfig, Settings
 
 if TYPE_CHECKING:
     from cluster.admin.findings.finding import FindingsView

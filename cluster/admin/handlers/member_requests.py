@@ -43,8 +43,8 @@ from cluster.requests.verb import Serves
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, EntryId, NodeId
 from raftmq_wire.errors import LocalError
+from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.commands import TEXT_LENGTH_MAX
-from statemachine.settings import SetMaintenance
 
 POLL_S = 0.01
 TRANSFER_WAIT_S_MIN = 2.0

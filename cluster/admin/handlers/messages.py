@@ -41,7 +41,7 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import Message, decode_message, encode_message_id
 from raftmq_wire.properties import parse_properties
 from raftmq_wire.topic_identity import IDENTITY_FIELD
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
 FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)

@@ -24,8 +24,8 @@ from cluster.members.service import EVENT
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
 from raftlog.types import EntryId
+from statemachine.cluster_wide.members import Acknowledge
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
-from statemachine.members import Acknowledge
 
 ROWS_PER_STEP = 128
 COST = Cost(1, lambda limits: 24 << 20)

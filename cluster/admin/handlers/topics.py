@@ -26,7 +26,7 @@ from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
-from statemachine.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig
+from statemachine.topics.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig
 
 NewQueues = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": RANGES["read_queues"][1]})]
 NewPerm = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": RANGES["perm"][1]})]

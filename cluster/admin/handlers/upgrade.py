@@ -16,7 +16,7 @@ from cluster.requests.verb import Serves
 from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 
 GROUPS_PER_STEP, NAMED_MAX = 256, 100
 

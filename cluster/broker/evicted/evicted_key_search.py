@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from cluster.broker.evicted.evicted_pulls import evicted_position
 from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, Stored
 from cluster.broker.refusal import Reason, Refused
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState

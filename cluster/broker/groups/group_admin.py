@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.outcome import Done
     from statemachine.broker_state import BrokerState
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 FIXED: Final[dict[str, tuple[str, object, str]]] = {
     "broker_id": ("brokerId", 0, "a group that keeps up reads from the leader"),

@@ -17,7 +17,7 @@ from raftlog.work import ITEM_UNITS, charge
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
     from statemachine.consuming.groups import GroupConfig
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 SERIES_MAX: Final = 1000
 """The most pairs of group and topic that the metrics name, because Prometheus keeps every name for weeks."""

@@ -22,7 +22,7 @@ from statemachine.payload import SESSION_ROW, SessionRows
 
 if TYPE_CHECKING:
     from cluster.replication.send_identity import Names
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 
 YOUNG_MS = 1_800_000

@@ -14,7 +14,7 @@ from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 
 def hidden_queues(state: BrokerState, topic: TopicConfig) -> range:

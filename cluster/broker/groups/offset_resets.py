@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cluster.runtime.turns.work import Steps
     from statemachine.consuming.offset_resets import OffsetReset
     from statemachine.consuming.queue_rows import Queue
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 
 class ResetTo(Enum):

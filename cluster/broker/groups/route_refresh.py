@@ -24,7 +24,7 @@ from raftlog.work import ITEM_UNITS, charge
 from statemachine.consuming.queue_rows import Queue
 
 if TYPE_CHECKING:
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 CALLS_MS = (0, 1_500, 4_000, 8_000)
 """Milliseconds after a change was seen here at which consumers are told. They are told several times, because they may

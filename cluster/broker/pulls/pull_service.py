@@ -35,7 +35,7 @@ from statemachine.queue_reads import QueueItem
 if TYPE_CHECKING:
     from statemachine.consuming.groups import GroupConfig
     from statemachine.consuming.offset_resets import OffsetReset
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 logger = logging.getLogger(__name__)
 

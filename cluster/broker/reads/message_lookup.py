@@ -22,7 +22,7 @@ from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, Messag
 from raftmq_wire.properties import values_of
 from statemachine.delivery.staged_writes import attempt_of
 from statemachine.rows.keys import U64_MAX
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services

@@ -12,7 +12,7 @@ from cluster.broker.refusal import Refused
 from cluster.broker.services import Client
 from cluster.runtime.resource_budget import Share
 from cluster.runtime.turns.garbage_collection import Untracked
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 MESSAGES_MAX = 1024
 BYTES_DEFAULT = 256 << 10

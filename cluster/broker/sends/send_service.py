@@ -46,7 +46,7 @@ from raftmq_wire.properties import without
 from statemachine.commands import Command
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.payload import RowKind
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services

@@ -30,7 +30,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from raftmq_wire.message_format import Message, decode_message
 from statemachine.delivery.half_messages import CheckHalves, EndHalves, HalfMessage
 from statemachine.payload import RowKind
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals

@@ -33,7 +33,7 @@ from raftmq_wire.codes import STORED_QUEUES_FIELD, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.placement.route_map import BrokerData, BrokerGroup
-    from statemachine.topics import TopicConfig
+    from statemachine.topics.topics import TopicConfig
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """RocketMQ's namespace of the key-value table for `orderTopicConf`."""

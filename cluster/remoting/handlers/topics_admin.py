@@ -33,7 +33,7 @@ from cluster.runtime.request_limits import (
 )
 from raftmq_wire.codec import is_true
 from raftmq_wire.codes import NOT_HIDING_FIELD, RequestCode, ResponseCode
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 if TYPE_CHECKING:
     from cluster.remoting.request import NoteChange

@@ -24,7 +24,7 @@ from raftlog.kept_errors import bare
 from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 logger = logging.getLogger(__name__)
 

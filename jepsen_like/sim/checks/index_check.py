@@ -10,7 +10,7 @@ from raftlog.errors import DamagedLogError
 from raftmq_wire.message_format import MessageFormatError, decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.queue_reads import QueueItem
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 ReadLog = Callable[[int, int], bytes]
 IsDamaged = Callable[[int, int], bool]

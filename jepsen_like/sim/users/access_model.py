@@ -21,7 +21,7 @@ from statemachine.access.access_commands import (
     SetAuthMode,
     SetRules,
 )
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Found
 from statemachine.levels import OWNERS_LEVEL
 

@@ -20,7 +20,7 @@ from statemachine.delivery.half_messages import HalfMessage
 from statemachine.delivery.staged_writes import Attempt, attempt_of
 from statemachine.rows import keys
 from statemachine.rows.kv import DEDUP
-from statemachine.topics import TopicConfig
+from statemachine.topics.topics import TopicConfig
 
 SCANNED_MAX = 200
 """The most rows that one look reads."""

@@ -55,6 +55,7 @@ from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine.access.access_commands import CreateUser, Origin, PutToken, SetAuthKey, SetAuthMode, SetRules
 from statemachine.access.users import User
 from statemachine.broker_state import BrokerState
+from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import (
     Command,
     pack,
@@ -63,7 +64,6 @@ from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, Run, encode
-from statemachine.settings import SetConfig
 from tests.support.contexts import context_of, run_of
 from tests.support.fake_raw import CLUSTER, FakeRaw
 from tests.support.message_bytes import build_properties

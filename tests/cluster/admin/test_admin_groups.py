@@ -16,7 +16,7 @@ from cluster.node.metrics import NodeMetrics
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 def fill(node: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from cluster.admin.findings.finding import Condition, Finding
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.watch import Memory
-from statemachine.settings import Maintenance
+from statemachine.cluster_wide.settings import Maintenance
 
 
 async def post(client: Any, node: Any, **body: Any) -> tuple[int, Any]:

@@ -10,7 +10,7 @@ import pytest
 from cluster.broker.name_rules import check_queue
 from cluster.broker.refusal import Reason, Refused
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 @pytest.fixture

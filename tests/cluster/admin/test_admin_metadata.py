@@ -24,7 +24,7 @@ from raftmq_wire.errors import LocalError
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.rows.digest import digest
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from cluster.peer.keyring import Keyring
 from cluster.replication.outcome import Outcome
 from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
 from statemachine.consuming.offset_resets import OffsetReset
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 @pytest.fixture

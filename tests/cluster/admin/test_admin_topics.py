@@ -8,7 +8,7 @@ import pytest
 
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, SYSTEM_TOPICS
 from cluster.replication.outcome import Outcome
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 async def create(client: Any, **body: Any) -> tuple[int, Any]:

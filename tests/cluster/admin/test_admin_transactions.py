@@ -10,7 +10,7 @@ import pytest
 from cluster.admin.handlers import open_transactions
 from statemachine.delivery.half_messages import CheckHalves, EndHalves
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 async def listed(client: Any, query: str = "") -> Any:

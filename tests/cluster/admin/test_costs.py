@@ -22,7 +22,7 @@ from cluster.config.config import LimitsSection
 from cluster.runtime import resource_budget
 from raftlog.types import NodeId
 from raftlog.work import METER
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.pace import at_most
 
 QUEUE = "/v1/topics/orders/queues/0/messages"

@@ -13,7 +13,7 @@ from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.broker.groups.group_lag import each_lag
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 ORDERS = {"name": "orders", "if_exists": "update"}
 

@@ -30,9 +30,9 @@ from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
 from statemachine.access.access_commands import ChangeUser, Origin, SetAuthMode
+from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.consuming.consumer_offsets import CommitOffsets
-from statemachine.settings import SetMaintenance
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.alarm_keys import alarm_keys
 
 NOW_MS = 1_700_000_000_000

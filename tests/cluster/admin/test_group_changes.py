@@ -8,7 +8,7 @@ import pytest
 
 from cluster.broker import services as broker_services
 from statemachine.consuming.consumer_offsets import CommitOffsets
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 def fill(node: Any) -> None:

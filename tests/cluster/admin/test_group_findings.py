@@ -12,7 +12,7 @@ from cluster.admin.node_interface import MemberView
 from raftlog.work import METER
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.removal_slices import DeleteGroup
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 CONSUMER = MemberView(client_id="c1", address="127.0.0.1:5", language="JAVA", version=1, silent_ms=7)
 STUCK_MS = 300_000

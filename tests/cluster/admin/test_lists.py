@@ -16,7 +16,7 @@ from raftlog.work import METER
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 async def pages_of(client: Any, path: str, field: str, query: str = "") -> list[Any]:

@@ -12,7 +12,7 @@ from cluster.runtime.figures.counters import SERIES_MAX
 from raftlog.work import METER
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 STEP_MAX = 6_000
 """Units of one step: 1001 lines of one metric."""

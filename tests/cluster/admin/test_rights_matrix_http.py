@@ -24,7 +24,7 @@ from jepsen_like.marks import mark_of
 from raftmq_wire.codes import RequestCode as Code
 from statemachine.access.rules import Kind
 from statemachine.consuming.groups import PutGroup
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 CLUSTER = "Get or Update on the cluster: it shows nothing of one user"
 OPEN = "nothing"

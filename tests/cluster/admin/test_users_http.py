@@ -17,7 +17,7 @@ from cluster.broker.access.guesses import FREE, PAIRS_MAX, TOLD_FROM, WAITING_MA
 from cluster.broker.access.token_rate import AT_ONCE, EVERY_MS
 from cluster.broker.access.user_admin import LOGINS_MAX
 from statemachine.access.access_commands import Origin, PutToken
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import OWNERS_LEVEL
 from tests.support.fake_raw import CLUSTER
 

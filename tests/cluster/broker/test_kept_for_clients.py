@@ -17,7 +17,7 @@ from cluster.replication.pending_requests import NameLimits, UnacceptableError
 from cluster.replication.send_identity import Identity, RetryMemory
 from statemachine.commands import Command
 from statemachine.consuming.groups import PutGroup
-from statemachine.topics import CreateTopic, TopicConfig
+from statemachine.topics.topics import CreateTopic, TopicConfig
 
 OK = ProposeResult(Outcome.OK, [], None, "")
 

@@ -17,7 +17,7 @@ from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 @given(queues=st.integers(1, 60), clients=st.integers(1, 15))

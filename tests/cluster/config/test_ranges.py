@@ -26,7 +26,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core.state.config import RaftConfig
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.types import NodeId
-from statemachine.settings import Settings
+from statemachine.cluster_wide.settings import Settings
 
 RANGES = ranges_of(Config)
 TLS_FIRST_BYTE = 0x16

@@ -14,7 +14,7 @@ from cluster.config.loading import load, written_keys
 from cluster.config.reload import RELOADABLE, KeyChange, differences, merged
 from cluster.members.config_activation import LayeredConfig, Reloading
 from cluster.runtime.environment import Environment
-from statemachine.settings import Setting
+from statemachine.cluster_wide.settings import Setting
 
 BASE = '[node]\nid = 1\ndata_dir = "data"\n'
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.node.cluster_config import ClusterConfig
 from cluster.runtime.alarms import Alarms
-from statemachine.settings import Maintenance
+from statemachine.cluster_wide.settings import Maintenance
 from tests.support.contexts import context_of
 
 

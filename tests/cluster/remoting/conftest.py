@@ -60,7 +60,7 @@ from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.message_index import RECORD, key_hash
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.message_bytes import build_properties
 
 CLUSTER = "11111111-2222-4333-8444-555555555555"

@@ -15,7 +15,7 @@ from cluster.broker.groups import consumer_group
 from cluster.broker.groups.assignment import owner, sharers
 from cluster.broker.groups.consumer_group import ConsumerGroup, Member
 from raftmq.client.consuming.group_member import MemberList, allocate_averagely
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import BY_TOPIC_LEVEL
 
 RETRY = "%RETRY%g"

@@ -12,7 +12,7 @@ from cluster.replication.outcome import Outcome
 from raftlog.types import NodeId
 from raftmq_wire.message_format import java_hash
 from statemachine.consuming.groups import PutGroup, Subscribe
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 JAVA = {
     "clientID": "10.0.0.9@1#2",

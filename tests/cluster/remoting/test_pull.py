@@ -13,7 +13,7 @@ from raftmq.client.errors import is_switched_off
 from raftmq_wire.topic_identity import IDENTITY_FIELD, parse_identity
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands
 from statemachine.broker_state import BrokerState
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.wait_until import until
 
 

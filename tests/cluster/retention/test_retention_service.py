@@ -34,7 +34,7 @@ from statemachine import commands, payload
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from statemachine.trim import CUT, SLICE, WHOLE, RemoveRows, Slice, Trim, decode, encode
 from tests.support.contexts import context_of, run_of
 from tests.support.lanes_in_line import InLine

@@ -21,7 +21,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic, TopicConfig
+from statemachine.topics.topics import CreateTopic, TopicConfig
 
 HOUR = 3_600_000
 

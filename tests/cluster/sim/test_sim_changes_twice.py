@@ -28,7 +28,7 @@ from cluster.node.admin_wiring import port_of
 from cluster.replication.outcome import Outcome
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode as Code
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import CHANGES_LEVEL
 from tests.cluster.sim.test_sim_cluster_level import propose
 from tests.support.sim_cluster import SimCluster, codes

@@ -14,7 +14,7 @@ from cluster.broker.groups.queue_locks import Standing
 from cluster.remoting.forward.requesting_clients import CLIENTS, STANDING
 from cluster.replication.outcome import ProposeResult
 from raftmq_wire.codes import RequestCode
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming.queue_locks import LockQueuesOf
 from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import SimCluster, SimNode

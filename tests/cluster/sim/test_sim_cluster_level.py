@@ -19,12 +19,12 @@ from raftlog.format_versions import BASELINE
 from raftlog.storage.files.fs import read_file, write_file
 from raftmq_wire.errors import LocalError
 from statemachine.access.access_commands import Origin, SetAuthKey
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command
 from statemachine.levels import ACCESS_LEVEL, CHANGES_LEVEL, LEVEL
 from statemachine.rows.kv import KVError
-from statemachine.settings import SetConfig
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 SEED = 1

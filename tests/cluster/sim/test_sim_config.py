@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from statemachine.settings import SetConfig, SetMaintenance, Settings
+from statemachine.cluster_wide.settings import SetConfig, SetMaintenance, Settings
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 SEED = 19

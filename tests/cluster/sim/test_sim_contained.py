@@ -18,7 +18,7 @@ from statemachine.commands import Command, join, pack, pack_bare
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.removal_slices import Expire
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 DEEP: Any = []

@@ -11,7 +11,7 @@ from cluster.remoting.forward.forwarded_path import ForwardedPath
 from raftlog.types import Entry
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from raftmq_wire.codes import RequestCode
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.command_table import in_entry
 from statemachine.consuming.consumer_offsets import ResetOffsets
 from statemachine.consuming.groups import PutGroup

@@ -12,7 +12,7 @@ import pytest
 from cluster.broker.access.secrets import USERS_PER_STEP
 from cluster.broker.refusal import Refused
 from cluster.runtime.key_file import key_id
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import ROTATION_LEVEL
 from tests.cluster.sim.test_sim_users import parked
 from tests.support.sim_cluster import SimCluster

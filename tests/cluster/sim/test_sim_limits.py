@@ -10,7 +10,7 @@ import pytest
 
 from cluster.config.config import Config, dump
 from cluster.config.loading import load
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 PROFILES = {"rocketmq": (127, 4 << 20), "report-003": (256, 65_535)}

@@ -12,7 +12,7 @@ from cluster.replication.outcome import Outcome
 from statemachine.commands import Command
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster
 
 PER_ENTRY = 200

@@ -11,7 +11,7 @@ from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 SEED = 21

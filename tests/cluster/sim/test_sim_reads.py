@@ -33,7 +33,7 @@ from raftmq_wire.codec import decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_messages
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, send_frame
 from tests.support.two_users import ROOT, RULES, ask_admin, consumer, key_file

@@ -12,7 +12,7 @@ from cluster.replication.outcome import Outcome
 from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from raftmq_wire.message_format import BatchItem, build_batch
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 BATCH = build_batch([BatchItem(0, b"one", b"UNIQ_KEY\x011\x02"), BatchItem(0, b"two", b"UNIQ_KEY\x012\x02")])

@@ -17,7 +17,7 @@ from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from raftmq_wire.codec import FLAG_RESPONSE, decode_header
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 from tests.support.sim_users import SHOP, ask_admin, begin, request, settle, with_key

@@ -17,7 +17,7 @@ from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
 from raftmq_wire.signature import Credentials
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming.groups import PutGroup
 from statemachine.levels import LEVEL, OWNERS_LEVEL
 from tests.cluster.sim.test_sim_cluster_level import restart

@@ -30,10 +30,10 @@ from raftmq.commands.nodes.upgrade import _broadcasts
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.message_format import decode_message_id
 from statemachine import levels
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming import groups
 from statemachine.tier import TierState
-from statemachine.topics import RETENTION, TopicConfig
+from statemachine.topics.topics import RETENTION, TopicConfig
 from tests.support.sim_cluster import ClientPath, SimCluster, send_frame
 
 NOTIFY = 40

@@ -24,7 +24,7 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 from statemachine.consuming.groups import PutGroup
 from statemachine.levels import OWNERS_LEVEL
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 from tests.support.sim_users import (
     OPERATOR,

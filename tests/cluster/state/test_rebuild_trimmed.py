@@ -12,7 +12,7 @@ from raftlog.frame import make_entry
 from raftlog.types import EntryType
 from statemachine import commands
 from statemachine.rows.digest import digest
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from statemachine.trim import Trim, encode
 
 Place = Any

@@ -31,7 +31,7 @@ from statemachine.commands import pack
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS, Batch
 from statemachine.rows.rocksdb_store import RocksKV
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.wait_until import PATIENCE_S, until
 
 GROUP = 1

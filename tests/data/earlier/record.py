@@ -57,7 +57,7 @@ from statemachine.index_file.index_format import IndexMeta
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.levels import LEVEL
 from statemachine.payload import ITEM, MESSAGES_AT, Run
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from statemachine.trim import Slice, encode
 from tests.cluster.backup.lost_cluster import Lost
 from tests.data.record_format import SETTINGS, anonymous

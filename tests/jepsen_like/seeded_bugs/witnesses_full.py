@@ -34,7 +34,7 @@ from statemachine.message_index import RECORD, MessageIndex, key_hash
 from statemachine.queue_reads import QueueItem
 from statemachine.rows.digest import digest
 from statemachine.rows.write_batch import Stage as StagedRows
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 
 T = TypeVar("T")
 DATA = Path("/data")

@@ -13,7 +13,7 @@ from statemachine.removal_slices import DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import CQ
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.bug_schedules import holds
 
 

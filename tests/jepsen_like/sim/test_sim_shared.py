@@ -18,7 +18,7 @@ from jepsen_like.sim.users.shared_check import LINES_MAX, SharedCheck, bytes_of
 from raftlog.types import NodeId
 from statemachine.access import users
 from statemachine.access.access_commands import ChangeUser, CreateUser, Origin, PutToken, RemoveToken, RemoveUser
-from statemachine.cluster_level import Finalize
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.rows import keys

@@ -32,7 +32,7 @@ from statemachine.index_file.index_format import file_name
 from statemachine.index_file.index_of_log import write_index_of_log
 from statemachine.index_file.index_reader import drive
 from statemachine.message_index import RECORD, key_hash
-from statemachine.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic
 from statemachine.trim import Slice, Trim, encode
 from tests.support.contexts import context_of
 from tests.support.lanes_in_line import InLine

@@ -14,7 +14,7 @@ import msgpack
 
 from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE
-from statemachine.cluster_level import ClusterLevel
+from statemachine.cluster_wide.cluster_level import ClusterLevel
 from statemachine.commands import (
     Command,
     CommandResult,
@@ -146,7 +146,7 @@ def check_topic_config(base: TopicConfig, config: Mapping[str, object]) -> Topic
 
 class Topics(Family):
     """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a batch of entries appear there
-    once it is written."""
+    once it is written. Families that apply the batch ask `current`, `exists` and `has_queue`, which know them."""
 
     ROWS = ((TOPICS, b""), (META, keys.NEXT_TOPIC_ID_KEY))
     LATER_ROWS = (LaterRows(CHANGES_LEVEL, TOPICS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_FIELDS)),)
@@ -171,6 +171,10 @@ class Topics(Family):
         """Makes the family of a state."""
         return cls(families.kv, families[ClusterLevel].staged)
 
+    def current(self, name: str) -> TopicConfig | None:
+        """Returns the topic, with the changes of the batch being applied (apply thread only); None if there is none."""
+        return self.changed[name] if name in self.changed else self.by_name.get(name)
+
     def exists(self, topic_id: int) -> bool:
         """Returns True if the topic exists, with the changes of the batch being applied (apply thread only)."""
         return topic_id in self._ids
@@ -188,7 +192,7 @@ class Topics(Family):
         config = command.config
         check_fields(config, _FIELDS)
         name = check_topic_name(config.get("name"))
-        existing = self._current(name)
+        existing = self.current(name)
         topic = check_topic_config(existing or TopicConfig(self._next_id, name), config)
         if command.if_absent and existing is not None:
             return CommandResult(True, "exists", existing)
@@ -208,7 +212,7 @@ class Topics(Family):
     def delete(self, stage: Stage, name: str) -> CommandResult:
         """Deletes the topic's configuration; the caller removes its rows in queues. The result's value is its last
         TopicConfig."""
-        topic = self._current(name)
+        topic = self.current(name)
         if topic is None:
             return not_found(f"no topic {name!r}")
         del self._ids[topic.id]
@@ -232,10 +236,6 @@ class Topics(Family):
         elif before is not None:
             self.by_name.remove(before.name)
         self.queues += (0 if topic is None else topic.queues) - (0 if before is None else before.queues)
-
-    def _current(self, name: str) -> TopicConfig | None:
-        """Returns the topic, with the changes of the batch being applied."""
-        return self.changed[name] if name in self.changed else self.by_name.get(name)
 
     def _remember(self, topic: TopicConfig) -> None:
         self._ids[topic.id] = topic

@@ -1,0 +1,1 @@
+"""Rows about the cluster as a whole: its level, its members and its configuration."""

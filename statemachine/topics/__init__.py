@@ -1,0 +1,1 @@
+"""Rows about topics: their configuration and their ids."""
