@@ -53,7 +53,7 @@ def test_drawn_logs_have_every_command(draw_log: DrawLog) -> None:
     assert kinds == set(EntryType) - {EntryType.MEMBERSHIP}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=seeds, grouping=seeds)
 def test_grouping_and_restarts_change_no_row_and_no_answer(
     draw_log: DrawLog, rows_of: RowsOf, seed: int, grouping: int
@@ -99,7 +99,7 @@ def views(state: BrokerState) -> list[object]:
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=seeds, grouping=seeds, kept_share=st.floats(0, 1))
 def test_a_crash_loses_a_suffix_and_replay_restores_it(
     draw_log: DrawLog, rows_of: RowsOf, seed: int, grouping: int, kept_share: float
