@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from raftmq_wire import kernel
 from tests.support.pace import at_most, slowness
 from tests.support.tools import how_to_get, lacked, skip_without
 
-EXAMPLES = 50
+EXAMPLES = 30
 """Examples of a property that names no number. Every run draws others."""
 
 # How long an example takes says nothing about the product.
@@ -33,6 +34,8 @@ gc.disable()
 _TESTS = Path(__file__).parent
 _REST = "rest"
 _SHARED = ("tests/pyspark_raftmq", "tests/architecture")
+_LONG = ("tests/jepsen_like/sim/", "tests/cluster/sim/", "tests/cluster/tier/")
+"""Folders whose files play whole clusters in simulated time."""
 _PAGE = _TESTS.parent / "docs" / "internals" / "feature-map.md"
 _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
 _TAGS = {
@@ -44,14 +47,15 @@ _TAGS = {
 """`-m` of a run -> how the page marks the tests that it must contain."""
 BUDGET_SECONDS = {
     "raftmq_wire": 60,
-    "raftlog": 60,
-    "statemachine": 60,
-    "cluster": 360,
-    "raftmq": 130,
-    "jepsen_like": 300,
-    "pyspark_raftmq": 120,
-    _REST: 60,
+    "raftlog": 110,
+    "statemachine": 110,
+    "cluster": 1020,
+    "raftmq": 400,
+    "jepsen_like": 420,
+    "pyspark_raftmq": 170,
+    _REST: 210,
 }
+"""Of three processes on two cores, where a test takes about twice as long as alone."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,16 +76,48 @@ def rewrite(pytestconfig: pytest.Config) -> bool:
 
 class SharedFolders(LoadFileScheduling):  # type: ignore[misc]
     """A file at a time in each process, and all files of a folder that shares something costly in one: a JVM and a
-    cluster start once, the tree is read once."""
+    cluster start once, the tree is read once. They are handed out in the order of the workers' collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
-        return next((folder for folder in _SHARED if file.startswith(f"{folder}/")), file)
+        return scope_of(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedFolders | None:
     """Replaces what --dist loadfile would take."""
-    return SharedFolders(config, log) if config.getoption("dist") == "loadfile" else None
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # by the number of tests: the longest files have few, and would come last
+    return SharedFolders(config, log)
+
+
+def scope_of(file: str) -> str:
+    """What one process runs from beginning to end: a shared folder, or the file."""
+    return next((folder for folder in _SHARED if file.startswith(f"{folder}/")), file)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker: as `in_turns` says. Every worker collects the same."""
+    if hasattr(config, "workerinput"):
+        items[:] = in_turns(items)
+
+
+def in_turns(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Returns the tests with those of shared folders first, which take longest. Then come, in turns, a file that starts
+    processes or plays whole clusters, and two of the others: seldom do three files of live nodes run side by side, and
+    the last files are short ones. A file's own tests keep their order."""
+    scopes: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        scopes[scope_of(item.nodeid.partition("::")[0])].append(item)
+    shared, long, short = list[str](), list[str](), list[str]()
+    for scope in sorted(scopes, key=lambda name: -len(scopes[name])):
+        is_long = scope.startswith(_LONG) or any(item.get_closest_marker("live") for item in scopes[scope])
+        (shared if scope in _SHARED else long if is_long else short).append(scope)
+    order = shared
+    while long or short:
+        order += long[:1] + short[:2]
+        del long[:1], short[:2]
+    return [item for scope in order for item in scopes[scope]]
 
 
 class TimeBudget:

@@ -223,6 +223,7 @@ def build_kernel(tree: Path, **variables: str) -> tuple[list[Path], str]:
     return list(tree.glob("raftmq_wire/kernel/_native.*.so")), done.stderr
 
 
+@pytest.mark.ci
 @needs("compiler")
 def test_the_kernel_is_built_beside_its_source_and_again_when_that_changes(tree: Path) -> None:
     built, said = build_kernel(tree)

@@ -32,9 +32,16 @@ def texts() -> dict[str, str]:
     return {name: text for name, text in sources("tests") if name not in OWN}
 
 
+@cache
+def namings() -> dict[str, str]:
+    """File -> the names of all tools in it, in quotes."""
+    return {name: " ".join(NAMED.findall(text)) for name, text in texts().items()}
+
+
+@cache
 def wanting(tool: str) -> list[str]:
     """Files with a test that names the tool, or that import a helper which does; for a conftest.py its folder."""
-    naming = {n for n, text in texts().items() if any(f'"{tool}"' in names for names in NAMED.findall(text))}
+    naming = {name for name, names in namings().items() if f'"{tool}"' in names}
     for helper in [name for name in naming if name.startswith("tests/support/")]:
         naming.remove(helper)
         module = helper.removesuffix(".py").replace("/", ".")

@@ -81,6 +81,7 @@ def test_a_batch(spark: SparkSession, filled: Filled, where: Any) -> None:
     assert load(spark, where(filled, columns="queue_offset,tag,keys,properties")).count() == ALL, "no body is decoded"
 
 
+@pytest.mark.ci
 def test_a_stream(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
     def streamed(name: str, **more: str) -> list[bytes]:
         frame = spark.readStream.format("raftmq").options(**filled.options(startingOffsets="earliest", **more)).load()
@@ -95,6 +96,7 @@ def test_a_stream(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
         streamed("fail")
 
 
+@pytest.mark.ci
 def test_the_jobs(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
     options = parse_options(filled.options())
     (line,) = report(spark, options, filled.options()).topics

@@ -179,6 +179,7 @@ def test_what_an_earlier_release_exported_is_completed(
     assert target(tmp_path, options.columns).reached(topic, 0) == Position(3, mq.admin.identity(topic))
 
 
+@pytest.mark.ci
 def test_the_commands(
     spark: SparkSession, servers: str, options: ReadOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

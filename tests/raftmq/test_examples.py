@@ -23,6 +23,8 @@ PRINTED = {
     "web_service.py": ["201 ['offset', 'queue']", "400 POST /orders?number=N with a body"],
     "failover.py": ["kill -9 of node", "sent 300, stored 300, in their order: True"],
 }
+LONG = {"delayed_jobs.py", "failover.py"}
+"""They wait for what they show."""
 WITH_SPARK = {"spark_streaming.py"}
 """tests/pyspark_raftmq/test_spark_example.py runs them."""
 
@@ -34,7 +36,9 @@ def test_each_program_is_run_and_listed() -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("name", sorted(PRINTED))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.ci if name in LONG else ()) for name in sorted(PRINTED)]
+)
 def test_it_runs_to_its_end(live_cluster: Any, tmp_path: Path, name: str) -> None:
     env = os.environ | {"RAFTMQ_SERVERS": live_cluster.servers}
     words = [sys.executable, str(FOLDER / name)]

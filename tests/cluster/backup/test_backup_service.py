@@ -98,6 +98,7 @@ async def test_a_backup_by_the_worker(stopped: Any, tmp_path: Path) -> None:
     kv.close()
 
 
+@pytest.mark.ci
 async def test_a_backup_to_a_store_by_the_worker(stopped: Any, tmp_path: Path) -> None:
     kv = RocksKV(str(stopped.data / "state"))
     identity = identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data)

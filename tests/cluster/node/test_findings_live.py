@@ -42,6 +42,7 @@ def wait_for(cluster: LiveCluster, node: int, holds: Callable[[Said], bool]) -> 
     return said
 
 
+@pytest.mark.ci
 def test_a_killed_node_is_one_cause_and_its_consequences(live_cluster: LiveCluster) -> None:
     cluster = live_cluster
     leader = cluster.leader()

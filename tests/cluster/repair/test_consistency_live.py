@@ -50,6 +50,7 @@ def flip(data: Path, position: int) -> None:
         file.write(bytes([byte[0] ^ 8]))
 
 
+@pytest.mark.ci
 def test_a_rotten_byte_is_found_and_mended_while_all_serve(live_cluster: Any) -> None:
     send(live_cluster, 50)
     code, report = command(live_cluster, "inspect-consistency")

@@ -282,6 +282,7 @@ def test_the_source_gives_slices_of_whole_frames() -> None:
             replica.source(bad)
 
 
+@pytest.mark.ci
 def test_seed_1900025() -> None:
     """A leader proposed that a node leaves which has the only sound copy of an entry that the other one still needs."""
     assert run_seed(1900025).violations == ()

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.pace import at_most
 
 DRIVER = Path(__file__).parents[3] / "bench" / "hot_path.py"
 
 
+@pytest.mark.ci
 def test_every_stage_is_answered() -> None:
     done = subprocess.run([sys.executable, "-P", str(DRIVER)], capture_output=True, text=True, timeout=at_most(60))
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from statemachine.consuming.groups import PutGroup
 from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
-FLOOD = 60
+FLOOD = 24
 QUEUES = 1_024
 
 

@@ -324,6 +324,7 @@ def test_a_request_waits_until_its_answer_has_a_way_back(sim: SimCluster, monkey
     assert everywhere(sim) == [b"a", b"b"]
 
 
+@pytest.mark.ci
 def test_an_answer_to_the_former_run_of_a_node_is_nobodys() -> None:
     """Seed 1920012: a node lost power with requests at the leader, which answered them when the node was back. Its
     numbers began at 1 again, so a client was given what another one had asked."""

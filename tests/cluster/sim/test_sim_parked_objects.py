@@ -8,7 +8,7 @@ from typing import Any
 from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster
 
-PULLS = 500
+PULLS = 120
 
 
 def pull(opaque: int) -> bytes:

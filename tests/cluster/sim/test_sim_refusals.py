@@ -222,6 +222,7 @@ def test_no_identity_for_what_is_never_retried(sim: SimCluster) -> None:
     assert path.session is None
 
 
+@pytest.mark.ci
 def test_seed_1500221() -> None:
     """A leader that is cut off, and does not know yet that it was replaced, knows no topic that was made since."""
     assert run_seed(1500221).violations == ()

@@ -32,6 +32,7 @@ def data_of(live_cluster: Any, node: int) -> Path:
     return found
 
 
+@pytest.mark.ci
 def test_a_killed_node_tells_what_its_start_did(live_cluster: Any) -> None:
     send(live_cluster.servers, 0, 50)
     live_cluster.local.kill(2)

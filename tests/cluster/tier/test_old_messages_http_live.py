@@ -27,11 +27,17 @@ EVICTING = {
 MESSAGES = 30
 
 
-@pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredNodes]:
-    for name, value in (SMALL | EVICTING).items():
-        monkeypatch.setenv(name, value)
-    made = TieredNodes(tmp_path / "c", tmp_path / "store")
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredNodes]:
+    """One for both tests, which only read."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (SMALL | EVICTING).items():
+            patch.setenv(name, value)
+        yield from evicted(tmp_path_factory.mktemp("evicting"))
+
+
+def evicted(folder: Path) -> Iterator[TieredNodes]:
+    made = TieredNodes(folder / "c", folder / "store")
     try:
         made.local.up(1, free_base_port(4), tier=str(made.store))
         with connect(made.servers) as mq:

@@ -33,6 +33,7 @@ def processes_in(folder: Path) -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())]
 
 
+@pytest.mark.ci
 def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
     child = chaos(
         tmp_path,

@@ -96,6 +96,7 @@ def test_a_script_with_users_is_clean() -> None:
     assert check.judged == {"passed": 2, "denied": 1}
 
 
+@pytest.mark.ci
 def test_users_work_across_a_killed_leader() -> None:
     stage = Stage(WORK)
     assert stage.users is not None
@@ -218,7 +219,9 @@ def gives_to_all_who_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LongPolls, "is_allowed", lambda polls, pull: True)
 
 
-@pytest.mark.parametrize("plant", [lets_all_through, denies_at_random, gives_to_all_who_wait])
+@pytest.mark.parametrize(
+    "plant", [lets_all_through, denies_at_random, pytest.param(gives_to_all_who_wait, marks=pytest.mark.ci)]
+)
 def test_what_is_done_wrongly_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)

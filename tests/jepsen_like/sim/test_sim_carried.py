@@ -36,6 +36,7 @@ def counted(patch: pytest.MonkeyPatch, kind: Any) -> list[int]:
     return names
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("script", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)], ids=["short", "long"])
 def test_what_waits_is_carried_and_ends_once_across_a_killed_leader(
     script: str, monkeypatch: pytest.MonkeyPatch

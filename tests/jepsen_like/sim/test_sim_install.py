@@ -81,7 +81,9 @@ def test_an_install_under_load() -> None:
 
 
 @pytest.mark.parametrize("end", ["kill 3", pytest.param("power 3", marks=SLOW_TEST)])
-@pytest.mark.parametrize("stage", ["state", pytest.param("log", marks=SLOW_TEST), "backfill"])
+@pytest.mark.parametrize(
+    "stage", ["state", pytest.param("log", marks=SLOW_TEST), pytest.param("backfill", marks=pytest.mark.ci)]
+)
 def test_the_taker_ends_in_every_stage_and_goes_on_when_it_is_back(stage: str, end: str) -> None:
     script = f"{SLOWER}\n{FAR}start 3\ncopying 3 {stage}\n{end}\nsend 5\nstart 3\nwait 3\nsend 3\nsettle\n"
     assert check(script).sometimes["snapshot installed"] >= 1

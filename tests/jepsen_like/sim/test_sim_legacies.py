@@ -46,7 +46,7 @@ def drops_no_half(patch: pytest.MonkeyPatch) -> None:
     ("breaks", "checker"),
     [
         (keeps_resets, "legacies"),
-        (drops_no_timer, "liveness"),
+        pytest.param(drops_no_timer, "liveness", marks=pytest.mark.ci),
         pytest.param(drops_no_half, "liveness", marks=pytest.mark.slow),
     ],
 )

@@ -193,6 +193,7 @@ def test_attacks_that_wait_for_the_product_are_only_made_by_name() -> None:
         attacks_of(["none"])
 
 
+@pytest.mark.ci
 def test_a_script_with_attackers_is_clean() -> None:
     stage = Stage(f"nodes 3 {OPTIONS}\nlead 1\nload 0.5\n{OWN_WORK}\nsettle\n")
     attackers, requesters, marks = stage.attackers, stage.requesters, stage.marks

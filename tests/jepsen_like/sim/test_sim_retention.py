@@ -52,7 +52,7 @@ def test_queues_begin_alike_and_disks_shrink(rules: str) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        "power 1 2 3\nstart 1 2 3\n",
+        pytest.param("power 1 2 3\nstart 1 2 3\n", marks=pytest.mark.ci),
         pytest.param("kill 1\nwait 1\nstart 1\n", marks=pytest.mark.slow),
         pytest.param("power 2\nspoil 2\nstart 2\n", marks=pytest.mark.slow),
     ],

@@ -28,6 +28,7 @@ MALICE = "many-names long-names denied ask-and-leave ask-on-many register guess 
 TOKEN = b"d" * 32
 
 
+@pytest.mark.ci
 def test_a_script_with_greedy_users_is_clean() -> None:
     stage = Stage(f"nodes 3 users=1\nlead 1\nmalice 6 {MALICE}\nsettle\n")
     shared, attackers, guessers, check = stage.shared, stage.attackers, stage.guessers, stage.users

@@ -48,7 +48,7 @@ def rolls_nothing_back(patch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(ends_nothing, "pins", marks=pytest.mark.slow),
         pytest.param(compares_nothing, "transactions", marks=pytest.mark.slow),
-        (rolls_nothing_back, "transactions"),
+        pytest.param(rolls_nothing_back, "transactions", marks=pytest.mark.ci),
     ],
 )
 def test_what_is_broken_is_found(

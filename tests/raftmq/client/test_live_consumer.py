@@ -154,8 +154,10 @@ def test_a_position_of_a_topic_that_was_made_again_is_refused(live_cluster: Any)
                 consumer.seek(kept, queue_id=0)
 
 
-@pytest.mark.parametrize("count", [3, 9])
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(
+    ("count", "ordered"),
+    [(3, False), (9, True), *(pytest.param(*each, marks=pytest.mark.ci) for each in ((9, False), (3, True)))],
+)
 def test_a_consumer_whose_topic_is_made_again_reads_the_new_one(live_cluster: Any, count: int, ordered: bool) -> None:
     """Whether its offset, 5, lies within the new queue or beyond; its waiting pull is refused after 5 s."""
     topic, group = fresh("orders"), fresh("billing")

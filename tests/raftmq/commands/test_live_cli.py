@@ -58,6 +58,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         LocalCluster(data).down()
 
 
+@pytest.mark.ci
 def test_from_up_to_down(shell: Shell) -> None:
     base = free_base_port(12)
     out, _ = shell("up", "--detach", "--base-port", str(base))

@@ -12,6 +12,7 @@ import pytest
 import raftmq
 from cluster.config.loading import load
 from cluster.node.node import Node
+from cluster.runtime.tls import tls_maintenance
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from raftmq.local.tls.certificates import new_node, write_pair
@@ -39,8 +40,15 @@ def _write_key(files: Files, data: bytes) -> None:
     Path(files.path("node.key")).write_bytes(data)
 
 
+REFUSED_S = at_most(0.3)
+"""How long a client tries again that is refused for ever. Its first try is over in a few milliseconds."""
+
+
 @pytest.fixture
-async def running(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
+async def running(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Running]:
+    monkeypatch.setattr(tls_maintenance, "LOOK_EVERY_MS", 200)
     base = free_base_port(3)
     files = make_files(tmp_path / "pki")
     path = tmp_path / "raftmq.toml"
@@ -71,12 +79,12 @@ async def test_the_wrong_ones_get_nothing(running: Running, tmp_path: Path) -> N
     foreign = make_files(tmp_path / "other")
     async with running.client(foreign.path("ca.crt")) as mq:
         with pytest.raises(raftmq.RaftMQError, match="not trusted"):
-            await mq.pull("orders", 0, 0, timeout_s=1)
+            await mq.pull("orders", 0, 0, timeout_s=REFUSED_S)
         with pytest.raises(raftmq.RaftMQError, match="not trusted"):
-            await mq.producer(timeout_s=1).send("orders", b"body")
-    async with raftmq.aconnect(running.servers, timeout_s=1) as plain:
+            await mq.producer(timeout_s=REFUSED_S).send("orders", b"body")
+    async with raftmq.aconnect(running.servers, timeout_s=REFUSED_S) as plain:
         with pytest.raises(raftmq.RaftMQError):
-            await plain.pull("orders", 0, 0, timeout_s=1)
+            await plain.pull("orders", 0, 0, timeout_s=REFUSED_S)
 
 
 @pytest.mark.parametrize("running", [{"client_certificates": "required"}], indirect=True)
@@ -88,9 +96,9 @@ async def test_a_client_hears_why_its_certificate_is_refused(running: Running, t
     ):
         async with raftmq.aconnect(running.servers, tls=tls) as mq:
             with pytest.raises(raftmq.RaftMQError, match=says):
-                await mq.pull("orders", 0, 0, timeout_s=1)
+                await mq.pull("orders", 0, 0, timeout_s=REFUSED_S)
             with pytest.raises(raftmq.RaftMQError, match=says):
-                await mq.producer(timeout_s=1).send("orders", b"body")
+                await mq.producer(timeout_s=REFUSED_S).send("orders", b"body")
     known = raftmq.Tls(ca, running.files.path("client.crt"), running.files.path("client.key"))
     async with raftmq.aconnect(running.servers, tls=known) as mq:
         await mq.admin.create_topic("orders", queues=1)
