@@ -75,9 +75,10 @@ class Session:
 
 
 def python_without_packages(folder: Path) -> str:
-    """Makes a Python like `python3` on the PATH where the environment is not activated."""
+    """Makes a Python like `python3` on the PATH where the environment is not activated: without the path of the tree,
+    too, which xdist gives its workers."""
     path = folder / "python3"
-    path.write_text(f'#!/bin/sh\ncd /\nexec {sys.executable} -S "$@"\n')
+    path.write_text(f'#!/bin/sh\ncd /\nunset PYTHONPATH\nexec {sys.executable} -S "$@"\n')
     path.chmod(0o755)
     return str(path)
 
