@@ -19,7 +19,7 @@ from raftmq_wire import kernel
 from tests.support.pace import at_most, slowness
 from tests.support.tools import how_to_get, lacked, skip_without
 
-EXAMPLES = 30
+EXAMPLES = 50
 """Examples of a property that names no number. Every run draws others."""
 
 # How long an example takes says nothing about the product.

@@ -158,7 +158,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[KV]:
         store.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(log=st.lists(batches, max_size=6), ranges=st.lists(st.tuples(keys, keys), max_size=5))
 def test_any_batches_match_a_dict(
     shared: KV, log: list[list[tuple[str, tuple[Any, ...]]]], ranges: list[tuple[bytes, bytes]]

@@ -82,7 +82,7 @@ def seen(access: Access) -> tuple[object, ...]:
     return [content(user) for user in access.users.values()], access.mode, access.key_id
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=150)
 @given(STEPS, STEPS)
 def test_a_copy_gets_the_users_of_a_later_one(new_log: Callable[[], Any], before: list[Any], after: list[Any]) -> None:
     restored, later = Broker(new_log()), Broker(new_log())

@@ -102,7 +102,7 @@ def test_what_readers_see_of_each_family_comes_from_drawn_logs(draw_log: DrawLog
     assert unseen == set(NEVER_SEEN), "keep it in a public attribute, or see tests/support/seen.py"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=seeds, grouping=seeds)
 def test_grouping_and_restarts_change_no_row_and_no_answer(
     draw_log: DrawLog, rows_of: RowsOf, seed: int, grouping: int
@@ -122,7 +122,7 @@ def test_grouping_and_restarts_change_no_row_and_no_answer(
     assert seen(state) == seen(BrokerState(kv)) == seen(BrokerState(expected))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=seeds, grouping=seeds, kept_share=st.floats(0, 1))
 def test_a_crash_loses_a_suffix_and_replay_restores_it(
     draw_log: DrawLog, rows_of: RowsOf, seed: int, grouping: int, kept_share: float

@@ -55,7 +55,7 @@ def test_random_bytes_are_frames_or_frame_errors(data: bytes) -> None:
     raise AssertionError("random bytes passed for an index")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(changes=mutations)
 def test_mutated_frames_decode_to_a_prefix(frames: Frames, changes: list[tuple[int, bytes]]) -> None:
     entries = frames(EMPTY_TAIL, [0, 100, 5, 300])
@@ -69,7 +69,7 @@ def test_mutated_frames_decode_to_a_prefix(frames: Frames, changes: list[tuple[i
     assert got == entries[: len(got)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(payload=st.binary(max_size=100), changes=mutations)
 def test_mutated_genesis_is_read_or_refused(genesis: Genesis, payload: bytes, changes: list[tuple[int, bytes]]) -> None:
     entry = genesis.entry()
@@ -81,7 +81,7 @@ def test_mutated_genesis_is_read_or_refused(genesis: Genesis, payload: bytes, ch
             continue
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(number=st.integers(0, 2), changes=mutations, near_frames=st.booleans(), clean=st.booleans())
 @example(number=2, changes=[(0, bytes(1100))], near_frames=False, clean=True)
 @example(number=2, changes=[(0, bytes(1100))], near_frames=False, clean=False)

@@ -91,14 +91,14 @@ def by_columns(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(messages(), max_size=6))
 def test_columns_equal_rows(sent: list[Message]) -> None:
     data = b"".join(map(encode_message, sent))
     assert by_columns(data) == by_rows(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=3), st.data())
 def test_a_changed_or_cut_byte_is_refused_or_read_alike(sent: list[Message], data: st.DataObject) -> None:
     """Both ways read the same rows of damaged bytes, or both refuse them."""

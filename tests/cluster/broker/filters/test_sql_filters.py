@@ -216,7 +216,7 @@ def test_any_text_is_a_filter_or_says_where_it_is_none(text: str, properties: di
 
 @given(tree=TREES, properties=PROPERTIES)
 @example(tree=("between", ("property", "a"), ("number", "7L"), ("property", "a"), True), properties={"a": "\U0001d7d3"})
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=500)
 def test_the_slow_reference_selects_the_same(tree: Any, properties: dict[str, str]) -> None:
     text = sql_reference.render(tree)
     try:

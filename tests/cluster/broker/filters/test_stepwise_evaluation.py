@@ -28,7 +28,7 @@ def judge(text: str, properties: dict[str, str], share: int) -> tuple[bool | Non
 
 @given(tree=TREES, properties=PROPERTIES, share=st.integers(1, 40))
 @example(tree=("between", ("property", "a"), ("number", "7L"), ("property", "a"), True), properties={"a": "x"}, share=1)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=500)
 def test_a_filter_in_parts_gives_the_same_verdict(tree: Any, properties: dict[str, str], share: int) -> None:
     text = sql_reference.render(tree)
     try:
