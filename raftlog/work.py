@@ -30,7 +30,8 @@ KIB_UNITS = 1
 """The cost of 1,024 bytes that are read, copied, checked or sent. As JSON or msgpack they cost more (`TEXT_KIB_UNITS`).
 """
 TEXT_KIB_UNITS = 16
-"""The cost of 1,024 bytes of JSON or msgpack that are parsed or built."""
+"""The cost of 1,024 bytes of JSON or msgpack that are parsed or built. Text whose values are counted before costs less
+(`cluster.runtime.metered_json`)."""
 ITEM_UNITS = 2
 """The cost of one step of a loop over something that a client or the data made long."""
 

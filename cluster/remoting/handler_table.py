@@ -6,21 +6,18 @@ A code without a handler is refused by name (`cluster.remoting.handlers.unsuppor
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import after_read_index, refusing
-from cluster.remoting.answers import refuse as refuse_with
 from cluster.remoting.connection.connection_memory import sizes, with_room
 from cluster.remoting.connection.server import LONG_FRAME_BYTES
 from cluster.remoting.costly_requests import CostlyRequests
-from cluster.remoting.request import text
+from cluster.remoting.request import handle_late, text
 from cluster.requests.table import VERBS, too_long
 from cluster.requests.verb import Cost, Serves
-from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from cluster.remoting.request import Handler, Handlers, Request
     from cluster.requests.verb import Verb
     from cluster.runtime.resource_budget import Soon
-
-logger = logging.getLogger(__name__)
 
 RETRY_MS = 100
 RETRIES = 30
@@ -98,11 +93,10 @@ def _is_low(code: int) -> bool:
 def _within_limit(handler: Handler) -> Handler:
     def handle(request: Request) -> None:
         if remark := too_long(request.code, len(request.body)):
-            refuse_with(request, Refused(Reason.INVALID, remark))
-        else:
-            handler(request)
+            raise Refused(Reason.INVALID, remark)
+        handler(request)
 
-    return handle
+    return refusing(handle)
 
 
 def once_confirmed(services: Services, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -118,6 +112,8 @@ def once_confirmed(services: Services, handlers: Mapping[int, Handler]) -> dict[
 
 
 def _confirmed(services: Services, handler: Handler, verb: Verb) -> Handler:
+    serve = partial(handle_late, refusing(handler))
+
     def read(request: Request, tries: int = 0) -> None:
         confirm = partial(after_read_index, services, request, serve)
         if verb.is_silent:
@@ -134,14 +130,5 @@ def _confirmed(services: Services, handler: Handler, verb: Verb) -> Handler:
             serve(request)
         elif tries < RETRIES:
             services.call_later(RETRY_MS, partial(read, request, tries + 1))
-
-    def serve(request: Request) -> None:
-        try:
-            handler(request)
-        except Refused as refused:
-            refuse_with(request, refused)
-        except Exception as error:  # it runs long after its request came, and in one turn with others
-            logger.exception("request code %d failed", request.code)
-            request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     return refusing(read)

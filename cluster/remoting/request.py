@@ -5,6 +5,7 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,8 +14,10 @@ from cluster.broker.rights import Party
 from cluster.broker.services import Client
 from cluster.runtime.request_limits import INT64_MAX, NUMBER_DIGITS_MAX, TEXT_MAX
 from raftmq_wire.codec import AlikeHeads
-from raftmq_wire.codes import RequestCode
+from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
 
 
 class Connection(Client, Protocol):
@@ -190,6 +193,16 @@ def code_name(code: int) -> str:
         return f"{code} {RequestCode(code).name}"
     except ValueError:
         return str(code)
+
+
+def handle_late(handler: Handler, request: Request) -> None:
+    """Calls a handler long after its request came, where nobody else would answer if it failed: then logs why, and
+    answers 1."""
+    try:
+        handler(request)
+    except Exception as error:
+        logger.exception("request code %d failed", request.code)
+        request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 
 class RequestFigures(Protocol):

@@ -622,7 +622,11 @@ class World:
     def _heard(self) -> bool:
         """Returns True if all nodes are healthy and hear each other. A follower whose answers lead nowhere gets no
         entries until it finds that out (ha.housekeeping_interval_ms), so it learns of no change (seed 850000063)."""
-        return self._healthy() and not self.network.forgets({machine.host for machine in self.members()})
+        return self._healthy() and not self.deaf()
+
+    def deaf(self) -> bool:
+        """Returns True if a member sends on a connection to another that leads nowhere."""
+        return self.network.forgets({machine.host for machine in self.members()})
 
     def _equal(self) -> bool:
         nodes = self._running()

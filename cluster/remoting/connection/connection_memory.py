@@ -9,14 +9,12 @@ frees its room.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.remoting.request import Handler, Request
+from cluster.remoting.request import Handler, Request, handle_late
 from cluster.requests.table import ROWS
 from cluster.runtime.resource_budget import Room, Soon
-from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -88,8 +86,6 @@ class ConnectionMemory:
 # The size of the answer is estimated, and so many bytes are reserved until it is given. Pulls have a better estimate
 # and reserve memory themselves (`cluster.broker.pulls.pull_service`).
 
-logger = logging.getLogger(__name__)
-
 Sizes = Mapping[int, Callable[[], int]]
 """Request code -> a function that estimates the present size of its answer in bytes."""
 
@@ -113,10 +109,6 @@ def _waiting(handler: Handler, size: Callable[[], int]) -> Handler:
         if not request.room_for(size(), lambda: handle(request)):
             return
         request.promise(size())
-        try:
-            handler(request)
-        except Exception as error:  # it may run long after its request came, and its room must come back
-            logger.exception("request code %d failed", request.code)
-            request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        handle_late(handler, request)  # it must be answered, so that its room comes back
 
     return handle
