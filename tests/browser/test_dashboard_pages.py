@@ -35,7 +35,8 @@ PAGES = {
     "tier": "tier",
     "faults": "faults",
 }
-WIDTHS = (390, 1024, 1920)
+WIDTHS = (390, 800, 801, 1023, 1024, 1400, 1920)
+"""Of a telephone, on both sides of where the layout changes, of windows."""
 SHOWN = "document.querySelector('#main .stamp[data-applied]') !== null"
 TABS_MAX = 250
 
@@ -55,6 +56,26 @@ TOO_WIDE = """[...document.querySelectorAll('body *')]
     > Math.min(innerWidth, each.closest('.panel')?.getBoundingClientRect().right ?? innerWidth) + 1)
   .filter((each) => !each.closest('.visually-hidden, .skip, .uplot'))
   .map((each) => `${each.tagName}.${each.className} ${each.textContent.slice(0, 40)}`)"""
+BROKEN = r"""(() => {
+  const found = [], range = new Range();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const at = text.parentElement;
+    if (!at.checkVisibility() || at.closest('.visually-hidden, .skip, .uplot, script, style')) continue;
+    for (const token of text.data.matchAll(/\S+/g)) {
+      if (token[0].length > 24) continue;
+      for (const word of token[0].matchAll(/[\p{L}\p{N}]+/gu)) {
+        const start = token.index + word.index;
+        range.setStart(text, start);
+        range.setEnd(text, start + word[0].length);
+        const tops = [...range.getClientRects()].filter((each) => each.width).map((each) => each.top);
+        if (Math.max(...tops) - Math.min(...tops) > 6) found.push(`${word[0]} in ${text.data.slice(0, 60)}`);
+      }
+    }
+  }
+  return found;
+})()"""
+"""Words that stand on two lines. Only what no line of a telephone can hold may be broken inside a word."""
 CONTROLS = """[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex="0"]')]
   .filter((each) => !each.disabled && each.checkVisibility())"""
 NEXT = f"""(() => {{
@@ -185,7 +206,7 @@ async def test_plots_are_of_the_history_of_the_leader(cluster: LiveCluster, page
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_no_page_is_wider_than_the_view_or_asks_anyone_else(
+async def test_no_page_is_wider_than_the_view_breaks_a_word_or_asks_anyone_else(
     cluster: LiveCluster, page: Page, load: Load, name: str
 ) -> None:
     for width in WIDTHS:
@@ -194,6 +215,7 @@ async def test_no_page_is_wider_than_the_view_or_asks_anyone_else(
             await page.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
             assert await page.run("document.documentElement.scrollWidth") <= width, (width, await page.run(TOO_WIDE))
             assert await page.run(TOO_WIDE) == [], width
+            assert await page.run(BROKEN) == [], width
     assert [each for each in page.addresses if not each.startswith((cluster.admin(1), "about:"))] == []
     assert page.errors == []
 
@@ -286,14 +308,14 @@ async def test_a_hostile_message_is_shown_as_it_is(cluster: LiveCluster, page: P
     await page.until("document.querySelectorAll('details.message').length === 2")
     await page.run("document.querySelectorAll('details.message').forEach((each) => { each.open = true; })")
     bodies = "[...document.querySelectorAll('[data-field=body]')].map((each) => each.textContent)"
-    text, binary = await page.run(bodies)
+    binary, text = await page.run(bodies)
     assert text == HOSTILE
     assert "00000" in binary
     assert "0a 0b 0c 0d 0e 0f" in binary
     assert await page.run("document.querySelectorAll('main img, main svg, main script, main i, main b b').length") == 0
     assert await page.run("window.pwned") is None
     await page.run("document.querySelector('[aria-label=\"Show bodies as\"] button:last-child').click()")
-    hexed = (await page.run(bodies))[0]
+    hexed = (await page.run(bodies))[1]
     assert bytes.fromhex("".join(line[8:55] for line in hexed.splitlines())) == HOSTILE.encode()
     assert page.errors == []
 

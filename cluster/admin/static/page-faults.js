@@ -17,7 +17,7 @@ function view({ node, failpoints }, own) {
   return [
     head("Faults", own.state.status),
     panel(`Failpoints of node ${node}`, { note: "for tests and drills" }, table([
-      { name: "name", label: "point", class: "mono" },
+      { name: "name", label: "point", class: "mono tight" },
       { name: "does", label: "what happens there" },
       { name: "now", label: "now", cell: (point) => (point.action === "off" ? badge("", "off") : badge("bad", point.action)) },
       { name: "hits", label: "took effect", num: true },

@@ -51,7 +51,7 @@ function oneGroup(one, own) {
       panel("Subscriptions", null, table([
         { name: "topic", label: "topic", cell: (each) => h("a", { href: topicLink(each.topic) }, each.topic) },
         { name: "expression", label: "expression", class: "mono" },
-        { name: "expression_type", label: "kind" },
+        { name: "expression_type", label: "kind", class: "tight" },
       ], one.subscriptions, { key: (each) => each.topic, none: "It subscribes to nothing now." }))),
     panel(f.plural(one.members.length, "consumer"), { note: `connected to node ${one.node}` }, table([
       { name: "client_id", label: "client" },
