@@ -89,7 +89,7 @@ COMMANDS = {
     "alarm": _here("alarm", "List alarms; acknowledge an alarm."),
     "context": _here("context", "Give clusters names for --admin and --servers."),
     "support": _here("support", "Collect what is needed to understand a problem."),
-    "bench": _here("bench", "Measure the cost of each mode on this machine."),
+    "bench": _here("bench", "Measure this machine: its disk, and three nodes on it."),
     "unsafe-recover": _here("data.unsafe_recover", "Continue with one survivor when the majority is lost for good."),
     "completion": _here("about", "Print what makes the shell complete commands and names.", "completion"),
     "doctor": _here("doctor", "Examine this installation: Python, kernel, checksums."),

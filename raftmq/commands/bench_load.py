@@ -1,4 +1,5 @@
-"""A lean load generator: prebuilt frames on one connection, a fixed number in flight, latencies measured by opaque.
+"""A lean load generator: prebuilt frames on one connection, latencies measured by opaque. It is a closed loop, with a
+fixed number in flight, unless it gets arrivals by a schedule (`raftmq.commands.open_arrivals`).
 
 It does not use RaftMQ's client, on purpose: the client's cost must not be counted as the server's. One process, uvloop,
 no futures.
@@ -11,17 +12,22 @@ import json
 import re
 import struct
 import time
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import uvloop
 
 from raftmq.client.tls import Tls
+from raftmq.commands.open_arrivals import Arrivals
 from raftmq_wire.signature import Credentials
 
 PREFIX = struct.Struct(">ii")
 OPAQUE = re.compile(rb'"opaque":(\d+),')
+CODE = re.compile(rb'"code":(\d+)')
 STORED = b'{"code":0,'
+NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 class Result(NamedTuple):
@@ -60,6 +66,8 @@ class Window(asyncio.Protocol):
         """All frames joined, once they were sent together."""
         self._started = [0.0] * in_flight
         self._out = 0
+        self.arrivals: Arrivals | None = None
+        """When requests are sent, if this is an open loop; set before it connects."""
         self._begin = self._until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,6 +76,9 @@ class Window(asyncio.Protocol):
 
     def begin(self) -> None:
         """Sends the first request of each place; the clock starts here, after the greeting."""
+        if self.arrivals is not None:
+            self.arrivals.begin(len(self.frames), self.send, self.done)
+            return
         self._begin = time.perf_counter()
         self._until = self._begin + self.seconds
         self._started = [self._begin] * self._in_flight
@@ -82,10 +93,14 @@ class Window(asyncio.Protocol):
             self._whole = self._whole or b"".join(self.frames)
             self.transport.write(self._whole)
 
-    def answered(self, places: list[int], refused: int, now: float) -> None:
-        """Takes in answers that came at `now` (perf_counter), one for each place, `refused` of them refusals. Sends as
-        many requests again, or ends the run when none is unanswered."""
+    def answered(self, places: list[int], refused: int, now: float, codes: Mapping[int, int] = NO_CODES) -> None:
+        """Takes in answers that came at `now` (perf_counter), one for each place, `refused` of them refusals; `codes`
+        has place -> code of those whose protocol has one. Sends as many requests again, or ends the run when none is
+        unanswered."""
         if not places:
+            return
+        if self.arrivals is not None:
+            self.arrivals.answered(places, refused, codes, now)
             return
         started = self._started
         self.latencies += [(now - started[place]) * 1000 for place in places]
@@ -108,8 +123,10 @@ class Window(asyncio.Protocol):
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the run when the connection is lost."""
-        if not self.done.done():
+        """Ends the run when the connection is lost; an open loop waits for the next one."""
+        if self.arrivals is not None:
+            self.arrivals.lost()
+        elif not self.done.done():
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
 
 
@@ -140,6 +157,7 @@ class Load(Window):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins at once: this protocol has no greeting."""
         super().connection_made(transport)
+        self._pending = b""
         self.begin()
 
     def data_received(self, data: bytes) -> None:
@@ -153,7 +171,21 @@ class Load(Window):
         if len(places) != count:
             self.fail(f"{count} answers with {len(places)} opaques: {data[:stop]!r:.500}")
             return
-        self.answered(places, count - data.count(STORED, 0, stop), now)
+        refused = count - data.count(STORED, 0, stop)
+        self.answered(places, refused, now, refusals(data, stop) if refused else NO_CODES)
+
+
+def refusals(data: bytes, stop: int) -> dict[int, int]:
+    """Returns opaque -> code of the answers up to `stop` that store nothing, or leave open whether they do."""
+    found = {}
+    at = 0
+    while at < stop:
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        code, opaque = CODE.search(data, at, end), OPAQUE.search(data, at, end)
+        if code is not None and opaque is not None and code[1] != b"0":
+            found[int(opaque[1])] = int(code[1])
+        at = end
+    return found
 
 
 def whole_frames(data: bytes) -> tuple[int, int]:

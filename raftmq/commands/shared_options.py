@@ -171,6 +171,11 @@ def named_cluster(servers: str | None) -> dict[str, str] | None:
     return {"RAFTMQ_DATA": str(data_dir(data))}
 
 
+def names_cluster(servers: str | None) -> bool:
+    """Returns True if --servers or --data of this command names a cluster."""
+    return servers is not None or click.get_current_context().meta.get(_DATA) is not None
+
+
 def tell_found(servers: str | None) -> None:
     """Says on stderr, once per command, that a CA or a user counts which nobody named: those of the local cluster that
     was found by the working directory. Raises ValueError for a user's file that cannot be used."""

@@ -1,0 +1,330 @@
+"""Measures what users meet: requests that arrive by a schedule at shares of the capacity, each share one run.
+
+The capacity is measured first, as the rate of a closed loop with many requests in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import selectors
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
+from raftmq.commands.bench_load import Load
+from raftmq.commands.open_arrivals import Arrivals, Second, percentile, seconds_of
+from raftmq.commands.shared_options import connect
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+from raftmq_wire.errors import LocalError
+
+CAPACITY_IN_FLIGHT = 512
+PLACES = 20_000
+"""The most requests of one run without an answer; further arrivals count as late. A prebuilt frame is kept for each."""
+PLACES_BYTES = 256 << 20
+"""The most bytes of these frames."""
+SEEDS_APART = 1000
+PATIENCE_S = 30.0
+"""Seconds after the last arrival in which answers are still waited for."""
+REDIAL_S = 0.05
+WARM_UP_S = 1.0
+LATE_SHARE_MAX = 0.01
+"""The share of late arrivals above which a run says more about the generator than about the cluster."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where the requests go."""
+
+    addresses: tuple[str, ...]
+    """`host:port` of the clients' ports. The first one is the leader's; a lost connection tries the next."""
+    topic: str
+    queues: int = 4
+    environment: Environment = REAL
+    """How connections are made, and the user who signs the requests."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What arrives."""
+
+    size_bytes: int = 1024
+    seconds: float = 10.0
+    connections: int = 4
+    even: bool = False
+    """True if requests arrive in equal distances, False if they do as those of independent users."""
+    seed: int = 1
+
+
+class OpenRun(msgspec.Struct, frozen=True):
+    """One run at one rate. Latencies are those of acknowledged requests, from the scheduled moment to the answer."""
+
+    share: float
+    """Of the capacity; 0.0 if a rate was asked for."""
+    rate: float
+    """Scheduled requests per second."""
+    arrivals: int
+    stored: int
+    """Requests that were acknowledged."""
+    refused: dict[str, int]
+    """Response code -> requests that were answered with it."""
+    unknown: int
+    """Requests without an answer: their connection was lost, or none came in time."""
+    late: int
+    """Arrivals that the generator itself sent more than a millisecond late."""
+    latest_ms: float
+    stored_per_second: float
+    """Acknowledged requests, by the seconds of the schedule."""
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    p999_ms: float
+    longest_ms: float
+    seconds: list[Second]
+
+    @property
+    def late_share(self) -> float:
+        """The share of arrivals that were late."""
+        return self.late / self.arrivals if self.arrivals else 0.0
+
+
+class OpenReport(msgspec.Struct, frozen=True):
+    """The output of `raftmq bench open --json`."""
+
+    schema: int
+    shape: Shape
+    capacity: float
+    """Messages per second of the closed loop; 0.0 if it was not measured."""
+    load_before: tuple[float, float, float]
+    """The machine's load averages before the measurement began, which should be low."""
+    runs: list[OpenRun]
+
+
+def measure(
+    target: Target,
+    shape: Shape,
+    shares: Sequence[float],
+    rates: Sequence[float],
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> OpenReport:
+    """Measures the capacity, if there are `shares` of it, and then one run for each share and each rate. Raises
+    LocalError."""
+    before = os.getloadavg()
+    capacity = 0.0
+    asked = [(0.0, rate) for rate in rates]
+    if shares:
+        closed(target, shape, WARM_UP_S)
+        on_stage(f"capacity: {CAPACITY_IN_FLIGHT} in flight")
+        capacity = closed(target, shape, min(shape.seconds, 5.0))
+        asked = [(share, share * capacity) for share in shares] + asked
+    runs = []
+    for share, rate in asked:
+        on_stage(f"{rate:,.0f} messages/s" + (f", {share:g} of the capacity" if share else ""))
+        runs.append(play(target, shape, rate, share))
+    return OpenReport(1, shape, capacity, before, runs)
+
+
+def closed(target: Target, shape: Shape, seconds: float) -> float:
+    """Returns the acknowledged messages per second of a closed loop. Raises LocalError."""
+    with _told(target), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loads = runner.run(_closed(target, shape, seconds))
+    stored, errors = sum(load.acked for load in loads), sum(load.errors for load in loads)
+    if not stored:
+        raise LocalError(
+            f"{target.addresses[0]} stored none of {errors} messages",
+            f"topic {target.topic} may be closed to this user, or to writes",
+            f"raftmq produce {target.topic}    (it says why)",
+        )
+    return stored / max(load.elapsed for load in loads)
+
+
+async def _closed(target: Target, shape: Shape, seconds: float) -> list[Load]:
+    in_flight = max(1, CAPACITY_IN_FLIGHT // shape.connections)
+    loads = [_load(target, shape, in_flight, seconds) for _ in range(shape.connections)]
+    dialled: list[Load] = []
+    try:
+        for load in loads:
+            await target.environment.dial(*_split(target.addresses[0]), partial(_same, load))
+            dialled.append(load)
+        await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), seconds + PATIENCE_S)
+    finally:
+        for load in dialled:
+            load.transport.abort()
+        await _gone(target)
+    return loads
+
+
+async def _gone(target: Target) -> None:
+    """Waits until closed connections are gone."""
+    await asyncio.sleep(0)
+    if target.environment.ended is not None:
+        await target.environment.ended()
+
+
+def _load(target: Target, shape: Shape, places: int, seconds: float) -> Load:
+    credentials = target.environment.credentials
+    return Load(target.topic, shape.size_bytes, 1, places, seconds, "", target.queues, credentials)
+
+
+def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenRun:
+    """Plays one run. Raises LocalError."""
+    with _told(target), asyncio.Runner(loop_factory=_precise_loop) as runner:
+        runs = runner.run(_play(target, shape, rate))
+    took = sorted(latency for each in runs for _, latency in each.stored)
+    codes = sum((each.codes for each in runs), Counter[int]())
+    arrivals = sum(len(each.scheduled) for each in runs)
+    return OpenRun(
+        share,
+        round(rate, 1),
+        arrivals,
+        len(took),
+        {str(code): number for code, number in sorted(codes.items())},
+        arrivals - len(took) - codes.total(),
+        sum(len(each.late) for each in runs),
+        round(max(each.latest_s for each in runs) * 1000, 3),
+        round(len(took) / shape.seconds, 1),
+        round(percentile(took, 0.5), 3),
+        round(percentile(took, 0.9), 3),
+        round(percentile(took, 0.99), 3),
+        round(percentile(took, 0.999), 3),
+        round(took[-1], 3) if took else 0.0,
+        seconds_of(runs),
+    )
+
+
+async def _play(target: Target, shape: Shape, rate: float) -> list[Arrivals]:
+    frame_bytes = shape.size_bytes + 512
+    places = max(1, min(PLACES, PLACES_BYTES // frame_bytes) // shape.connections)
+    loads = []
+    for number in range(shape.connections):
+        load = _load(target, shape, places, shape.seconds)
+        seed = shape.seed * SEEDS_APART + number
+        load.arrivals = Arrivals(rate / shape.connections, shape.seconds, seed, even=shape.even)
+        loads.append(load)
+    keepers = [asyncio.ensure_future(_keep(load, target)) for load in loads]
+    try:
+        await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), shape.seconds + PATIENCE_S)
+    except TimeoutError:
+        pass  # what was not answered is unknown
+    finally:
+        for keeper in keepers:
+            keeper.cancel()
+        results = await asyncio.gather(*keepers, return_exceptions=True)
+        await _gone(target)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+    return [load.arrivals for load in loads if load.arrivals is not None]
+
+
+async def _keep(load: Load, target: Target) -> None:
+    """Keeps a connection open until the run ends. Raises OSError if the first one cannot be made."""
+    assert load.arrivals is not None
+    number, had_one = 0, False
+    while True:
+        address = _split(target.addresses[number % len(target.addresses)])
+        number += 1
+        try:
+            await target.environment.dial(*address, partial(_same, load))
+        except OSError:
+            if not had_one and number >= len(target.addresses):
+                load.done.cancel()
+                raise
+            await asyncio.sleep(REDIAL_S)
+            continue
+        had_one = True
+        try:
+            assert load.arrivals.ended is not None
+            await load.arrivals.ended.wait()
+        finally:
+            load.transport.abort()
+
+
+def _same(load: Load) -> Load:
+    return load
+
+
+def _precise_loop() -> asyncio.AbstractEventLoop:
+    """Returns a loop whose timers keep microseconds: epoll, and libuv with it, wait whole milliseconds."""
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+@contextlib.contextmanager
+def _told(target: Target) -> Iterator[None]:
+    """Turns what a connection raises into a text for people."""
+    try:
+        yield
+    except (OSError, asyncio.CancelledError) as error:
+        raise LocalError(
+            f"no load could be put on {target.addresses[0]}",
+            str(error) or type(error).__name__,
+            "raftmq status    (is it running?)",
+        ) from error
+
+
+@contextlib.contextmanager
+def three_nodes(place: Path | None, topic: str, *, secured: bool) -> Iterator[Target]:
+    """Runs three nodes in a temporary directory (below `place`), which goes with them."""
+    with tempfile.TemporaryDirectory(prefix="raftmq-bench-", dir=place) as directory:
+        cluster = LocalCluster(Path(directory) / "cluster")
+        view = cluster.up(3, free_base_port(12), tls=secured, auth=secured)
+        try:
+            nodes = sorted(cluster.nodes, key=lambda node: node.id != view.leader)
+            options = cluster.client_options
+            signing = with_credentials(REAL, options.get("access_key", ""), options.get("secret_key", ""))
+            environment = with_tls(signing, options.get("tls"))
+            yield Target(tuple(f"127.0.0.1:{node.broker_port}" for node in nodes), topic, environment=environment)
+        finally:
+            cluster.down()
+
+
+@contextlib.contextmanager
+def named(servers: str | None, topic: str) -> Iterator[Target]:
+    """Yields the cluster that the command's options name, after a first message to the topic, which creates it where
+    that is allowed. Raises LocalError, and RaftMQError if that message is not stored."""
+    with connect(servers) as client:
+        client.send(topic, b"bench")
+        leader = client.contact(PATIENCE_S).leader
+        others = [server for server in client.servers if server != leader]
+        yield Target((leader, *others) if leader else tuple(others), topic, environment=client.environment)
+
+
+def drawn(report: OpenReport, file: Path) -> None:
+    """Draws every run over its seconds: arrivals, acknowledged and refused requests, p50 and p99. The name's end says
+    the format. Raises LocalError if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise LocalError(
+            "plots need matplotlib",
+            str(error),
+            'pip install "raftmq-server[spark]"    (it has it), or leave --plot out',
+        ) from error
+    figure = Figure(figsize=(11, 2.6 * len(report.runs) + 0.6), layout="constrained")
+    axes = figure.subplots(len(report.runs), 2, squeeze=False)
+    for (rates, latencies), one in zip(axes, report.runs, strict=True):
+        seconds = range(len(one.seconds))
+        rates.plot(seconds, [each.arrivals for each in one.seconds], label="scheduled", color="0.6")
+        rates.plot(seconds, [each.stored for each in one.seconds], label="acknowledged")
+        rates.plot(seconds, [each.refused for each in one.seconds], label="refused")
+        rates.set_ylabel("messages/s")
+        rates.set_ylim(bottom=0)
+        rates.legend(loc="lower right", fontsize=8)
+        rates.set_title(f"{one.rate:,.0f} messages/s" + (f", {one.share:g} of the capacity" if one.share else ""))
+        latencies.plot(seconds, [each.p50_ms or None for each in one.seconds], label="p50")
+        latencies.plot(seconds, [each.p99_ms or None for each in one.seconds], label="p99")
+        latencies.set_yscale("log")
+        latencies.set_ylabel("ms from the scheduled moment")
+        latencies.legend(loc="upper right", fontsize=8)
+    figure.savefig(file)
