@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from raftmq.client.admin import AsyncAdmin
+from raftmq.client.arguments import check_named, check_seconds
 from raftmq.client.cluster_view import Backoff, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.consumer import AsyncConsumer
@@ -72,6 +73,7 @@ class AsyncClient:
         on_retry: OnRetry | None = None,
         environment: Environment = REAL,
     ) -> None:
+        check_seconds("timeout_s", timeout_s)
         self.servers = tuple(servers)
         self._timeout_s = timeout_s
         self._view = ClusterView(environment, self.servers, on_retry)
@@ -120,7 +122,9 @@ class AsyncClient:
         group. `check` gets the message and returns the outcome of its transaction. It runs on the event loop, for one
         message at a time.
         """
-        producer = AsyncTransactionProducer(self._view, group, check, timeout_s=timeout_s or self._timeout_s)
+        producer = AsyncTransactionProducer(
+            self._view, group, check, timeout_s=self._timeout_s if timeout_s is None else timeout_s
+        )
         self._transaction_producers.append(producer)
         return producer
 
@@ -141,6 +145,8 @@ class AsyncClient:
         """Recalls a message whose delivery is delayed, named by its `SendResult.recall_handle`. Returns once it is
         certain that the message will not be delivered, also if it was recalled before. Raises Refused if the message is
         due already."""
+        check_named("topic", topic)
+        check_seconds("timeout_s", timeout_s)
         ext = {"producerGroup": "raftmq", "topic": topic, "recallHandle": recall_handle}
         what = f"recall of a message of {topic}"
         await self._view.call(RequestCode.RECALL_MESSAGE, ext, what=what, timeout_s=timeout_s, writes=True)
@@ -207,8 +213,11 @@ class AsyncClient:
         returned as stored, with the reason in `Message.undecoded`; with `as_stored` every body is returned as stored,
         and `Message.decoded` decompresses one. Raises NotFound for a Position in another topic, and other RaftMQErrors.
         """
+        check_named("topic", topic)
         check_queue_id(queue_id)
+        check_seconds("timeout_s", timeout_s)
         at, counted_in = offset if isinstance(offset, Position) else Position(offset)
+        check_seconds("wait_s", wait_s, zero=True)
         wanted = subscription(tags, filter)
         request = PullRequest(topic, queue_id, at, max_messages=max_messages, subscription=wanted, wait_s=wait_s)
         request = request._replace(counted_in=counted_in)

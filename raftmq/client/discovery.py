@@ -34,7 +34,10 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
     host:port."""
     if isinstance(servers, str):
         servers = servers.replace(",", ";").replace(" ", ";").split(";")
-    parsed = tuple(dict.fromkeys(part.strip() for part in servers if part.strip()))
+    try:
+        parsed = tuple(dict.fromkeys(part.strip() for part in servers if part.strip()))
+    except (TypeError, AttributeError):
+        raise TypeError(f'the servers are a str "host:port;host:port", or several addresses, not {servers!r}') from None
     if not parsed:
         raise ValueError('no servers given; write "host:port;host:port", for example "127.0.0.1:9876"')
     for address in parsed:

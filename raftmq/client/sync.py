@@ -15,7 +15,7 @@ from raftmq.client.consuming.offsets import Start
 from raftmq.client.consuming.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
 from raftmq.client.consuming.run_loop import COMMIT_EVERY_S
 from raftmq.client.discovery import find_servers, found_folder
-from raftmq.client.environment import REAL, with_credentials, with_tls
+from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.delivery_delay import Delay
@@ -99,6 +99,11 @@ class Client:
         return self._client.servers
 
     @property
+    def environment(self) -> Environment:
+        """How this client makes connections, and the user who signs its requests."""
+        return self._client.view.environment
+
+    @property
     def cluster_ids(self) -> tuple[str, ...]:
         """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
         answered."""
@@ -143,7 +148,11 @@ class Client:
         one message at a time.
         """
         producer = TransactionProducer(
-            self._thread, self._client.view, group, check, timeout_s=timeout_s or self._timeout_s
+            self._thread,
+            self._client.view,
+            group,
+            check,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
         )
         self._transaction_producers.append(producer)
         return producer

@@ -63,6 +63,8 @@ def find_tls(
     named = Tls(*(environ.get(f"RAFTMQ_TLS_{key}", "") for key in ("CA", "CERT", "KEY")))
     if tls is None and (word or named != Tls()):
         tls = (word in _ON or named != Tls()) and not (word in _OFF and "RAFTMQ_TLS" in environ)
+    if tls is not None and not isinstance(tls, (bool, Tls)):
+        raise TypeError(f"tls= is Tls(ca=FILE, cert=FILE, key=FILE), or True for the system's CAs, not {tls!r}")
     found = tls if isinstance(tls, Tls) else named if tls else None
     if found is None and tls is None and not word and (ca := local_file(local, LOCAL_CA)):
         found = Tls(ca=ca)

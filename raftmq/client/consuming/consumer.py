@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 
+from raftmq.client.arguments import check_count, check_named, check_seconds, names_of
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.consuming.assigned_queues import QueueShare
 from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
@@ -20,7 +21,6 @@ from raftmq.client.errors import Failed, RaftMQError, Unreachable
 from raftmq.client.message import Message, check_queue_id
 from raftmq.client.producing.delivery_delay import Delay
 from raftmq_wire.codes import RequestCode
-from raftmq_wire.names import check_name
 from raftmq_wire.topic_identity import Position
 
 _log = logging.getLogger("raftmq")
@@ -62,14 +62,16 @@ class AsyncConsumer:
         manual_ack: bool = False,
     ) -> None:
         check_start(start)
-        if max_retries is not None and max_retries < 0:
-            raise ValueError(f"max_retries={max_retries} is negative")
-        self.topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        if max_retries is not None:
+            check_count("max_retries", max_retries)
+        if max_wait_s is not None:
+            check_seconds("max_wait_s", max_wait_s, zero=True)
+        self.topics = names_of("topic", topics)
         if not group or not self.topics or not all(self.topics):
             raise ValueError("a consumer needs a group and a topic, or a list of topics")
-        check_name("group", group)
+        check_named("group", group)
         for topic in self.topics:
-            check_name("topic", topic)
+            check_named("topic", topic)
         if ordered and manual_ack:
             raise ValueError(
                 "an ordered consumer deals with one message at a time, and asking for the next one acknowledges it: "

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from raftmq.client.arguments import check_text
+
 
 class Subscription(NamedTuple):
     """A subscription in the form that requests carry. All members of a group must send the same."""
@@ -26,6 +28,8 @@ ALL = Subscription()
 def subscription(tags: str | None, filter: str | None) -> Subscription:
     """Returns the subscription of "a || b", or of an SQL92 expression such as "price > 10 AND region = 'eu'". Raises
     ValueError for both."""
+    check_text("tags", tags)
+    check_text("filter", filter)
     if filter is None:
         return Subscription("TAG", normal_tags(tags))
     if split_tags(tags) is not None:

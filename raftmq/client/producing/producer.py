@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
+from raftmq.client.arguments import check_count, check_named, check_seconds
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.pipeline import FlushResult, SendPipeline
@@ -21,7 +22,6 @@ from raftmq.client.producing.send_frame import (
     in_users_words,
 )
 from raftmq.client.send_room import Room
-from raftmq_wire.names import check_name
 
 _T = TypeVar("_T", SendResult, list[SendResult])
 DEFAULT_GROUP = "raftmq-python"
@@ -50,7 +50,11 @@ class AsyncProducer:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         view.bind_loop()
-        check_name("group", group)
+        check_named("group", group)
+        check_seconds("timeout_s", timeout_s)
+        check_seconds("attempt_timeout_s", attempt_timeout_s)
+        check_count("max_messages", max_messages, least=1)
+        check_count("max_bytes", max_bytes, least=1)
         self.room = Room(max_messages, max_bytes)
         self.pipeline = SendPipeline(view, self.room, group=group, timeout_s=timeout_s, attempt_s=attempt_timeout_s)
         self.ids = MessageIds(view.environment.entropy(10))

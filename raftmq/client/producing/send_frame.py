@@ -25,10 +25,14 @@ from raftmq_wire import message_format
 from raftmq_wire.codec import VERSION_SENT, encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem
+from raftmq_wire.names import check_name
 from raftmq_wire.signature import Credentials
 
 _PREFIX = struct.Struct(">ii")
 _json = msgspec.json.Encoder().encode
+CHECKED_MAX = 10_000
+_CHECKED: set[str] = set()
+"""Topics whose names are known to be right: at most CHECKED_MAX of them, because each send asks."""
 _OVERHEAD_BYTES = 512
 """Bytes for header and bookkeeping of one send. They are counted, with body and properties, against the producer's
 limit of buffered bytes."""
@@ -153,11 +157,16 @@ def _check(topic: str, queue_id: int | None, ordering_key: str | None) -> None:
         raise TypeError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("the topic is empty")
-    check_encodable("the topic", topic)
+    if topic not in _CHECKED:
+        check_name("topic", topic)
+        if len(_CHECKED) < CHECKED_MAX:
+            _CHECKED.add(topic)
     if queue_id is not None:
         check_queue_id(queue_id)
         if queue_id < 0:
             raise ValueError(f"queue_id {queue_id} is negative; leave it out to let the producer choose")
+        if ordering_key is not None:
+            raise ValueError("either queue_id or ordering_key, not both: the key chooses the queue")
     if ordering_key is not None:
         if not isinstance(ordering_key, str):
             raise TypeError(f"ordering_key= is a str, not {ordering_key!r}")

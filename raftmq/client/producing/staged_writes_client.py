@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from raftmq.client.arguments import check_seconds
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
 
@@ -33,6 +34,7 @@ class StagedWrites:
     no answer came in time."""
 
     def __init__(self, view: ClusterView, thread: LoopThread, timeout_s: float) -> None:
+        check_seconds("timeout_s", timeout_s)
         self._view = view
         self._thread = thread
         self._timeout_s = timeout_s

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from raftmq.client import Refused, Tls, Unreachable, aconnect, cluster_view, connect
+from raftmq.client import Client, Refused, Resolution, Tls, Unreachable, aconnect, cluster_view, connect
 from raftmq.client.consuming.send_back import seconds_of
 from raftmq.client.discovery import find_servers
 from raftmq.local.tls.certificates import CA, new_ca, new_node, write_pair
@@ -72,6 +74,46 @@ async def test_a_wrong_option_is_refused_at_once_and_ruins_no_other_send(
         after = [await p.send_soon("orders", b"%d" % n) for n in range(5, 10)]
         await asyncio.gather(*before, *after)
     assert fake.bodies("orders") == [b"%d" % n for n in range(10)]
+
+
+WRONG_CALLS: list[tuple[str, Callable[[Client], object]]] = [
+    ("the servers are a str", lambda mq: connect(5)),  # type: ignore[arg-type]
+    ("timeout_s= is a number of seconds, not '3'", lambda mq: connect(timeout_s="3")),  # type: ignore[arg-type]
+    ("timeout_s= is a number of seconds, not True", lambda mq: connect(timeout_s=True)),
+    ("timeout_s=-1: give more than 0 seconds", lambda mq: connect(timeout_s=-1)),
+    ("timeout_s=0: give more than 0 seconds", lambda mq: connect(timeout_s=0)),
+    ("timeout_s=nan: give more than 0 seconds", lambda mq: connect(timeout_s=math.nan)),
+    ("tls= is Tls", lambda mq: connect(tls="ca.crt")),  # type: ignore[arg-type]
+    ("timeout_s= is a number of seconds", lambda mq: mq.producer(timeout_s="3")),  # type: ignore[arg-type]
+    ("attempt_timeout_s=0", lambda mq: mq.producer(attempt_timeout_s=0)),
+    ("max_messages=0: give at least 1", lambda mq: mq.producer(max_messages=0)),
+    ("max_bytes= is an int", lambda mq: mq.producer(max_bytes=1.5)),  # type: ignore[arg-type]
+    ("timeout_s=0", lambda mq: mq.transaction_producer("g", check=lambda _: Resolution.COMMIT, timeout_s=0)),
+    ("timeout_s=-2", lambda mq: mq.staged_writes(timeout_s=-2)),
+    ("timeout_s=0", lambda mq: mq.recall("orders", "x", timeout_s=0)),
+    ("timeout_s=0", lambda mq: mq.pull("orders", 0, 0, timeout_s=0)),
+    ("wait_s=-1: give 0 or more", lambda mq: mq.pull("orders", 0, 0, wait_s=-1)),
+    ("the name of a group is a str, not 5", lambda mq: mq.consumer(5, "orders")),  # type: ignore[arg-type]
+    ("the topics are a str, or several of them", lambda mq: mq.consumer("g", 5)),  # type: ignore[arg-type]
+    ("the name of a topic is a str, not 5", lambda mq: mq.consumer("g", [5])),  # type: ignore[list-item]
+    ("tags= is a str, not 5", lambda mq: mq.consumer("g", "orders", tags=5)),  # type: ignore[arg-type]
+    ("filter= is a str, not 5", lambda mq: mq.consumer("g", "orders", filter=5)),  # type: ignore[arg-type]
+    ("max_wait_s=-1", lambda mq: mq.consumer("g", "orders", max_wait_s=-1)),
+    ("max_retries= is an int", lambda mq: mq.consumer("g", "orders", max_retries="3")),  # type: ignore[arg-type]
+    ("'my orders' is no name of a topic", lambda mq: mq.send("my orders", b"x")),
+    ("either queue_id or ordering_key", lambda mq: mq.send("orders", b"x", queue_id=0, ordering_key="a")),
+]
+
+
+@pytest.mark.parametrize(("said", "call"), WRONG_CALLS)
+def test_a_wrong_argument_is_refused_by_the_call_that_has_it(
+    fake_in_thread: Any, said: str, call: Callable[[Client], object]
+) -> None:
+    """Unchecked, it failed on the client's own event loop, and whoever waited there waited for ever."""
+    fake_in_thread.create("orders", 1)
+    with connect(fake_in_thread.servers) as mq, pytest.raises((TypeError, ValueError), match=re.escape(said)):
+        call(mq)
+    assert fake_in_thread.bodies("orders") == []
 
 
 async def test_a_batch_names_its_own_options(fake: Any) -> None:
