@@ -281,11 +281,13 @@ def _explain(error: Exception) -> LocalError | None:
 
 
 def _show(error: LocalError, arguments: list[str]) -> int:
+    from raftmq.commands.aimed import aimed, kept, where
     from raftmq.commands.shared_options import show_error
 
-    show_error(error.what, error.why, error.fix)
+    fix = aimed(kept(error.fix, cli, arguments), cli, where(arguments))
+    show_error(error.what, error.why, fix)
     if "--json" in arguments or "json" in _outputs(arguments):
-        told = {"what": error.what, "why": error.why, "type": error.fix, "exit_code": int(error.exit_code)}
+        told = {"what": error.what, "why": error.why, "type": fix, "exit_code": int(error.exit_code)}
         click.echo(json.dumps({"schema": 1, "error": told}))
     return error.exit_code
 

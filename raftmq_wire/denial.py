@@ -8,6 +8,9 @@ import re
 import shlex
 from typing import Final
 
+NOT_SIGNED: Final = "the request is not signed: give the client an access key and a secret"
+WRONG_SIGNATURE: Final = "the signature is wrong, or there is no such user"
+
 _NO_RIGHT: Final = re.compile(r"user (\S+) has no right to (\w+(?: or \w+)*) on ((?:Topic|Group|Cluster):.*) from \S+")
 
 _SWITCHED_OFF: Final = re.compile(

@@ -130,7 +130,7 @@ def read_cluster(data: Path) -> ClusterFile:
         raise LocalError(
             f"there is no cluster in {data}",
             f"{path} does not exist",
-            f"raftmq up    (or name its data directory with --data or {DATA_DIR_VARIABLE})",
+            f"raftmq up --detach    (or name its data directory with --data or {DATA_DIR_VARIABLE})",
             ExitCode.UNREACHABLE,
         ) from None
     except OSError as error:

@@ -31,6 +31,7 @@ from raftlog.kept_errors import bare
 from raftlog.work import charge
 from raftmq_wire.codec import CodecError, ext_of
 from raftmq_wire.codes import RequestCode, name_of_request
+from raftmq_wire.denial import NOT_SIGNED, WRONG_SIGNATURE
 from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, begun, content, is_right
 from statemachine.access.access_decision import Verdicts
 
@@ -350,9 +351,7 @@ class Admission:
         """Returns the user whose signature the request carries."""
         name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not signature:
-            return Refused(
-                Reason.NO_PERMISSION, "the request is not signed: give the client an access key and a secret"
-            )
+            return Refused(Reason.NO_PERMISSION, NOT_SIGNED)
         if why := self._secrets.problem or self._stale():
             return Refused(Reason.UNAVAILABLE, f"this node can verify no signature now: {why}")
         charge(VERIFY_UNITS + frame.size // SIGNED_BYTES_PER_UNIT)
@@ -362,7 +361,7 @@ class Admission:
         if user is None or secret is None or not is_right(secret, signed, signature):
             if client is None or frame is not client.sure:  # that one was counted before
                 self._guesses.wrong(name, frame.path.peer_address[0])
-            return Refused(Reason.NO_PERMISSION, "the signature is wrong, or there is no such user")
+            return Refused(Reason.NO_PERMISSION, WRONG_SIGNATURE)
         if client is not None:
             if frame is client.sure:
                 self._guesses.right(name, client.address)

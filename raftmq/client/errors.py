@@ -10,7 +10,7 @@ import re
 from typing import ClassVar
 
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
-from raftmq_wire.denial import how_to_allow
+from raftmq_wire.denial import NOT_SIGNED, WRONG_SIGNATURE, how_to_allow
 from raftmq_wire.denial import is_switched_off as says_switched_off
 
 
@@ -90,18 +90,23 @@ class NotFound(RaftMQError):
 _HINTS: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "The node is at a limit that the remark names; send slower or raise that limit.",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server does not know this request; is it a RaftMQ of this version?",
-    ResponseCode.MESSAGE_ILLEGAL: "Make the message fit, or raise the limit (`raftmq config explain KEY`).",
+    ResponseCode.MESSAGE_ILLEGAL: "Correct what the remark names; `raftmq config explain KEY` tells about a limit.",
     ResponseCode.SERVICE_NOT_AVAILABLE: "No leader takes writes; see `raftmq status` and wait for an election.",
-    ResponseCode.NO_PERMISSION: (
-        "Give the client a user with that right (RAFTMQ_ACCESS_KEY, RAFTMQ_SECRET_KEY); "
-        "if no users are asked for, check the topic's `perm`."
-    ),
+    ResponseCode.NO_PERMISSION: "Check the topic's permission (`raftmq topic describe NAME`) and the user's rights.",
     ResponseCode.TOPIC_NOT_EXIST: "Create it with `raftmq topic create NAME`.",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter; `raftmq consume --help` has an example.",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Groups exist once a consumer joined; check `raftmq group list`.",
     ResponseCode.INVALID_PARAMETER: "Correct the value that the remark names.",
     ResponseCode.ILLEGAL_OPERATION: "Recall a message before it is due, with the handle of its own send.",
 }
+_USERS = {
+    NOT_SIGNED: "Give the client a user: access_key and secret_key, or RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY.",
+    WRONG_SIGNATURE: (
+        "Check the user's name and secret (RAFTMQ_ACCESS_KEY, RAFTMQ_SECRET_KEY); "
+        "a Super gives another secret with `raftmq user password NAME`."
+    ),
+}
+"""Remark of a refusal with NO_PERMISSION that is about the user, and about no right -> the hint."""
 _DISK_FULL = (
     "Free space on the leader's disk, shorten `retention.hours`, or raise `retention.disk_refuse_writes_percent`; "
     "`raftmq status` names the node."
@@ -180,6 +185,8 @@ def _hint_of(code: int, remark: str | None) -> str:
         return _DISK_FULL
     if is_switched_off(code, remark):
         return _SWITCH_ON
+    if code == ResponseCode.NO_PERMISSION and (who := _USERS.get(remark or "")):
+        return who
     if code == ResponseCode.NO_PERMISSION and (command := how_to_allow(remark or "")):
         return command
     return _UNREADABLE if is_unreadable(code, remark) else _HINTS.get(code, "")

@@ -39,6 +39,8 @@ WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SER
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command that has started processes."""
 
+_ASSIGNMENT = re.compile(r"[A-Z_]+=")
+
 WIDTH_MAX = 1_000_000
 """Width in columns of a table that is not printed to a screen."""
 
@@ -468,9 +470,14 @@ class _Repeated:
             show_error(f"{retry.what}: no success yet; it is tried again", why, fix)
 
 
+def fix_label(fix: str) -> str:
+    """Returns the label of the last line of an error: a sentence is nothing to type."""
+    return "do:      " if fix[:1].isupper() and not _ASSIGNMENT.match(fix) else "type:    "
+
+
 def show_error(what: str, why: str, fix: str) -> None:
-    """Prints what happened, why, and what to type on stderr."""
-    for label, text, colour in (("", what, "red"), ("because: ", why, None), ("type:    ", fix, "green")):
+    """Prints what happened, why, and what to type, or to do, on stderr."""
+    for label, text, colour in (("", what, "red"), ("because: ", why, None), (fix_label(fix), fix, "green")):
         click.secho(label + " ".join(plain(text).split("\n")), fg=colour, err=True)
 
 

@@ -316,9 +316,9 @@ class LocalCluster:
             lost = lost_nodes(self.nodes)
             if node in lost:  # also if it runs: it cannot start again, and until it is replaced its vote counts
                 raise lost_disk(node)
+            check_data_dirs([each for each in self.nodes if each not in lost])  # a wrong file must not end a good node
             stop_nodes([node])
             check_ports([node])
-            check_data_dirs([each for each in self.nodes if each not in lost])
             pid = self.start(node_id)
             self._wait(lambda view: _has_joined(view, node_id), timeout_s, f"node {node_id} has not joined", [node_id])
             return pid
@@ -410,7 +410,8 @@ class LocalCluster:
             raise LocalError(
                 f"the cluster in {self.data} has {len(nodes)} nodes, not {count}",
                 "members are added and removed one at a time while the cluster runs",
-                f"raftmq up --detach && raftmq node {change}    (once for each; or another cluster with --data)",
+                f"raftmq up --nodes {len(nodes)} --detach && raftmq node {change}    "
+                "(once for each; or another cluster with --data)",
                 ExitCode.REFUSED,
             )
         if not self._has_file() and all(is_empty(node.home / "data") for node in nodes):

@@ -138,7 +138,7 @@ class Place:
         if labelled:
             what, why, fix = printed.rstrip("\n").splitlines()[-3:]
             assert why.startswith("because: "), (title, printed)
-            assert fix.startswith("type:    "), (title, printed)
+            assert fix.startswith(("type:    ", "do:      ")), (title, printed)
             assert len({what, why.removeprefix("because: "), fix.removeprefix("type:    "), ""}) == 4, (title, printed)
         assert "Traceback" not in printed
         self.made.append(Mistake(self._section, title, self._same(typed), self._same(printed).rstrip(), seconds))

@@ -7,6 +7,7 @@ import time
 import click
 
 from cluster.config.local_layout import BusyError
+from raftmq.commands.aimed import aimed_here
 from raftmq.commands.name_completion import complete_nodes
 from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show, size_of
 from raftmq.local import stop_check
@@ -82,7 +83,7 @@ def kill(node: int, force: bool, data: str | None, as_json: bool) -> None:
     except BusyError as busy:
         fix = f"raftmq kill {node} --force    (a drill beside that command; or wait for it to end)"
         raise LocalError(busy.what, busy.why, fix, busy.exit_code) from None
-    told = f"node {node} (pid {pid}) is gone; type: {cluster.way_back(node)}"
+    told = f"node {node} (pid {pid}) is gone; type: {aimed_here(cluster.way_back(node))}"
     show(as_json, {"node": node, "killed_pid": pid}, told)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.commands.aimed import aimed_here
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, console, data_dir, print_json, print_table
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, admin_addresses, raise_if_refused, status_of
@@ -39,7 +40,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
         print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
         for line in mode_lines(view):
             out.print(line, markup=False, style="yellow", soft_wrap=True)
-        for style, line in _problems(view, admin):
+        for style, line in _problems(view):
             out.print(line, markup=False, style=style, soft_wrap=True)
         for line in kernel_lines(view):
             out.print(line, markup=False, soft_wrap=True)
@@ -102,19 +103,19 @@ def mode_lines(view: ClusterView) -> list[str]:
     return lines
 
 
-def _problems(view: ClusterView, admin: str | None = None) -> list[tuple[str, str]]:
+def _problems(view: ClusterView) -> list[tuple[str, str]]:
     """Returns (style, line) for each finding. Nodes of an older version have no findings, so their statuses are
     used."""
     findings = view.findings()
     if findings is not None:
-        return finding_lines(findings, admin)
+        return finding_lines(findings)
     notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view), *python_lines(view)]
     return [*(("red", line) for line in alarm_lines(view)), *(("yellow", line) for line in notes)]
 
 
-def finding_lines(findings: list[dict[str, Any]], admin: str | None = None) -> list[tuple[str, str]]:
+def finding_lines(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Returns (style, line) for the findings of the cluster, in the order of the API: what it is, since when, and what
-    to type. `admin`: the addresses that lead to the cluster, if they were given."""
+    to type."""
     lines = []
     for each in findings:
         style = STYLES.get(each["severity"], "yellow")
@@ -124,25 +125,8 @@ def finding_lines(findings: list[dict[str, Any]], admin: str | None = None) -> l
         lines.append((style, f"{each['severity']}: {each['code']} ({each['object']}) since {since} UTC{why}"))
         lines.append((style, f"    {each['says']}"))
         if not because:
-            lines.append(
-                ("green", f"    type: {with_admin(each['do_now'], admin)}    (more: raftmq runbook {each['code']})")
-            )
+            lines.append(("green", f"    type: {aimed_here(each['do_now'])}    (more: raftmq runbook {each['code']})"))
     return lines
-
-
-def with_admin(command: str, admin: str | None) -> str:
-    """Returns the command with --admin added, so that it reaches the same cluster; a command without --admin stays as
-    it is."""
-    words = command.split()
-    if not admin or words[:1] != ["raftmq"]:
-        return command
-    group: click.Command | None = click.get_current_context().find_root().command
-    for word in words[1:]:
-        if not isinstance(group, click.Group):
-            break
-        group = group.get_command(click.get_current_context(), word) or group
-    takes = group is not None and any("--admin" in parameter.opts for parameter in group.params)
-    return f"{command} --admin {admin}" if takes and "--help" not in words else command
 
 
 def alarm_lines(view: ClusterView) -> list[str]:

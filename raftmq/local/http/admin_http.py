@@ -187,7 +187,7 @@ class AdminApi:
         self._look = look
         self._timeout_s = timeout_s
         given = isinstance(addresses, GivenAddresses) and self._addresses
-        self._fix = status_of(self._addresses[0]) if given else "raftmq up    (or raftmq status)"
+        self._fix = status_of(self._addresses[0]) if given else "raftmq up --detach    (or raftmq status)"
 
     def get(self, path: str) -> dict[str, Any]:
         """Sends a GET for data that a majority has confirmed. Raises LocalError."""

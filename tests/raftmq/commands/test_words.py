@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,9 +19,11 @@ from raftmq.cli import _client_error, cli
 from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
 from raftmq.commands import shared_options
+from raftmq.commands.aimed import aimed, kept, where
 from raftmq.commands.messages import produce
 from raftmq.commands.nodes import up
-from raftmq.commands.nodes.status import finding_lines, with_admin
+from raftmq.commands.nodes.status import finding_lines
+from raftmq.commands.shared_options import fix_label
 from raftmq.local import status as local_status
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.http.contexts import FILE_VARIABLE
@@ -105,13 +106,45 @@ def test_up_names_the_dashboard_and_commands_that_reach_this_cluster(capsys: pyt
         assert f"raftmq {words} --data /d" in told
 
 
-def test_the_commands_of_findings_lead_to_the_cluster_that_was_asked() -> None:
-    with click.Context(cli):
-        for command in ("raftmq node list", "raftmq links", "raftmq repair --node 2"):
-            assert with_admin(command, "h:9644") == f"{command} --admin h:9644"
-            assert with_admin(command, None) == command
-        for command in ("raftmq doctor", "raftmq restart 3", "df -h", "raftmq backup create --help"):
-            assert with_admin(command, "h:9644") == command
+def test_the_commands_that_are_advised_lead_to_the_same_cluster() -> None:
+    for command in ("raftmq node list", "raftmq links", "raftmq repair --node 2"):
+        assert aimed(command, cli, {"--admin": "h:9644"}) == f"{command} --admin h:9644"
+        assert aimed(command, cli, {}) == command
+    for command in (
+        "raftmq doctor",
+        "raftmq restart 3",
+        "df -h",
+        "raftmq backup create --help",
+        "raftmq status --data /e",
+        "raftmq node list shows them",
+        "raftmq no such",
+        "the same command with --yes",
+    ):
+        assert aimed(command, cli, {"--admin": "h:9644"}) == command
+    both = "raftmq up    (or `raftmq status`; then raftmq restart 2 && raftmq logs 2, for example)"
+    assert aimed(both, cli, {"--data": "a b"}) == (
+        "raftmq up --data 'a b'    (or `raftmq status --data 'a b'`; "
+        "then raftmq restart 2 --data 'a b' && raftmq logs 2 --data 'a b', for example)"
+    )
+    assert where(["kill", "1", "--data=x", "--servers", "h:1", "--data"]) == {"--servers": "h:1"}
+    assert where(["kill", "1", "--data", "x"]) == {"--data": "x"}
+
+
+def test_up_is_advised_with_the_options_that_it_has() -> None:
+    typed = ["up", "--nodes", "1", "--tier=file:///t t", "--base-port", "9876", "--detach"]
+    assert kept("raftmq up --base-port 20000    (other ports; or end that process)", cli, typed) == (
+        "raftmq up --base-port 20000 --nodes 1 --tier 'file:///t t' --detach    (other ports; or end that process)"
+    )
+    assert kept("raftmq down && raftmq up --tier x", cli, ["up", "--detach"]) == (
+        "raftmq down && raftmq up --tier x --detach"
+    )
+    assert kept("raftmq up", cli, ["status"]) == kept("raftmq up", cli, ["up"]) == "raftmq up"
+    assert kept("raftmq up", cli, ["up", "--no-such"]) == "raftmq up"
+
+
+def test_a_sentence_is_nothing_to_type() -> None:
+    assert fix_label("raftmq up") == fix_label("RAFTMQ_DEBUG=1 in front of it") == "type:    "
+    assert fix_label("Give the client a user.") == "do:      "
 
 
 def test_a_cluster_of_another_user_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

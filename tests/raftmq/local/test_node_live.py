@@ -11,12 +11,13 @@ from collections import Counter
 
 import pytest
 
+from cluster.config.source import ConfigError
 from raftmq.client import Client, connect
 from raftmq.client.errors import RaftMQError
 from raftmq.local import membership
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.membership import LocalMembers
-from raftmq.local.process import free_base_port
+from raftmq.local.process import free_base_port, is_running
 from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.node_commands import node_command
@@ -206,3 +207,15 @@ def test_a_node_with_an_empty_disk_replaces_a_dead_one_under_load_while_another_
     missing = [body for body in load.acked if not found[body]]
     assert missing == [], f"{len(missing)} acknowledged messages are gone"
     assert [body for body in load.acked if found[body] > 1] == []
+
+
+def test_a_wrong_file_does_not_end_a_node_that_runs(own_cluster: LocalCluster) -> None:
+    node = own_cluster.nodes[0]
+    whole = node.config_path.read_text()
+    node.config_path.write_text(whole.replace("data_dir", "data_dri", 1))
+    with pytest.raises(ConfigError, match="data_dri"):
+        own_cluster.restart(node.id)
+    assert is_running(own_cluster.nodes[0]), "it goes on with what it has"
+    assert own_cluster.nodes[0].pid == node.pid
+    node.config_path.write_text(whole)
+    assert own_cluster.restart(node.id) != node.pid

@@ -72,7 +72,7 @@ async def log_in(call: Call) -> Answer:
         raise ApiError(
             "unauthenticated",
             "the user or the secret is wrong, or the user is disabled",
-            f"type both again; a Super gives another secret: raftmq user password {_named(wanted.user)}",
+            f"Type both again; a Super gives another secret: raftmq user password {_named(wanted.user)}",
         )
     caller = Caller(user, address)
     ends_ms = access.log_time_ms() + wanted.hours * HOUR_MS

@@ -1,0 +1,94 @@
+"""Advice that reaches the same cluster: a command that is told to be typed gets the options by which the running one
+found its cluster. Typed without them, it would find another cluster, that of the working directory."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+import click
+from click.core import ParameterSource
+
+WHERE = ("--data", "--admin", "--servers")
+"""The options that say which cluster is meant."""
+_COMMAND = re.compile(r"(?<![\w/.-])raftmq [a-z][^(`&;,\n]*?(?=\s*(?:[(`&;,\n]|$))")
+
+
+def where(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the options of WHERE that a command line has, with their values."""
+    found = {}
+    for at, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in WHERE:
+            found[name] = value if equals else "".join(arguments[at + 1 : at + 2])
+    return {name: value for name, value in found.items() if value}
+
+
+def kept(text: str, root: click.Group, arguments: Sequence[str]) -> str:
+    """Returns the text, in which `raftmq up` has the options that the running `raftmq up` has, unless it names them
+    itself: it is to make the same cluster."""
+    up = root.get_command(click.Context(root), "up") if arguments[:1] == ["up"] else None
+    if up is None:
+        return text
+    try:
+        values, _, order = up.make_parser(click.Context(up, resilient_parsing=True)).parse_args(list(arguments[1:]))
+    except click.UsageError:
+        return text
+    options = {}
+    for parameter in order:
+        value = values.get(parameter.name or "")
+        if isinstance(parameter, click.Option) and value is not None:
+            options[parameter.opts[-1]] = [] if parameter.is_flag else [shlex.quote(str(value))]
+
+    def whole(found: re.Match[str]) -> str:
+        line = found[0]
+        more = [" ".join([name, *value]) for name, value in options.items() if name not in line.split()]
+        return " ".join([line, *more]) if line.split()[1] == "up" else line
+
+    return _COMMAND.sub(whole, text)
+
+
+def aimed_here(text: str) -> str:
+    """Returns the text `aimed` by the options of the running command, if there is one."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return text
+    given = {}
+    for name in WHERE:
+        value = context.params.get(name[2:]) or context.meta.get(f"raftmq.{name[2:]}")
+        if value and context.get_parameter_source(name[2:]) is not ParameterSource.ENVIRONMENT:
+            given[name] = str(value)
+    return aimed(text, context.find_root().command, given)
+
+
+def aimed(text: str, root: click.Command, given: Mapping[str, str]) -> str:
+    """Returns the text, in which each command of `root` has those options of `given` that it takes, unless it says
+    itself which cluster it means. Words that are no command stay as they are."""
+    if not given:
+        return text
+    return _COMMAND.sub(lambda found: _aimed(found[0], root, given), text)
+
+
+def _aimed(line: str, root: click.Command, given: Mapping[str, str]) -> str:
+    try:
+        words = shlex.split(line)[1:]
+    except ValueError:
+        return line
+    command = root
+    context = click.Context(command, info_name="raftmq", resilient_parsing=True)
+    while words and isinstance(command, click.Group):
+        below = command.get_command(context, words[0])
+        if below is None:
+            return line
+        command, words = below, words[1:]
+    taken = {option for parameter in command.params for option in parameter.opts}
+    if isinstance(command, click.Group) or any(word.partition("=")[0] in (*WHERE, "--help") for word in words):
+        return line
+    try:
+        _, left, _ = command.make_parser(click.Context(command, resilient_parsing=True)).parse_args(list(words))
+    except click.UsageError:
+        return line
+    if left:  # a sentence that begins with a command
+        return line
+    return " ".join([line, *(f"{name} {shlex.quote(value)}" for name, value in given.items() if name in taken)])
