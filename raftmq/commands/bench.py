@@ -186,7 +186,10 @@ def _show_open(report: OpenReport) -> None:
     if codes:
         click.echo(f'refused with code {", ".join(codes)}: see the page "Errors" of the docs')
     if any(run.late_share > LATE_SHARE_MAX for run in report.runs):
-        click.echo("the generator was late: fewer --connections, or a machine of its own, do better", err=True)
+        latest_ms = max(run.latest_ms for run in report.runs)
+        click.echo(
+            f"the generator was late, by up to {latest_ms:,.0f} ms: fewer --connections, or another machine", err=True
+        )
 
 
 def _show(report: Report) -> None:
