@@ -184,7 +184,7 @@ def _show_open(report: OpenReport) -> None:
     )
     codes = sorted({code for run in report.runs for code in run.refused}, key=int)
     if codes:
-        click.echo(f'refused with code {", ".join(codes)}: see the page "Errors" of the docs')
+        click.echo(f'refused with code {", ".join(codes)}: see the page "Wire protocol" of the docs')
     if any(run.late_share > LATE_SHARE_MAX for run in report.runs):
         latest_ms = max(run.latest_ms for run in report.runs)
         click.echo(

@@ -67,7 +67,7 @@ class Window(asyncio.Protocol):
         self._started = [0.0] * in_flight
         self._out = 0
         self.arrivals: Arrivals | None = None
-        """When requests are sent, if this is an open loop; set before it connects."""
+        """When requests are sent, if this is an open loop."""
         self._begin = self._until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -143,9 +143,12 @@ class Load(Window):
         properties: str = "",
         queues: int = 4,
         credentials: Credentials | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
-        """`properties`: added to each message's own, as JSON text (name\\u0001value\\u0002); not for batches."""
+        """`properties`: added to each message's own, as JSON text (name\\u0001value\\u0002); not for batches.
+        `arrivals`: the schedule of an open loop, which then says when the run ends."""
         super().__init__(in_flight, batch, seconds)
+        self.arrivals = arrivals
         body = batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
         self.frames = [
             request_frame(topic, opaque, opaque % queues, batch, body, properties) for opaque in range(in_flight)

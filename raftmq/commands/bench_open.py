@@ -167,9 +167,9 @@ async def _gone(target: Target) -> None:
         await target.environment.ended()
 
 
-def _load(target: Target, shape: Shape, places: int, seconds: float) -> Load:
+def _load(target: Target, shape: Shape, places: int, seconds: float, arrivals: Arrivals | None = None) -> Load:
     credentials = target.environment.credentials
-    return Load(target.topic, shape.size_bytes, 1, places, seconds, "", target.queues, credentials)
+    return Load(target.topic, shape.size_bytes, 1, places, seconds, "", target.queues, credentials, arrivals)
 
 
 def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenRun:
@@ -203,10 +203,9 @@ async def _play(target: Target, shape: Shape, rate: float) -> list[Arrivals]:
     places = max(1, min(PLACES, PLACES_BYTES // frame_bytes) // shape.connections)
     loads = []
     for number in range(shape.connections):
-        load = _load(target, shape, places, shape.seconds)
         seed = shape.seed * SEEDS_APART + number
-        load.arrivals = Arrivals(rate / shape.connections, shape.seconds, seed, even=shape.even)
-        loads.append(load)
+        arrivals = Arrivals(rate / shape.connections, shape.seconds, seed, even=shape.even)
+        loads.append(_load(target, shape, places, shape.seconds, arrivals))
     keepers = [asyncio.ensure_future(_keep(load, target)) for load in loads]
     try:
         await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), shape.seconds + PATIENCE_S)
