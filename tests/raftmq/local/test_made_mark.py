@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.local import single_node_init
+from cluster.config.loading import load
+from raftmq.local import made_mark, single_node_init
 from raftmq.local.init import create_data_dirs
-from raftmq.local.single_node_init import create_first
+from raftmq.local.single_node_init import create_first, next_steps
 from raftmq_wire.errors import ExitCode, LocalError
 
 HOUR_MS = 3600 * 1000
@@ -119,3 +120,33 @@ def test_three_emptied_directories_with_their_secret_are_refused(tmp_path: Path)
     assert not any((tmp_path / f"n{node}" / "data").exists() for node in (1, 2, 3))
     with pytest.raises(LocalError, match="may not be made"):
         create_data_dirs(paths, {}, until_ms=now_ms() - 1)
+
+
+def test_a_mark_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of root, and a service user who types the command."""
+    path = node_file(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made_mark, "replace_file", refuse)
+        refused(path, "cannot be written: Permission denied")
+    assert [each.name for each in path.parent.iterdir()] == ["raftmq.toml"]
+    assert create_first(path, {}).created
+
+
+def test_the_last_step_has_requests_judged_where_there_is_a_first_user(tmp_path: Path) -> None:
+    path = node_file(tmp_path)
+    config = load(path, {})
+    assert "enforce" not in "".join(next_steps(config, path))
+    with path.open("a") as file:
+        file.write(f'[auth]\nkey_file = "{tmp_path}/users.key"\nfirst_user_file = "{tmp_path}/first-user"\n')
+    config = load(path, {})
+    wanted = f"raftmq auth mode enforce --admin HOST:9644 --data-dir {path.parent}/data "
+    assert next_steps(config, path)[-1].startswith(f"4. as soon as 2 nodes run, here: {wanted}")
+    alone = tmp_path / "alone.toml"
+    alone.write_text(path.read_text().split("[[peers]]")[0] + path.read_text()[path.read_text().index("[auth]") :])
+    steps = next_steps(load(alone, {}), alone)
+    assert len(steps) == 2
+    assert steps[1].startswith(f"as soon as it runs, here: {wanted.replace('HOST', '127.0.0.1')}")
