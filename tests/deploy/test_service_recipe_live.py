@@ -188,7 +188,7 @@ def test_the_recipe_works_as_it_stands(machines: Machines) -> None:
     (scrape,) = blocks("metrics.md")
     tool = f'raftmq() {{ {machines.tool} "$@" --admin {machines.admin}; }}\n'
     secret, ca = (machines.root_of(1) / place for place in ("var/lib/raftmq/data/SECRET", "etc/raftmq/pki/ca.crt"))
-    machines.env |= {"RAFTMQ_SECRET_FILE": str(secret), "RAFTMQ_TLS_CA": str(ca)}
+    machines.env.update(RAFTMQ_SECRET_FILE=str(secret), RAFTMQ_TLS_CA=str(ca))
     machines.type(1, tool + scrape)
     token = (machines.root_of(1) / "work/raftmq-token").read_text().strip()
     assert machines.get(1, "/metrics")[0] == 401
