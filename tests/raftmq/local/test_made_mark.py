@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cluster.config.loading import load
+from raftmq.cli import cli
 from raftmq.local import made_mark, single_node_init
 from raftmq.local.init import create_data_dirs
 from raftmq.local.single_node_init import create_first, next_steps
@@ -150,3 +153,21 @@ def test_the_last_step_has_requests_judged_where_there_is_a_first_user(tmp_path:
     steps = next_steps(load(alone, {}), alone)
     assert len(steps) == 2
     assert steps[1].startswith(f"as soon as it runs, here: {wanted.replace('HOST', '127.0.0.1')}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a node in another user's folder")
+def test_root_is_told_to_give_a_node_to_the_user_of_its_service(tmp_path: Path) -> None:
+    path = node_file(tmp_path)
+    told = CliRunner().invoke(cli, ["init", "--first", "--config", str(path)])
+    assert (told.exit_code, "chown" in told.output) == (0, False)
+    shutil.rmtree(path.parent)
+    path = node_file(tmp_path)
+    os.chown(path.parent, 65534, 65533)
+    with path.open("a") as file:
+        file.write(f'[auth]\nkey_file = "{tmp_path}/users.key"\nfirst_user_file = "{tmp_path}/first-user"\n')
+    asked = ["init", "--first", "--tls", str(tmp_path / "pki"), "--config", str(path)]
+    wanted = f"chown -R 65534:65533 {path.parent}/data {tmp_path}/pki {tmp_path}/users.key {tmp_path}/first-user\n"
+    assert wanted in CliRunner().invoke(cli, asked).output
+    subprocess.run(wanted.split(), check=True)
+    again = CliRunner().invoke(cli, asked)
+    assert (again.exit_code, "chown" in again.output) == (0, False), again.output
