@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -209,21 +210,47 @@ def write_cluster(data: Path, cluster: ClusterFile) -> None:
     replace_file(data / CLUSTER_FILE, msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Replaces a small file: a reader sees the old content or the new one, also after a power loss. `mode`: its
-    permissions, less the umask. Raises OSError; then the file is as before."""
+def replace_file(
+    path: Path, data: bytes, mode: int = 0o666, *, check: Callable[[Path], object] = lambda fresh: None
+) -> None:
+    """Replaces a small file: a reader sees the old content or the new one, also after a power loss.
+
+    A file that is there keeps its owner, group and mode, as far as this user may give them; `mode`: those of a new one,
+    less the umask. `check` gets the path of the new content before it takes the place. Raises OSError, and what `check`
+    raises; then the file is as before.
+    """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     fresh.unlink(missing_ok=True)  # of a process of this number that died; in a container each has the same one
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
+            _keep_access(path, descriptor)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        check(fresh)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def _keep_access(path: Path, descriptor: int) -> None:
+    """Gives an open file the owner, group and mode of the one at `path`, if there is one. Rights of a group that this
+    user may not give the file to are left out: they would be another group's."""
+    try:
+        known = path.stat()
+    except FileNotFoundError:
+        return
+    mode = stat.S_IMODE(known.st_mode)
+    try:
+        os.fchown(descriptor, known.st_uid, known.st_gid)
+    except PermissionError:
+        try:
+            os.fchown(descriptor, -1, known.st_gid)
+        except PermissionError:
+            mode &= ~stat.S_IRWXG
+    os.fchmod(descriptor, mode)
 
 
 def sync_folder(folder: Path) -> None:

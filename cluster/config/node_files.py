@@ -13,7 +13,7 @@ from tomlkit import TOMLDocument
 from tomlkit.items import AoT, Table
 
 from cluster.config.loading import load
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import NodeRecord, replace_file
 from cluster.config.source import toml_value
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -261,11 +261,8 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
     from cluster.config.node_files import moved
 
     for node in nodes:
-        text = node.config_path.read_text(encoding="utf-8")
-        fresh = node.config_path.with_suffix(".toml.new")
-        fresh.write_text(moved(text, node, nodes, failpoints=failpoints), encoding="utf-8")
-        load(fresh)
-        fresh.replace(node.config_path)
+        text = moved(node.config_path.read_text(encoding="utf-8"), node, nodes, failpoints=failpoints)
+        replace_file(node.config_path, text.encode(), check=load)
 
 
 def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
@@ -294,11 +291,8 @@ def _relative(files: Mapping[str, Path], config_path: Path) -> dict[str, str]:
 
 def _rewrite(config_path: Path, changed: Callable[[str], str]) -> None:
     """Replaces a node's file by `changed` of its text, if that can be used. Raises ConfigError, LocalError."""
-    fresh = config_path.with_suffix(".toml.new")
     try:
-        fresh.write_text(changed(config_path.read_text(encoding="utf-8")), encoding="utf-8")
-        load(fresh)
-        fresh.replace(config_path)
+        replace_file(config_path, changed(config_path.read_text(encoding="utf-8")).encode(), check=load)
     except OSError as error:
         why = error.strerror or str(error)
         raise LocalError(f"{config_path} cannot be changed", why, f"ls -ld {config_path.parent}") from None

@@ -64,6 +64,17 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
+def _let_read(path: Path) -> str:
+    """Returns the command, for the file's owner or root, that lets the group of this process read the file, and nobody
+    else: secrets may lie beside it."""
+    try:
+        path.stat()
+        what = str(path)
+    except OSError:  # the folder cannot be entered
+        what = f"{path.parent} {path}"
+    return f"chgrp {os.getegid()} {what} && chmod g+rX {what}    (as root, on the machine that the file is on)"
+
+
 class Source:
     """All configuration values in one tree, later sources over earlier ones, and the place where each one was
     written."""
@@ -92,7 +103,7 @@ class Source:
             raise ConfigError(
                 f"{path}: this user may not read the file",
                 f"the process runs as uid {os.getuid()} and gid {os.getgid()}; in a container those are the image's",
-                f"chmod a+rX {path.parent} {path}    (on the machine that the file is on; it holds no secrets)",
+                _let_read(path),
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from cluster.config.config import Config, PeerNode
 from cluster.config.cross_key_rules import ANY_ADDRESS
 from cluster.config.loading import load
+from cluster.config.local_layout import replace_file
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import has, take
@@ -136,11 +137,6 @@ def _complete(file: Path, config: Config, own: PeerNode, join: dict[str, Any], e
     missing = peer_tables([*([] if in_file else [own_table]), *join["peers"]], config.peers if in_file else ())
     if not missing:
         return False
-    fresh = file.with_name(file.name + ".new")
-    fresh.write_text(f"{text.rstrip()}\n\n# The members, as the cluster reported them.\n{missing}", encoding="utf-8")
-    try:
-        load(fresh, env)
-        fresh.replace(file)
-    finally:
-        fresh.unlink(missing_ok=True)
+    text = f"{text.rstrip()}\n\n# The members, as the cluster reported them.\n{missing}"
+    replace_file(file, text.encode(), check=lambda fresh: load(fresh, env))
     return True

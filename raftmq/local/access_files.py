@@ -62,3 +62,17 @@ def _make(path: Path, text: str) -> None:
             f"ls -ld {path.parent}    (owner, space)",
             ExitCode.FAILED,
         ) from error
+
+
+def hand_over(config: Config, tls_dir: Path | None = None) -> str:
+    """Returns the command with which root gives a new node's files to the user of its service; "" if there is nothing
+    to give. That user owns the folder of the data directory, as the docs of a service have it. `tls_dir`: the folder of
+    certificates that the call named."""
+    directory = Path(config.node.data_dir)
+    folder = directory.parent.stat()
+    if os.geteuid() or not folder.st_uid:
+        return ""
+    files = (config.peer.secret_file, config.auth.key_file, config.auth.first_user_file)
+    needed = [directory, *([tls_dir] if tls_dir is not None else []), *(Path(file) for file in files if file)]
+    ours = [str(path) for path in needed if path.exists() and not path.stat().st_uid]
+    return f"chown -R {folder.st_uid}:{folder.st_gid} {' '.join(ours)}" if ours else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cluster.config.loading import unknown_keys
+from cluster.config.local_layout import replace_file
 from cluster.config.source import KeyPath, dotted, line_of
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -37,10 +38,7 @@ def downgrade(path: Path, *, dry_run: bool = False) -> Downgraded:
     if dry_run or not unknown:
         return Downgraded(str(path), names, None)
     copy = _keep(path)
-    staged = path.with_name(f".{path.name}.{copy.name}")
-    staged.write_text(text, encoding="utf-8")
-    shutil.copymode(path, staged)
-    staged.replace(path)
+    replace_file(path, text.encode())
     return Downgraded(str(path), names, str(copy))
 
 

@@ -172,6 +172,8 @@ def _check_members(configs: Sequence[Config], paths: Sequence[Path]) -> None:
         raise LocalError(
             f"the configurations are of node {', '.join(map(str, ids))}",
             f"according to {paths[0]} the members are {', '.join(map(str, first.voter_ids))}; give each one once",
+            f"on the first machine of a new cluster: raftmq init --first --config {paths[0]}; on each of the others: "
+            f"raftmq init --join HOST:PORT --secret SECRET --config {paths[0]}; for all nodes on this machine: "
             "raftmq init --config N1/raftmq.toml --config N2/raftmq.toml …",
             ExitCode.USAGE,
         )

@@ -79,7 +79,7 @@ def create_first(config_path: Path, env: Mapping[str, str] | None = None, until_
         check_nameless(config)
         if until_ms is not None:
             check_allowed(until_ms)
-        if not begun.exists():
+        if is_fresh := not begun.exists():
             check_unmade(mark, config.node.data_dir)
         cluster_uuid = uuid.uuid4()
         now_ms = time.time_ns() // 1_000_000
@@ -87,7 +87,12 @@ def create_first(config_path: Path, env: Mapping[str, str] | None = None, until_
         genesis = Genesis(cluster_uuid, GROUP_ID, config.log.segment_size_bytes, now_ms, voters)
         _token(begun)
         if until_ms is None:
-            write_mark(mark, str(cluster_uuid))
+            try:
+                write_mark(mark, str(cluster_uuid))
+            except LocalError:
+                if is_fresh and not mark.exists():
+                    _remove(begun)  # nothing was made
+                raise
         _make(config, genesis, now_ms, keys_of_new([config]), others)
         _remove(begun)
     return Created(True, cluster_uuid)
@@ -304,8 +309,9 @@ def next_steps(config: Config, file: Path, tls_dir: Path | None = None) -> list[
     the CA if this call gave the node TLS."""
     others = [peer for peer in config.peers if peer.id != config.node.id]
     own = [*_certify_first(config, file, tls_dir, None), f"raftmq serve --config {file}"]
+    enforce = _enforce(config, tls_dir)
     if not others:
-        return [f"start it: {' && '.join(own)}"]
+        return [f"start it: {' && '.join(own)}", *enforce]
     via = config.peer_of(config.node.id).admin or "HOST:PORT"
     names = ", ".join(f"node {peer.id} ({peer.host})" for peer in others)
     secret = path_of(config)
@@ -315,13 +321,30 @@ def next_steps(config: Config, file: Path, tls_dir: Path | None = None) -> list[
         copied += [str(certificate_path(tls_dir, CA)), str(key_path(tls_dir, CA))]
         tls, gone = f" --tls {tls_dir}", f"{secret.name} {key_path(tls_dir, CA)}"
     join = f"raftmq init --join {via} --secret {secret.name}{tls} --config {file}"
-    return [
-        f"1. start this node: {' && '.join(own)}",
-        f"2. copy {' and '.join((', '.join(copied[:-1]), copied[-1]) if copied[1:] else copied)} to the machines of "
+    steps = [
+        f"start this node: {' && '.join(own)}",
+        f"copy {' and '.join((', '.join(copied[:-1]), copied[-1]) if copied[1:] else copied)} to the machines of "
         f"{names}; nodes never send {'it' if len(copied) == 1 else 'them'}",
-        f"3. on each of them: {join} && rm {gone} && raftmq serve --config {file}",
-        *([f"4. keep {key_path(tls_dir, CA)} away from this machine as well"] if tls_dir is not None else []),
+        f"on each of them: {join} && rm {gone} && raftmq serve --config {file}",
+        *([f"keep {key_path(tls_dir, CA)} away from this machine as well"] if tls_dir is not None else []),
+        *enforce,
     ]
+    return [f"{number}. {step}" for number, step in enumerate(steps, 1)]
+
+
+def _enforce(config: Config, tls_dir: Path | None) -> list[str]:
+    """Returns the step without which no request is judged, if the new cluster has a first user."""
+    if not (config.auth.key_file and config.auth.first_user_file):
+        return []
+    own = next((peer.admin for peer in config.peers if peer.id == config.node.id), "")
+    admin = own or f"HOST:{config.admin.port}"
+    over_tls = config.tls_mode(config.admin.tls) != "disabled"
+    authority = certificate_path(tls_dir, CA) if tls_dir is not None else config.tls.ca_file
+    tls = f" --tls-ca {authority}" if over_tls and authority else ""
+    told = f"raftmq auth mode enforce --admin {admin}{tls} --data-dir {config.node.data_dir}"
+    majority = len(config.voter_ids) // 2 + 1
+    when = "it runs" if majority == 1 else f"{majority} nodes run"
+    return [f"as soon as {when}, here: {told}    (until then nobody's requests are judged)"]
 
 
 def steps_after_join(config: Config, file: Path, via: str, tls_dir: Path | None) -> list[str]:

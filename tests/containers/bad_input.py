@@ -36,7 +36,7 @@ def refusals(engine: Engine) -> Iterator[Refused]:
     shutil.copytree(ROOT / "docker", folder)
     for path in folder.rglob("*.toml"):
         path.chmod(0o600)
-    yield _run(engine, "files of a clone under umask 077", "chmod a+rX", SERVE, [f"{folder}:/etc/raftmq:ro"])
+    yield _run(engine, "files of a clone under umask 077", "chmod g+rX", SERVE, [f"{folder}:/etc/raftmq:ro"])
 
     config = f"{ROOT / 'docker'}:/etc/raftmq:ro"
     ours = _mounts([f"{PROJECT}_{name}" for name in _NAMES])

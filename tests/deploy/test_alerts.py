@@ -14,14 +14,13 @@ ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "deploy/alerts.yml").read_text()
 TESTS = (ROOT / "deploy/alerts_test.yml").read_text()
 NAMES = re.findall(r"- alert: (\w+)", RULES)
+EXPRESSIONS = re.findall(r"expr: (>-\n(?: {10}.*\n)+|.*)", RULES)
 
 
 def test_every_metric_of_a_rule_is_documented() -> None:
     documented = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)) | {"up"}
     named = {
-        word
-        for expression in re.findall(r"expr: (.*)", RULES)
-        for word in re.findall(r"\b(?:raftmq_|rocketmq_|ha_|up\b)\w*", expression)
+        word for expression in EXPRESSIONS for word in re.findall(r"\b(?:raftmq_|rocketmq_|ha_|up\b)\w*", expression)
     }
     assert len(named) >= 8
     assert named - documented == set()
@@ -31,6 +30,14 @@ def test_every_rule_leads_to_a_runbook_and_has_a_test() -> None:
     assert len(re.findall(r"^ +runbook: ", RULES, re.MULTILINE)) == len(NAMES) > 8
     assert set(re.findall(r"raftmq runbook (\w+)", RULES)) <= set(CODES)
     assert set(re.findall(r"alertname: (\w+)", TESTS)) == set(NAMES)
+
+
+def test_no_rule_counts_the_nodes_of_two_clusters_together() -> None:
+    assert len(EXPRESSIONS) == len(NAMES)
+    sums = [each for expression in EXPRESSIONS for each in re.findall(r"\b(?:sum|max|min|count)\b *(.*)", expression)]
+    assert len(sums) >= 8
+    for each in sums:
+        assert re.match(r"by \(cluster\b", each), each
 
 
 def test_the_rule_of_rocketmqs_operators() -> None:

@@ -124,6 +124,7 @@ def init(
         )
     made = create_data_dirs(list(configs), os.environ, leave_lost=leave_lost, until_ms=until_ms)
     certified = _certify(tls_dir, configs)
+    _warn_root(configs, tls_dir)
     created = f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}"
     there = f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}"
     answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": list(made.lost), **certified}
@@ -144,6 +145,17 @@ def _left_lost(made: Created, count: int) -> str:
     if 2 * len(made.lost) >= count:
         return told + "too few nodes are left to elect a leader: put a directory back, or see raftmq runbook no_quorum"
     return told + f"replace the node while the others run: raftmq node replace {made.lost[0]}"
+
+
+def _warn_root(configs: tuple[Path, ...], tls_dir: Path | None) -> None:
+    """Says what to type where root made a node that another user is to run."""
+    from cluster.config.loading import load
+    from raftmq.local.access_files import hand_over
+
+    for path in configs:
+        if command := hand_over(load(path, os.environ), tls_dir):
+            told = "root typed this, and the folder of the data directory belongs to another user: the node runs as"
+            click.echo(f"{told} that one only after {command}", err=True)
 
 
 def _certify(folder: Path | None, configs: tuple[Path, ...]) -> dict[str, list[str]]:
@@ -190,6 +202,7 @@ def _init_one(
             use_ca(config, tls_dir, via, os.environ)
         made = join(config, via, secret, wait_s, os.environ)
     certified = _certify(tls_dir, configs)
+    _warn_root(configs, tls_dir)
     answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid), "lost": [], **certified}
     if not made.created:
         show(as_json, answer, f"nothing to do: the directory holds this node of the cluster {made.cluster_uuid}")

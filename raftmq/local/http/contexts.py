@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cluster.config.local_layout import replace_file
 from raftmq_wire.errors import ExitCode, LocalError
 
 FILE_VARIABLE = "RAFTMQ_CONTEXTS"
@@ -84,9 +85,7 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        staged.write_text(json.dumps({"schema": 1, "contexts": rows}, indent=2) + "\n", encoding="utf-8")
-        staged.replace(path)
+        replace_file(path, (json.dumps({"schema": 1, "contexts": rows}, indent=2) + "\n").encode())
     except OSError as error:
         raise _unreachable(path, error) from None
 

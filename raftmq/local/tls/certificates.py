@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from cluster.config.local_layout import replace_file
 from raftmq_wire.errors import ExitCode, LocalError
 
 CA, NODE, CLIENT = "ca", "node", "client"
@@ -146,8 +146,8 @@ def write_pair(pair: Pair, folder: Path, stem: str, *, replace: bool = False) ->
     key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(paths[1], key)
-        _write(paths[0], pair.certificate.public_bytes(Encoding.PEM))
+        replace_file(paths[1], key, 0o600)
+        replace_file(paths[0], pair.certificate.public_bytes(Encoding.PEM), 0o600)
     except OSError as error:
         raise LocalError(
             f"{error.filename or folder} cannot be written",
@@ -155,16 +155,6 @@ def write_pair(pair: Pair, folder: Path, stem: str, *, replace: bool = False) ->
             "give another --out",
             ExitCode.FAILED,
         ) from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.unlink(missing_ok=True)
-    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
 
 
 def read_ca(folder: Path) -> Pair:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from cluster.config.local_layout import ClusterFile, NodeRecord, find_data_dir, locked, read_cluster, write_cluster
-from cluster.config.node_files import move_ports, plan_nodes, read_nodes, write_configs
+from cluster.config.local_layout import (
+    ClusterFile,
+    NodeRecord,
+    find_data_dir,
+    locked,
+    read_cluster,
+    replace_file,
+    write_cluster,
+)
+from cluster.config.node_files import move_ports, plan_nodes, read_nodes, set_tls, write_configs
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -189,3 +198,55 @@ def test_other_ports_keep_every_other_setting(tmp_path: Path) -> None:
     assert (config.raft.tick_ms, config.failpoints.enabled) == (77, True)
     assert config.node.data_dir == str(tmp_path / "n1" / "data")
     assert config.broker_addresses("namesrv") == {n.id: f"127.0.0.1:{n.broker_port}" for n in moved}
+
+
+def _access(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+
+def test_a_file_that_is_replaced_keeps_its_owner_group_and_mode(tmp_path: Path) -> None:
+    """A configuration of root, which the group of a service reads: whoever may rewrites it, and the service reads it
+    on."""
+    nodes = plan_nodes(tmp_path, 1, None)
+    write_configs(nodes)
+    path = nodes[0].config_path
+    owner = (os.getuid(), 4711) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    os.chown(path, *owner)
+    path.chmod(0o640)
+    set_tls(path, 1, tmp_path / "pki")
+    assert "cert_file" in path.read_text()
+    assert _access(path) == (*owner, 0o640)
+    move_ports(nodes)
+    replace_file(path, path.read_bytes(), 0o600)
+    assert _access(path) == (*owner, 0o640)
+    assert [each.name for each in path.parent.iterdir()] == ["raftmq.toml"]
+
+
+def test_rights_of_a_group_that_cannot_be_kept_are_given_to_no_other_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o664)
+    monkeypatch.setattr(os, "fchown", refuse)
+    replace_file(path, b"new")
+    assert path.read_text() == "new"
+    assert _access(path)[2] == 0o604
+
+
+def test_what_its_check_refuses_takes_no_place(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def refuse(fresh: Path) -> None:
+        assert fresh.read_text() == "new"
+        raise ValueError("not this one")
+
+    with pytest.raises(ValueError, match="not this one"):
+        replace_file(path, b"new", check=refuse)
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

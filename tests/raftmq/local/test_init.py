@@ -407,7 +407,9 @@ def test_a_file_that_this_user_may_not_read(tmp_path: Path, capsys: pytest.Captu
     with another_user():
         assert run_node(["--config", str(config)]) == ExitCode.USAGE
         assert "this user may not read the file" in CliRunner().invoke(cli, ["init", "--config", str(config)]).output
-    assert "chmod a+rX" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{config} && chmod g+rX " in told
+    assert "a+r" not in told, "others than the group of the process get nothing"
 
 
 def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from raftmq.local import single_node_init
+from cluster.config.loading import load
+from raftmq.cli import cli
+from raftmq.local import made_mark, single_node_init
 from raftmq.local.init import create_data_dirs
-from raftmq.local.single_node_init import create_first
+from raftmq.local.single_node_init import create_first, next_steps
 from raftmq_wire.errors import ExitCode, LocalError
 
 HOUR_MS = 3600 * 1000
@@ -119,3 +123,51 @@ def test_three_emptied_directories_with_their_secret_are_refused(tmp_path: Path)
     assert not any((tmp_path / f"n{node}" / "data").exists() for node in (1, 2, 3))
     with pytest.raises(LocalError, match="may not be made"):
         create_data_dirs(paths, {}, until_ms=now_ms() - 1)
+
+
+def test_a_mark_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of root, and a service user who types the command."""
+    path = node_file(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made_mark, "replace_file", refuse)
+        refused(path, "cannot be written: Permission denied")
+    assert [each.name for each in path.parent.iterdir()] == ["raftmq.toml"]
+    assert create_first(path, {}).created
+
+
+def test_the_last_step_has_requests_judged_where_there_is_a_first_user(tmp_path: Path) -> None:
+    path = node_file(tmp_path)
+    config = load(path, {})
+    assert "enforce" not in "".join(next_steps(config, path))
+    with path.open("a") as file:
+        file.write(f'[auth]\nkey_file = "{tmp_path}/users.key"\nfirst_user_file = "{tmp_path}/first-user"\n')
+    config = load(path, {})
+    wanted = f"raftmq auth mode enforce --admin HOST:9644 --data-dir {path.parent}/data "
+    assert next_steps(config, path)[-1].startswith(f"4. as soon as 2 nodes run, here: {wanted}")
+    alone = tmp_path / "alone.toml"
+    alone.write_text(path.read_text().split("[[peers]]")[0] + path.read_text()[path.read_text().index("[auth]") :])
+    steps = next_steps(load(alone, {}), alone)
+    assert len(steps) == 2
+    assert steps[1].startswith(f"as soon as it runs, here: {wanted.replace('HOST', '127.0.0.1')}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a node in another user's folder")
+def test_root_is_told_to_give_a_node_to_the_user_of_its_service(tmp_path: Path) -> None:
+    path = node_file(tmp_path)
+    told = CliRunner().invoke(cli, ["init", "--first", "--config", str(path)])
+    assert (told.exit_code, "chown" in told.output) == (0, False)
+    shutil.rmtree(path.parent)
+    path = node_file(tmp_path)
+    os.chown(path.parent, 65534, 65533)
+    with path.open("a") as file:
+        file.write(f'[auth]\nkey_file = "{tmp_path}/users.key"\nfirst_user_file = "{tmp_path}/first-user"\n')
+    asked = ["init", "--first", "--tls", str(tmp_path / "pki"), "--config", str(path)]
+    wanted = f"chown -R 65534:65533 {path.parent}/data {tmp_path}/pki {tmp_path}/users.key {tmp_path}/first-user\n"
+    assert wanted in CliRunner().invoke(cli, asked).output
+    subprocess.run(wanted.split(), check=True)
+    again = CliRunner().invoke(cli, asked)
+    assert (again.exit_code, "chown" in again.output) == (0, False), again.output

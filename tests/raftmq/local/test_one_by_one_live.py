@@ -269,8 +269,11 @@ def test_a_cluster_is_secured_from_the_start(secured: Machines, monkeypatch: pyt
 
     asyncio.run(until(leads, every_s=0.2))
     asyncio.run(until(has_its_level, every_s=0.2))
-    operator = ("--admin", secured.admin(1), "--data-dir", str(secured.data(1)))
-    secured.run("auth", "mode", "enforce", "--yes", *operator)
+    number, _, enforce = steps[-1].partition(". as soon as 2 nodes run, here: ")
+    assert (number, len(steps)) == ("5", 5)
+    monkeypatch.delenv("RAFTMQ_TLS_CA")
+    secured.printed(enforce.partition("    (")[0] + " --yes", 1)
+    monkeypatch.setenv("RAFTMQ_TLS_CA", str(pki / "ca.crt"))
     with connect(secured.servers) as stranger, pytest.raises(Denied):
         stranger.send("orders", b"unsigned")
     with connect(secured.servers, access_key=name, secret_key=secret) as client:
