@@ -84,6 +84,13 @@ class ApiRefusal(LocalError):
         """True if nothing was changed and the same request may succeed in a moment."""
         return self.code in ("no_leader", "not_leader", "leader_unreachable", "failed")
 
+    @property
+    def is_unsettled(self) -> bool:
+        """True if nothing was changed because another change of the members is not committed yet."""
+        from cluster.members.checks import IN_PROGRESS
+
+        return self.code == "refused" and self.what.startswith(IN_PROGRESS)
+
 
 def admin_option(command: F) -> F:
     """Adds the options --admin (the HTTP API of a cluster elsewhere) and --tls-ca (ask it over TLS) to a command."""
