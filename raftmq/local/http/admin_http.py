@@ -404,8 +404,9 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
     """Returns the error with the API's own words; advice that names HTTP requests is reworded to commands."""
     error = answer["error"]
     code, hint = error["code"], error["hint"]
-    if code == "not_found" and hint.startswith("GET /"):
-        hint = next((typed for path, typed in _LISTS.items() if path in hint), look)
+    if hint.startswith("GET /"):
+        typed = next((typed for path, typed in _LISTS.items() if path in hint), "")
+        hint = typed or (look if code == "not_found" else hint)
     if error["message"] == HTTPS_ALONE:
         hint = "--tls-ca FILE    (or RAFTMQ_TLS_CA=FILE: the CA that the nodes' certificates come from)"
     if code == "exists":
