@@ -7,8 +7,9 @@ entries are missing.
 
 from __future__ import annotations
 
+import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +20,11 @@ from cluster.backup.manifest import LOG, STATE, Manifest
 from cluster.backup.remote import opened, run
 from cluster.backup.replay import WORK, Facts, Replay, Target
 from cluster.backup.segments import last_of
-from cluster.backup.tier_objects import LogObject, TierObjects, find_cluster
+from cluster.backup.tier_clusters import MEASURED_MAX, Moment, choose, coverage_of
+from cluster.backup.tier_objects import LogObject, TierObjects, find_clusters
 from cluster.config.config import ClusterSection
 from cluster.tier.state_copies.state_copier import StateCopy
+from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.stored_files import DamagedObjectError, fetch
 from raftlog.errors import FrameError, RaftLogError
 from raftlog.frame import FrameHeader, decode_entries
@@ -43,6 +46,21 @@ class Wish(NamedTuple):
     """The cluster to restore; None: the only one in the tier."""
     backup: Path | None = None
     """A local backup to begin with, instead of a copy of the state in the tier."""
+    backup_name: str = ""
+    """That backup as the person named it."""
+    rest: tuple[str, ...] = ("--into", "DIR")
+    """All other options of the command as they were typed, for the commands that errors tell to type."""
+
+    def command(self, *, cluster_id: str | None = None, target: Target | None = None, anew: bool = False) -> str:
+        """Returns the command with all of its options, but another cluster or target if they are given. `anew`: without
+        the backup to begin with."""
+        cluster_id, target = cluster_id or self.cluster_id, self.target if target is None else target
+        words = ["raftmq", "restore"]
+        words += ["--from", self.backup_name] if self.backup_name and not anew else []
+        words += ["--from-tier", self.url]
+        words += ["--cluster", cluster_id] if cluster_id else []
+        words += target.option.split()
+        return shlex.join([*words, *self.rest])
 
 
 class Rebuilt(NamedTuple):
@@ -99,7 +117,10 @@ async def _rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage) -> Re
                 ExitCode.REFUSED,
             )
         on_stage("listing the store")
-        cluster = await find_cluster(store, wish.url, wanted)
+        clusters = await find_clusters(store, wish.url, wanted)
+        if len(clusters) > 1:
+            raise await _several(wish, store, clusters, on_stage)
+        (cluster,) = clusters
         objects = TierObjects(store, cluster)
         await objects.load(given.origin if given else ())
         if given is not None and wish.backup is not None:
@@ -108,12 +129,29 @@ async def _rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage) -> Re
             began, replay = await _begin(wish, objects, folder, on_stage)
         try:
             reached = await _go_on(replay, objects, wish, on_stage)
-            _check_end(replay, wish.target, reached)
+            _check_end(replay, wish, reached)
             name = name_of(now_ms, cluster, 0, replay.log.tail.index)
             manifest = replay.finish(name, now_ms)
         finally:
             replay.close()
     return Rebuilt(folder, manifest, began, objects.known_index)
+
+
+async def _several(wish: Wish, store: ObjectStore, clusters: Sequence[str], on_stage: Stage) -> LocalError:
+    """Returns the error for a store with the tiers of several clusters: what tells them apart, and which is meant."""
+    found = []
+    for at, cluster in enumerate(clusters[:MEASURED_MAX], 1):
+        on_stage(f"looking at cluster {at} of {len(clusters)}")
+        found.append(await coverage_of(store, cluster))
+    more = len(clusters) - len(found)
+    chosen, why = choose(found, wish.target)
+    command = wish.command(cluster_id=chosen.cluster_id, target=chosen.nearest(wish.target))
+    return LocalError(
+        f"{wish.url} holds the tiers of {len(clusters)} clusters",
+        "; ".join([*map(str, found), *([f"and {more} more"] if more else [])]),
+        f"{command}    ({why})",
+        ExitCode.REFUSED,
+    )
 
 
 # --- what the rows begin with ----------------------------------------------------------------------------------------
@@ -138,7 +176,7 @@ async def _begin(wish: Wish, objects: TierObjects, folder: Path, on_stage: Stage
             continue
         return f"the state copied at index {copy.index}", Replay(folder, _facts_of(copy), begins)
     if objects.begins() == 0:
-        facts = await _facts_of_genesis(objects)
+        facts = await _facts_of_genesis(objects, wish)
         if facts is not None:
             return "GENESIS", Replay(folder, facts, EMPTY_TAIL)
     raise _nothing_to_begin_with(wish, objects, problems)
@@ -165,15 +203,23 @@ def _facts_of(copy: StateCopy | Manifest) -> Facts:
     )
 
 
-async def _facts_of_genesis(objects: TierObjects) -> Facts | None:
+async def _facts_of_genesis(objects: TierObjects, wish: Wish) -> Facts | None:
     """Returns the facts of the cluster as its log's first entry tells them; None if the log in the store begins with
-    another cluster's."""
+    another cluster's. Raises LocalError if the target lies before that entry."""
     for wanted in objects.at(0):
         data, _ = await objects.read(wanted)
         if data:
             entry = next(decode_entries(data))
             began = genesis_format.decode(entry)
             if str(began.cluster_uuid) == objects.cluster_id:
+                if wish.target.is_below(entry.index, entry.timestamp_ms):
+                    first = Moment(entry.index, entry.timestamp_ms)
+                    raise LocalError(
+                        f"{wish.target} lies before the first entry of the log",
+                        f"the earliest moment in the tier is {first}",
+                        wish.command(target=wish.target.like(*first)),
+                        ExitCode.REFUSED,
+                    )
                 named = ClusterSection()
                 return Facts(
                     cluster_uuid=objects.cluster_id,
@@ -195,8 +241,8 @@ def _begin_with_backup(wish: Wish, given: Manifest, folder: Path) -> Replay:
     if wish.target.is_below(given.index, given.timestamp_ms):
         raise LocalError(
             f"the backup {given.name} lies above {wish.target}",
-            f"it was made at index {given.index}, log time {given.timestamp_ms} ms, and nothing can be taken back",
-            "use an older backup, or leave --from out: a copy of the state in the tier may be older",
+            f"it was made at {Moment(given.index, given.timestamp_ms)}, and nothing can be taken back",
+            f"{wish.command(anew=True)}    (the tier may have an older state; or use an older backup)",
             ExitCode.REFUSED,
         )
     files.need(folder, given.bytes_total)
@@ -210,18 +256,21 @@ def _begin_with_backup(wish: Wish, given: Manifest, folder: Path) -> Replay:
 def _nothing_to_begin_with(wish: Wish, objects: TierObjects, problems: list[str]) -> LocalError:
     begins = objects.begins()
     where = "there is no object of its log" if begins is None else f"its log there begins at position {begins}"
-    if objects.copies and not problems:
-        oldest = objects.copies[-1]
+    oldest = objects.oldest_copy()
+    if oldest is not None and not problems:
+        first = Moment(oldest.index, oldest.timestamp_ms)
         return LocalError(
             f"{wish.target} lies below the oldest copy of the state",
-            f"that is at index {oldest.index}, log time {oldest.timestamp_ms} ms, and {where}",
-            "restore to a later index, or from an older backup: raftmq restore --from BACKUP --from-tier URL",
+            f"the earliest moment in the tier is {first}, and {where}",
+            f"{wish.command(target=wish.target.like(*first))}    (or begin with an older backup: add --from BACKUP)",
             ExitCode.REFUSED,
         )
+    if oldest is None and objects.copies and not problems:
+        problems = ["no copy of the state has the log that it needs there"]
     return LocalError(
         f"{wish.url} has no copy of the state of cluster {objects.cluster_id} that can be used",
         "; ".join([*problems[:3], where]),
-        "begin with a backup: raftmq restore --from BACKUP --from-tier URL --into DIR",
+        f"{wish.command()} --from BACKUP    (begin with a backup)",
         ExitCode.REFUSED,
     )
 
@@ -254,9 +303,9 @@ async def _go_on(replay: Replay, objects: TierObjects, wish: Wish, on_stage: Sta
 
 def _damaged_log(wish: Wish, tail: LogTail, problems: list[str]) -> LocalError:
     return LocalError(
-        f"the log in {wish.url} is damaged after index {tail.index}, log time {tail.timestamp_ms} ms",
+        f"the log in {wish.url} is damaged after {Moment(tail.index, tail.timestamp_ms)}",
         "; ".join(problems),
-        f"restore what lies below: --to-index {tail.index}; or mend the object, and try again",
+        f"{wish.command(target=Target(tail.index))}    (what lies below; or mend the object, and try again)",
         ExitCode.REFUSED,
     )
 
@@ -280,20 +329,16 @@ def _take(replay: Replay, wanted: LogObject, data: bytes, target: Target) -> boo
     return target.index == replay.log.tail.index
 
 
-def _check_end(replay: Replay, target: Target, reached: bool) -> None:
+def _check_end(replay: Replay, wish: Wish, reached: bool) -> None:
     tail = replay.log.tail
-    last = f"the last entry in the tier has index {tail.index}, log time {tail.timestamp_ms} ms"
+    last = f"the last entry in the tier is that of {Moment(tail.index, tail.timestamp_ms)}"
+    command = wish.command(target=Target(tail.index), anew=tail.index < replay.state.applied.index)
     if tail.index < replay.state.applied.index:
         raise LocalError(
             f"the log there ends below the state, which is at index {replay.state.applied.index}",
             last,
-            "begin with an older state: --to-index below it, or another backup",
+            f"{command}    (it begins with an older state)",
             ExitCode.REFUSED,
         )
-    if target != Target() and not reached:
-        raise LocalError(
-            f"{target} lies beyond what is there",
-            last,
-            f"restore to that: --to-index {tail.index}, or leave the target out",
-            ExitCode.REFUSED,
-        )
+    if wish.target != Target() and not reached:
+        raise LocalError(f"{wish.target} lies beyond what is there", last, command, ExitCode.REFUSED)

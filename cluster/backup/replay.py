@@ -54,6 +54,17 @@ class Target(NamedTuple):
             self.time_ms is not None and timestamp_ms > self.time_ms
         )
 
+    @property
+    def option(self) -> str:
+        """The option of `raftmq restore` that means it; "" for the end of the log."""
+        if self.index is not None:
+            return f"--to-index {self.index}"
+        return "" if self.time_ms is None else f"--to-time {rfc3339(self.time_ms)}"
+
+    def like(self, index: int, timestamp_ms: int) -> Target:
+        """Returns the target that means this entry, by time if this target is a time, else by index."""
+        return Target(time_ms=timestamp_ms) if self.time_ms is not None else Target(index)
+
     def __str__(self) -> str:
         return f"index {self.index}" if self.index is not None else f"time {rfc3339(self.time_ms or 0)}"
 

@@ -8,6 +8,7 @@ run; IDENTITY records the origin. Everything is made under `<into>.partial` and 
 from __future__ import annotations
 
 import errno
+import shlex
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,13 +26,13 @@ from cluster.backup.remote import fetch_backup, is_url
 from cluster.backup.replay import Target
 from cluster.backup.revived import Revived, revived_in
 from cluster.backup.segments import read_header
+from cluster.backup.tier_clusters import Moment
 from cluster.backup.verify import genesis_of, verify
 from cluster.config.config import dump
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.peer.secret_files import give, keys_of_new
-from cluster.runtime.events import rfc3339
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
@@ -61,6 +62,8 @@ class Source(NamedTuple):
     """URL of a tier."""
     cluster_id: str | None = None
     target: Target = Target()
+    rest: tuple[str, ...] = ("--into", "DIR")
+    """All other options of the command as they were typed."""
 
 
 class Found(NamedTuple):
@@ -75,22 +78,19 @@ class Found(NamedTuple):
     """The name of that copy, for people."""
 
 
-def _option(target: Target) -> str:
-    return f"--to-index {target.index}" if target.index is not None else f"--to-time {rfc3339(target.time_ms or 0)}"
-
-
 @contextmanager
 def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[str], None]) -> Iterator[Found]:
     """Provides the backup as a directory, and removes at the end what was fetched. Raises LocalError."""
     into = into.absolute()
     check_unused(source.backup or source.tier or "", into)
+    wish = Wish(source.tier or "URL", source.target, source.cluster_id, None, source.backup or "", source.rest)
     if source.tier is None:
         if source.target != Target():
+            _check_not_before(wish)
             raise LocalError(
                 "a backup alone is restored as it is",
                 f"{source.target} is reached by applying the log after it, which lies in the tier",
-                f"raftmq restore --from {source.backup} --from-tier URL --into {into} {_option(source.target)}    "
-                "(URL: tier.url)",
+                f"{wish.command()}    (URL: tier.url)",
                 ExitCode.USAGE,
             )
         with local_copy(source.backup or "", into, FETCHED, on_stage) as path:
@@ -98,13 +98,29 @@ def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[st
             yield Found(path, None, newest, name)
         return
     with _to_begin_with(source.backup, into, on_stage) as path:
-        wish = Wish(source.tier, source.target, source.cluster_id, path)
+        wish = wish._replace(backup=path)
         made = rebuild(wish, into.with_name(into.name + FETCHED), now_ms, on_stage)
         try:
             newest = _at_the_end(wish, made, into, now_ms, on_stage)
             yield Found(made.path, made, newest, "the end of the log in the tier" if newest else "")
         finally:
             files.remove_tree(made.path)
+
+
+def _check_not_before(wish: Wish) -> None:
+    """Raises LocalError if a local backup was made after the target: no log that follows it leads back there."""
+    path = Path(wish.backup_name)
+    if is_url(wish.backup_name) or not (path / manifests.MANIFEST).exists():
+        return
+    made = manifests.load(path)
+    if wish.target.is_below(made.index, made.timestamp_ms):
+        raise LocalError(
+            f"{wish.target} lies before the backup {made.name}",
+            f"it was made at {Moment(made.index, made.timestamp_ms)}, and nothing can be taken back",
+            f"{shlex.join(['raftmq', 'restore', '--from', wish.backup_name, *wish.rest])}    "
+            f"(its own moment; raftmq backup list {shlex.quote(str(path.parent))} shows older ones)",
+            ExitCode.REFUSED,
+        )
 
 
 def _newest_beside(backup: Path) -> tuple[Revived | None, str]:

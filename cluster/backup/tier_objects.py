@@ -18,6 +18,7 @@ from cluster.tier.state_copies.state_copier import STATE, StateCopy, is_descript
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.stored_files import BadDescriptionError, DamagedObjectError, read_checked
+from raftlog.types import LogTail
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -88,6 +89,20 @@ class TierObjects:
         """Returns the lowest position of the log in the store; None if there is none."""
         return min((each.part.base for each in self._log), default=None)
 
+    def oldest_copy(self) -> StateCopy | None:
+        """Returns the oldest copy of the state with the log that it needs; None if there is none."""
+        usable = (
+            copy
+            for copy in reversed(self.copies)
+            if self.reaches(LogTail(*copy.log_begins).end_position) >= copy.position
+        )
+        return next(usable, None)
+
+    def newest(self) -> LogObject | None:
+        """Returns the object that ends the log in the cluster's own folder; None if that has none."""
+        own = [each for each in self._log if each.folder.last_index is None]
+        return max(own, key=lambda each: (each.part.end, -each.part.base), default=None)
+
     def reaches(self, position: int) -> int:
         """Returns the position up to which the log is in the store without a gap from `position` on, judged by the
         names."""
@@ -112,31 +127,24 @@ class TierObjects:
             return b"", str(error)
 
 
-async def find_cluster(store: ObjectStore, url: str, wanted: str | None) -> str:
-    """Returns the cluster id in the store; `wanted` if it is there. Raises LocalError if it is not, or if no id is
-    wanted and the store does not hold exactly one. Raises StoreError."""
+async def find_clusters(store: ObjectStore, url: str, wanted: str | None) -> list[str]:
+    """Returns the ids of the clusters in the store, ascending; only `wanted` if that is given. Raises LocalError if
+    there is none, or not the wanted one. Raises StoreError."""
     if wanted is not None:
         async for _ in store.list(wanted):
-            return wanted
+            return [wanted]
     found = sorted({name async for name in _clusters(store)})
-    if wanted is None and len(found) == 1:
-        return found[0]
+    if wanted is None and found:
+        return found
     there = ", ".join(found[:5]) or "no cluster's"
     if wanted is not None:
         why = f"the objects there are of {there}" if found else "there are no objects of any cluster"
         raise LocalError(f"{url} has nothing of cluster {wanted}", why, "check the URL, or --cluster", ExitCode.REFUSED)
-    if not found:
-        raise LocalError(
-            f"{url} holds no tier",
-            "no object there lies below the id of a cluster: nothing was uploaded yet, or the tier lies elsewhere",
-            "raftmq tier seal    (if the cluster still runs: it uploads all of its log; else give the URL that was "
-            "tier.url of the lost cluster)",
-            ExitCode.REFUSED,
-        )
     raise LocalError(
-        f"{url} holds the tiers of {len(found)} clusters",
-        there,
-        f"raftmq restore --from-tier {url} --cluster {found[0]} --into DIR",
+        f"{url} holds no tier",
+        "no object there lies below the id of a cluster: nothing was uploaded yet, or the tier lies elsewhere",
+        "raftmq tier seal    (if the cluster still runs: it uploads all of its log; else give the URL that was "
+        "tier.url of the lost cluster)",
         ExitCode.REFUSED,
     )
 

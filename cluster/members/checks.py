@@ -78,12 +78,16 @@ def refusal(what: str, why: str, fix: str) -> LocalError:
     return LocalError(what, why, fix, ExitCode.REFUSED)
 
 
+IN_PROGRESS = "another membership change is in progress"
+"""The refusal that ends by itself, when that change is committed. The command line waits for it."""
+
+
 def settled(group: Group) -> None:
     """Raises LocalError while a change is in progress, because two changes at once could make two majorities."""
     index = group.membership.index
     if index > group.committed_index:
         raise refusal(
-            f"another membership change is in progress: {group.membership.detail or group.membership.reason}",
+            f"{IN_PROGRESS}: {group.membership.detail or group.membership.reason}",
             f"its entry {index} is not committed yet, and the members change one at a time",
             "raftmq node list    (until it shows that the change is committed; then repeat the command)",
         )

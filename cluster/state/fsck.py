@@ -85,17 +85,12 @@ class Fsck:
         yield from irrelevant_ranges(self._fs, self._directory, group_id=self._group_id)
         yield from irrelevant_state_ranges(self._fs, self._directory, self._group_id)
 
-    def _is_of_a_node(self) -> bool:
-        """Returns True if anything in the directory is a node's."""
-        return any((self._directory / name).exists() for name in ("IDENTITY", "log", "state", "SECRET"))
-
     def _rehearse_log(self) -> tuple[NodeDir | None, str]:
-        if not self._directory.is_dir() or not any(self._directory.iterdir()):
-            raise IdentityError(f"{self._directory} holds no node.\nThere is nothing to check.\nraftmq status")
+        check_is_of_a_node(self._directory)
         try:
             return open_node_dir(self._overlay, self._directory), ""
         except IdentityError as error:
-            if "is in use by process" in str(error) or not self._is_of_a_node():
+            if "is in use by process" in str(error):
                 raise
             return None, " ".join(str(error).split("\n"))
         except RaftLogError as error:
@@ -165,6 +160,18 @@ class Fsck:
         if finding.kind == "state WAL" or (self._found is StateCase.LOST_ROWS):
             return "start the node: it replays these rows from its log"
         return f"raftmq rebuild {self._directory} --yes    (the start would not notice before it reads these bytes)"
+
+
+def check_is_of_a_node(directory: Path) -> None:
+    """Raises IdentityError, with what to type, unless something in the directory is a node's. It advises to move
+    nothing: the directory is somebody else's, or not there."""
+    if directory.is_dir() and any((directory / name).exists() for name in ("IDENTITY", "log", "state", "SECRET")):
+        return
+    nodes = " ".join(str(each.parent) for each in sorted(directory.glob("*/data/IDENTITY")))
+    where = f"raftmq fsck {nodes or '.raftmq/n1/data'}    (node.data_dir in the node's raftmq.toml says which it is)"
+    if not directory.exists():
+        raise IdentityError(f"there is no directory {directory}.\nthere is nothing to check\n{where}")
+    raise IdentityError(f"{directory} is not a data directory.\nnothing in it is a node's\n{where}")
 
 
 def _group_id(fs: OsFileSystem, directory: Path) -> int:

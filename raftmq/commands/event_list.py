@@ -12,6 +12,7 @@ from cluster.runtime.events import KINDS, rfc3339
 from raftmq.commands.point_in_time import PointInTime, told_time
 from raftmq.commands.shared_options import cluster_options, print_json, show, show_problems
 from raftmq.local.http.admin_http import ask_all, node_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 FOLLOW_EVERY_S = 1.0
 
@@ -38,10 +39,18 @@ def events(
 ) -> None:
     """Show what happened: elections, stalls, findings, repairs, changes of members and settings.
 
-    Events of all nodes are sorted by their clocks. With --follow and --json, each event is one line.
+    Events of all nodes are sorted by their clocks. With --follow and --json, each event is one line. Exit code: 4 if no
+    node answers; with --follow they are asked again.
     """
     addresses = node_addresses(admin, data)
     answers, silent = ask_all(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
+    if not answers and not follow:
+        raise LocalError(
+            f"no node answers at {', '.join(silent)}",
+            "; ".join(dict.fromkeys(error.why for error in silent.values())),
+            next(iter(silent.values())).fix if not admin else f"raftmq status --admin {admin}",
+            ExitCode.UNREACHABLE,
+        )
     found = sorted((event for _, view in answers for event in view["events"]), key=_place)
     found = found[:limit] if since is not None else found[-limit:]  # as each node does it
     if as_json and not follow:

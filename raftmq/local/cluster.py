@@ -52,6 +52,7 @@ from raftmq.local.process import (
     start_node,
     stop_nodes,
 )
+from raftmq.local.settled_changes import when_settled
 from raftmq.local.status import ClusterView, fetch_ready, view_cluster
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq.local.waiting import until
@@ -81,7 +82,8 @@ def tell_new_ports(view: ClusterView) -> None:
         told = _place(node.record, member["listeners"])
         if any(member[key] != value for key, value in told.items()):
             who = {"id": node.record.id, "cluster_id": members["cluster_id"], "uuid": member["uuid"]}
-            api.post("/v1/members", {**who, **told, "force": not node.running})
+            body = {**who, **told, "force": not node.running}
+            when_settled(lambda body=body: api.post("/v1/members", body), lambda text: None)  # type: ignore[misc]
 
 
 def _place(record: NodeRecord, listeners: dict[str, str]) -> dict[str, object]:

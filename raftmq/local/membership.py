@@ -25,6 +25,7 @@ from raftmq.local.cluster import REMOVED, LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.credentials import address_of, addresses_of
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
+from raftmq.local.settled_changes import when_settled
 from raftmq.local.status import fetch_status
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
@@ -87,6 +88,10 @@ class LocalMembers:
             self._tell("waiting for a leader")
             time.sleep(POLL_S)
 
+    def _change(self, change: Callable[[], dict[str, Any]]) -> None:
+        """Makes a change of the members when no other is in progress. Raises LocalError."""
+        when_settled(lambda: self._patiently(change), self._tell)
+
     def _is_member(self, node_id: int) -> bool:
         return node_id in [member["id"] for member in self.members()["members"]]
 
@@ -132,7 +137,7 @@ class LocalMembers:
 
     def _take_out(self, node_id: int, query: str) -> None:
         try:
-            self._patiently(lambda: self._api.delete(f"/v1/members/{node_id}{query}"))
+            self._change(lambda: self._api.delete(f"/v1/members/{node_id}{query}"))
         except LocalError as error:
             # A leader that is taken out may be gone before it can say that it is.
             if error.exit_code is not ExitCode.UNKNOWN or self._is_member(node_id):
@@ -175,7 +180,7 @@ class LocalMembers:
         if not self._is_member(record.id):
             request = add_request(config, identity, auto_promote=not learner)
             self._asked = True
-            self._patiently(lambda: self._api.post("/v1/members", request))
+            self._change(lambda: self._api.post("/v1/members", request))
         if is_running(record) and _lacks_secret(record, join.get("secret_key", "")):
             stop_nodes([record])  # an interrupted attempt started it without; a node reads its secret when it starts
         if not is_running(record):

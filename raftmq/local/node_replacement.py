@@ -16,6 +16,7 @@ from cluster.config.loading import load
 from cluster.members.new_node import prepare
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 from raftmq.local.http.https import chosen_tls
+from raftmq.local.settled_changes import SETTLED_S, when_settled
 from raftmq.local.tls.node_certificates import steps_before_start
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -26,8 +27,8 @@ POLL_S = 1.0
 def replace_elsewhere(
     node: int, config: Path, via: str, secret: Path | None, tell: Callable[[str], object]
 ) -> list[int]:
-    """Replaces `node`; returns the voters once the new node votes and `node` is removed. Raises ConfigError,
-    LocalError."""
+    """Replaces `node`; returns the voters once the new node votes and `node` is removed. `tell` gets each stage, also
+    again while it lasts. Raises ConfigError, LocalError."""
     own = load(config, os.environ).node.id
     if own == node:
         raise LocalError(
@@ -39,7 +40,7 @@ def replace_elsewhere(
         )
     addresses = admin_addresses(via)
     api = AdminApi(addresses, LOOK)
-    members = _members(api)
+    members, _ = _members(api)
     if own not in members and node not in members:
         raise LocalError(
             f"node {node} is no member",
@@ -51,25 +52,55 @@ def replace_elsewhere(
         prepared = prepare(config, api.get("/v1/members/join"), None, secret, node, os.environ)
         for note in prepared.notes:
             tell(note)
-        api.post("/v1/members", {**prepared.request, "auto_promote": True})
+        request = {**prepared.request, "auto_promote": True}
+        when_settled(lambda: _patiently(lambda: api.post("/v1/members", request)), tell)
     tell(f"node {own} is a member; start it now, if it does not run:")
     certify = steps_before_start(load(config, os.environ), config, over_tls=chosen_tls() is not None)
     for step in (*certify, f"raftmq serve --config {config}"):
         tell(f"    {step}")
-    while (member := members.get(own, {})).get("role") != "voter":
-        if member:
-            tell(f"node {own} is a learner; waiting until it has caught up and votes")
-        time.sleep(POLL_S)
-        members = _members(api)
+    members = _until_it_votes(api, own, node, tell)
     if node in members:
         tell(f"node {own} votes; removing node {node}")
-        _patiently(lambda: api.delete(f"/v1/members/{node}?below_three=true"))  # as many as there were
-    return sorted(each for each, member in _members(api).items() if member["role"] == "voter")
+        remove = f"/v1/members/{node}?below_three=true"  # as many as there were
+        when_settled(lambda: _patiently(lambda: api.delete(remove)), tell)
+    members, _ = _members(api)
+    return sorted(each for each, member in members.items() if member["role"] == "voter")
 
 
-def _members(api: AdminApi) -> dict[int, dict[str, Any]]:
+def _until_it_votes(api: AdminApi, own: int, node: int, tell: Callable[[str], object]) -> dict[int, dict[str, Any]]:
+    """Waits until `own` is a voter and, while `node` is still a member, up to SETTLED_S for the commit of that: the
+    removal comes after it. Returns the members."""
+    voted_at = None
+    while True:
+        members, committed = _members(api)
+        if members.get(own, {}).get("role") != "voter":
+            voted_at = None  # another leader may not have that entry
+        else:
+            voted_at = voted_at or time.monotonic()
+            if committed or node not in members or time.monotonic() - voted_at >= SETTLED_S:
+                return members
+        if own in members:
+            tell(_progress(own, members[own]))
+        time.sleep(POLL_S)
+
+
+def _progress(own: int, member: dict[str, Any]) -> str:
+    """Returns what is waited for, and how far that is. A node that does not lead knows only the role."""
+    if member["role"] == "voter":
+        return f"node {own} becomes a voter; waiting until that is committed"
+    waiting = f"node {own} is a learner; waiting until it has caught up and votes"
+    if member["live"] is False:
+        silent = "hears nothing of it" if member["connected"] else "has no connection to it"
+        return f"{waiting}: the leader {silent} (does it run, and does the leader take its certificate and secret?)"
+    if member["state"] == "SNAPSHOT":
+        return f"{waiting}: it fetches a snapshot"
+    return waiting if member["lag_entries"] is None else f"{waiting}: {member['lag_entries']:,} entries behind"
+
+
+def _members(api: AdminApi) -> tuple[dict[int, dict[str, Any]], bool]:
+    """Returns (the members by id, True if the last change of them is committed)."""
     found = _patiently(lambda: api.get("/v1/members"))
-    return {member["id"]: member for member in found["members"]}
+    return {member["id"]: member for member in found["members"]}, found["committed"]
 
 
 def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

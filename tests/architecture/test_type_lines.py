@@ -24,11 +24,10 @@ PLACEHOLDER = re.compile(
     r"NEWDIR|NEW_DIR|DATA|FIRST|URL|BACKUP|NUMBER|COMMAND|UUID|[A-Z]\d?)(?![\w.])"
 )
 CHOSEN = {
-    "cluster/backup/from_tier.py": "BACKUP DIR URL",
+    "cluster/backup/from_tier.py": "BACKUP",
     "cluster/backup/manifest.py": "DIR NAME URL",
     "cluster/backup/metadata.py": "FILE",
     "cluster/backup/remote.py": "DIR",
-    "cluster/backup/tier_objects.py": "DIR URL",
     "cluster/backup/unsafe_recovery.py": "DIR NAME NEWDIR",
     "cluster/config/node_files.py": "P",
     "cluster/config/source.py": "DIR HOST",
@@ -52,6 +51,7 @@ CHOSEN = {
 """File -> what the person chooses, or alone can know: a new folder, a time, what a key is to be."""
 ELSEWHERE = {
     "cluster/backup/restore.py": "DIR URL",
+    "cluster/backup/tier_objects.py": "URL",
     "cluster/members/config_activation.py": "FILE",
     "cluster/members/voter_claims.py": "FILE HOST PORT SECRET",
     "cluster/members/new_node.py": "DATA NODE SECRET URL",

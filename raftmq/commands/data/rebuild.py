@@ -41,6 +41,7 @@ def rebuild(directory: Path, plan_only: bool, yes: bool, back: str, as_json: boo
     The old state moves to trash/ in DIR; the log is not changed. When the node starts, it applies the entries above
     the checkpoint again.
     """
+    from cluster.state.fsck import check_is_of_a_node
     from cluster.state.overlay_fs import OverlayFileSystem
     from cluster.state.rebuild import Rebuild, RebuildError
     from raftlog.errors import IdentityError, RaftLogError
@@ -54,6 +55,7 @@ def rebuild(directory: Path, plan_only: bool, yes: bool, back: str, as_json: boo
             ExitCode.USAGE,
         )
     try:
+        check_is_of_a_node(directory)
         work = Rebuild(OsFileSystem() if yes else OverlayFileSystem(), directory, int(time.time() * 1000))
         try:
             plan = work.plan(back)

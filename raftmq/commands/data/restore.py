@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 USERS_SHOWN = 50
+NODES = 3
 
 
 @click.command()
@@ -38,7 +39,7 @@ USERS_SHOWN = 50
 @click.option(
     "--into", required=True, metavar="NEWDIR", type=LocalPath(path_type=Path), help="A new or empty directory."
 )
-@click.option("--nodes", default=3, show_default=True, type=int, help="Number of nodes of the new cluster.")
+@click.option("--nodes", default=NODES, show_default=True, type=int, help="Number of nodes of the new cluster.")
 @click.option(
     "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
 )
@@ -80,7 +81,11 @@ def restore(
     if to_index is not None and to_time is not None:
         raise click.UsageError("--to-index and --to-time exclude each other")
     now_ms = time.time_ns() // 1_000_000
-    wanted = Source(source, tier, cluster, Target(to_index, to_time))
+    rest = ["--into", str(into)]
+    rest += [] if nodes == NODES else ["--nodes", str(nodes)]
+    rest += [] if base_port is None else ["--base-port", str(base_port)]
+    rest += [] if acl_from is None else ["--acl-from", acl_from]
+    wanted = Source(source, tier, cluster, Target(to_index, to_time), (*rest, *(["--json"] if as_json else [])))
     with (
         console(stderr=True).status("starting") as spinner,
         found_source(wanted, into, now_ms, spinner.update) as found,

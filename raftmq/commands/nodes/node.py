@@ -28,6 +28,7 @@ from raftmq.commands.shared_options import (
 from raftmq.commands.value_types import AddressType, ApiType, ListenerType
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
+from raftmq.local.settled_changes import when_settled
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -199,7 +200,7 @@ def _add_elsewhere(
         raise LocalError(error.what, error.why, fix, ExitCode.UNREACHABLE) from None
     prepared = prepare(config, join, node_id, secret, env=os.environ)
     body = {**prepared.request, "auto_promote": not learner}
-    added = api.post("/v1/members", body)
+    added = when_settled(lambda: api.post("/v1/members", body), _tell)
     answer = {
         "node": added["id"],
         "role": added["role"],
@@ -226,7 +227,8 @@ def _add_elsewhere(
 @cluster_options
 def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make a learner a voter once it has caught up; for nodes added with --learner."""
-    changed = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/promote", {})
+    api = AdminApi(admin_addresses(admin, data), LOOK)
+    changed = when_settled(lambda: api.post(f"/v1/members/{node}/promote", {}), _tell)
     _show_changed(changed, as_json)
 
 
@@ -260,7 +262,8 @@ def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json
     addresses = admin_addresses(admin, data)
     if _is_elsewhere(admin, data):
         query = "?below_three=true" if meant else ""
-        changed = AdminApi(addresses, LOOK).delete(f"/v1/members/{node}{query}")
+        api = AdminApi(addresses, LOOK)
+        changed = when_settled(lambda: api.delete(f"/v1/members/{node}{query}"), _tell)
         _show_changed(changed, as_json, f"node {node} no longer serves clients; stop it on its machine")
         return
     with _working(data) as members:
@@ -286,9 +289,10 @@ def replace(
     """
     _check_together(config, via, f"raftmq node replace {node}")
     if config is not None and via is not None:
+        from raftmq.commands.stages import Lines
         from raftmq.local.node_replacement import replace_elsewhere
 
-        voters = replace_elsewhere(node, config, via, secret, lambda text: click.echo(text, err=True))
+        voters = replace_elsewhere(node, config, via, secret, Lines(_tell, time.monotonic))
         answer = {"replaced": node, "voters": voters, "config": str(config)}
         show(as_json, answer, f"[green]node {node} is replaced[/]: voters {_names(voters)}", markup=True)
         return
@@ -337,7 +341,8 @@ def move(
     """
     api = AdminApi(admin_addresses(admin, data), LOOK)
     view = api.get("/v1/members")
-    changed = api.post("/v1/members", {**_moved(view, node, address, http, listeners), "force": force})
+    body = {**_moved(view, node, address, http, listeners), "force": force}
+    changed = when_settled(lambda: api.post("/v1/members", body), _tell)
     lines = [f"[yellow]not found by[/] {line}" for line in changed["not_found_by"]]
     if changed["warning"]:
         lines.append(f"[yellow]warning[/] {changed['warning']}")
@@ -446,6 +451,10 @@ def transfer(node: int, data: str | None, admin: str | None, as_json: bool) -> N
     """Transfer leadership to NODE; its log must be nearly complete."""
     view = AdminApi(admin_addresses(admin, data), LOOK).post("/v1/leader/transfer", {"to": node})
     show(as_json, view, f"node {view['leader']} leads (term {view['term']})")
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _is_elsewhere(admin: str | None, data: str | None) -> bool:

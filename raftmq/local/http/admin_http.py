@@ -84,6 +84,13 @@ class ApiRefusal(LocalError):
         """True if nothing was changed and the same request may succeed in a moment."""
         return self.code in ("no_leader", "not_leader", "leader_unreachable", "failed")
 
+    @property
+    def is_unsettled(self) -> bool:
+        """True if nothing was changed because another change of the members is not committed yet."""
+        from cluster.members.checks import IN_PROGRESS
+
+        return self.code == "refused" and self.what.startswith(IN_PROGRESS)
+
 
 def admin_option(command: F) -> F:
     """Adds the options --admin (the HTTP API of a cluster elsewhere) and --tls-ca (ask it over TLS) to a command."""
@@ -397,8 +404,9 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
     """Returns the error with the API's own words; advice that names HTTP requests is reworded to commands."""
     error = answer["error"]
     code, hint = error["code"], error["hint"]
-    if code == "not_found" and hint.startswith("GET /"):
-        hint = next((typed for path, typed in _LISTS.items() if path in hint), look)
+    if hint.startswith("GET /"):
+        typed = next((typed for path, typed in _LISTS.items() if path in hint), "")
+        hint = typed or (look if code == "not_found" else hint)
     if error["message"] == HTTPS_ALONE:
         hint = "--tls-ca FILE    (or RAFTMQ_TLS_CA=FILE: the CA that the nodes' certificates come from)"
     if code == "exists":

@@ -10,9 +10,13 @@ from typing import Any
 import click
 import pytest
 
+from cluster.backup.from_tier import Wish, rebuild
+from cluster.backup.replay import Target
 from cluster.config.loading import load
+from cluster.runtime.events import rfc3339
 from raftmq.cli import run as raftmq
 from raftmq.commands.point_in_time import PointInTime
+from raftmq_wire.errors import ExitCode
 from tests.cluster.backup.lost_cluster import Lost
 
 
@@ -75,3 +79,39 @@ def test_it_says_what_is_in_it_and_what_is_not(
     last = max(entry.index for entry in lost.entries if entry.timestamp_ms <= time_ms)
     assert (view["index"], view["timestamp_ms"], view["known_index"]) == (last, time_ms, 700)
     assert sorted(path.name for path in tmp_path.iterdir() if "new" in path.name) == ["new", "newer"]
+
+
+def test_a_refusal_gives_the_command_with_every_option_as_typed(
+    stopped: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = Lost(stopped.data, tmp_path / "store")
+    lost.upload()
+    into = str(tmp_path / "new")
+    options = ["--into", into, "--nodes", "1", "--base-port", "21000", "--json"]
+    command = ["restore", "--from-tier", lost.url, "--cluster", lost.cluster_id]
+    for year in (1990, 2090):
+        assert raftmq([*command, "--to-time", f"{year}-01-01T00:00:00Z", *options]) == ExitCode.REFUSED
+        typed = capsys.readouterr().err.splitlines()[-1].removeprefix("type:    raftmq ").split()
+        assert typed[:5] == command
+        assert typed[7:] == options
+    assert raftmq(typed) == 0
+    assert json.loads(capsys.readouterr().out)["index"] == lost.entries[-1].index
+
+
+def test_a_moment_before_a_backup_is_not_looked_for_after_it(
+    stopped: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = Lost(stopped.data, tmp_path / "store")
+    lost.upload()
+    made = rebuild(Wish(lost.url, Target(500)), tmp_path / "backup", 1_800_000_000_000)
+    when = f"{rfc3339(lost.entries[500].timestamp_ms)} (index 500)"
+    command = ["restore", "--from", str(made.path), "--into", str(tmp_path / "new")]
+    assert raftmq([*command, "--to-time", "1990-01-01"]) == ExitCode.REFUSED
+    what, why, fix = capsys.readouterr().err.splitlines()[-3:]
+    assert what.startswith("time 1990-01-01T00:00:00.000Z lies before the backup ")
+    assert why.startswith(f"because: it was made at {when}")
+    assert fix.startswith(f"type:    raftmq {' '.join(command)}    (")
+    assert raftmq([*command, "--from-tier", lost.url, "--to-time", "1990-01-01"]) == ExitCode.REFUSED
+    what, why, fix = capsys.readouterr().err.splitlines()[-3:]
+    assert when in why
+    assert fix.startswith(f"type:    raftmq restore --from-tier {lost.url} --to-time 1990-01-01T00:00:00.000Z --into ")

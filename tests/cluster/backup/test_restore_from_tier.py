@@ -15,7 +15,7 @@ from cluster.backup.restore import restore
 from cluster.backup.verify import verify
 from cluster.runtime.events import rfc3339
 from raftlog.types import EntryType
-from raftmq_wire.errors import LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 from tests.cluster.backup.lost_cluster import Lost
 
 NOW_MS = 1_800_000_000_000
@@ -117,22 +117,102 @@ def test_what_lies_outside_is_refused_with_what_is_there(lost: Lost, tmp_path: P
     ):
         rebuilt(lost, tmp_path / "new")
     lost.upload(lost.segments[:2])
-    with pytest.raises(LocalError, match=rf"(?s)index 1200 lies beyond.*has index {last}.*--to-index {last}"):
+    with pytest.raises(
+        LocalError, match=rf"(?s)index 1200 lies beyond.*\(index {last}\).*--to-index {last} --into DIR"
+    ):
         rebuilt(lost, tmp_path / "new", index=1200)
     beyond_ms = lost.entries[last].timestamp_ms + 1
-    with pytest.raises(LocalError, match=rf"(?s)time {rfc3339(beyond_ms)} lies beyond.*has index {last}"):
+    with pytest.raises(LocalError, match=rf"(?s)time {rfc3339(beyond_ms)} lies beyond.*\(index {last}\)"):
         rebuilt(lost, tmp_path / "new", time_ms=beyond_ms)
     check(lost, rebuilt(lost, tmp_path / "new", time_ms=beyond_ms - 1), last)
 
 
 def test_below_the_oldest_copy(lost: Lost, tmp_path: Path) -> None:
+    trim = lost.trim(4)
+    lost.upload(lost.segments[4:])
+    lost.copy_state([trim + 3, trim + 9], tmp_path / "kv")
+    with pytest.raises(LocalError) as refused:
+        rebuilt(lost, tmp_path / "new", index=trim + 2)
+    assert refused.value.what == f"index {trim + 2} lies below the oldest copy of the state"
+    when = rfc3339(lost.entries[trim + 3].timestamp_ms)
+    assert f"the earliest moment in the tier is {when} (index {trim + 3})" in refused.value.why
+    assert f" --from-tier {lost.url} --to-index {trim + 3} --into DIR    (or begin with an older" in refused.value.fix
+    assert not (tmp_path / "new").exists()
+    check(lost, rebuilt(lost, tmp_path / "new", index=trim + 3), trim + 3)
+
+
+def test_no_copy_has_the_log_that_it_needs(lost: Lost, tmp_path: Path) -> None:
     lost.upload()
     lost.copy_state([500], tmp_path / "kv")
     for path in (tmp_path / "store" / lost.cluster_id / "log").glob("00000000000000000000-*"):
         path.unlink()
-    with pytest.raises(LocalError, match=r"(?s)index 499 lies below the oldest copy.*at index 500.*older backup"):
+    with pytest.raises(
+        LocalError, match=r"(?s)has no copy.*no copy of the state has the log .*--to-index 499 .*BACKUP"
+    ):
         rebuilt(lost, tmp_path / "new", index=499)
+
+
+@pytest.mark.parametrize("copied", [[], [500]])
+def test_a_moment_before_the_first_entry_names_the_earliest(lost: Lost, tmp_path: Path, copied: list[int]) -> None:
+    """What it tells to type is the whole command, and that works."""
+    lost.upload()
+    if copied:
+        lost.copy_state(copied, tmp_path / "kv")
+    first_ms = lost.entries[0].timestamp_ms
+    assert first_ms > 0
+    typed = Wish(lost.url, Target(time_ms=first_ms - 1), rest=("--into", "new", "--nodes", "1"))
+    with pytest.raises(LocalError) as refused:
+        rebuild(typed, tmp_path / "new", NOW_MS)
+    assert refused.value.what == f"time {rfc3339(first_ms - 1)} lies before the first entry of the log"
+    assert refused.value.why == f"the earliest moment in the tier is {rfc3339(first_ms)} (index 0)"
+    command = f"raftmq restore --from-tier {lost.url} --to-time {rfc3339(first_ms)} --into new --nodes 1"
+    assert (refused.value.fix, refused.value.exit_code) == (command, ExitCode.REFUSED)
     assert not (tmp_path / "new").exists()
+    last = max(each.index for each in lost.entries if each.timestamp_ms == first_ms)
+    made = rebuilt(lost, tmp_path / "new", time_ms=first_ms)
+    check(lost, made, last)
+    restore(made.path, tmp_path / "cluster", count=1, base_port=21000, now_ms=NOW_MS)
+
+
+def test_several_clusters_are_told_apart_by_their_moments(lost: Lost, tmp_path: Path) -> None:
+    """The command to type keeps the moment and names the cluster that has it, else the one that the other continues."""
+    at = lost.segments[3][0] + 50
+    lost.upload(lost.segments[:5])
+    lost.copy_state([300], tmp_path / "kv")
+    ends = lost.segments[4][1] - 1
+    fork = lost.fork(at, "00000000-0000-0000-0000-00000000000f")  # the first by the alphabet
+    for _ in range(1000):
+        fork.append(EntryType.NOOP, b"")
+    fork.append(EntryType.NOOP, b"", roll=True)
+    fork.upload(fork.segments[3:])
+    fork.copy_state([at + 5], tmp_path / "kv2")
+    last = len(fork.entries) - 1
+
+    def told(target: Target) -> LocalError:
+        with pytest.raises(LocalError) as refused:
+            rebuild(Wish(lost.url, target, rest=("--into", "zz", "--nodes", "1")), tmp_path / "new", NOW_MS)
+        return refused.value
+
+    def moment(of: Lost, index: int) -> str:
+        return f"{rfc3339(of.entries[index].timestamp_ms)} (index {index})"
+
+    shared = told(Target(time_ms=lost.entries[at - 9].timestamp_ms))
+    assert shared.why.split("; ") == [
+        f"{fork.cluster_id}: {moment(lost, 0)} to {moment(fork, last)}, continues {lost.cluster_id} from index {at}",
+        f"{lost.cluster_id}: {moment(lost, 0)} to {moment(lost, ends)}",
+    ]
+    start = f"raftmq restore --from-tier {lost.url} --cluster"
+    when = rfc3339(lost.entries[at - 9].timestamp_ms)
+    assert shared.fix.startswith(f"{start} {lost.cluster_id} --to-time {when} --into zz --nodes 1    (others continue")
+    late = told(Target(index=last))
+    assert late.fix.startswith(f"{start} {fork.cluster_id} --to-index {last} --into zz --nodes 1    (the only one that")
+    all_of_it = told(Target())
+    assert all_of_it.fix.startswith(f"{start} {lost.cluster_id} --into zz --nodes 1    (others")
+    never = told(Target(time_ms=NOW_MS * 2))
+    assert never.fix.startswith(
+        f"{start} {lost.cluster_id} --to-time {rfc3339(lost.entries[ends].timestamp_ms)} --into"
+    )
+    assert "(none has time 20" in never.fix
 
 
 def test_a_log_that_was_trimmed(lost: Lost, tmp_path: Path) -> None:
@@ -157,7 +237,9 @@ def test_a_restored_cluster_that_is_lost_again(lost: Lost, tmp_path: Path) -> No
     lost.upload()
     fork = lost.fork(at, "00000000-0000-0000-0000-00000000000f")
     fork.copy_state([at + 1], tmp_path / "kv")
-    with pytest.raises(LocalError, match=rf"(?s)ends below the state, .* index {at + 1}\n.* has index {at},"):
+    with pytest.raises(
+        LocalError, match=rf"(?s)ends below the state, .* index {at + 1}\n.*\(index {at}\)\n.*--to-index {at} "
+    ):
         rebuilt(fork, tmp_path / "early", cluster_id=fork.cluster_id)
     for _ in range(20):
         fork.append(EntryType.NOOP, b"")
@@ -184,7 +266,7 @@ def test_damage_is_named_or_gone_around(lost: Lost, tmp_path: Path) -> None:
     check(lost, made, 900)
     flip(files[-1])
     short = sum(lost.segments[-1]) // 2 - 1
-    told = rf"(?s)is damaged after index {short},.*{files[-1].name} was read 3 times: its digest.*--to-index {short};"
+    told = rf"(?s)is damaged after 20.*Z \(index {short}\)\n.*{files[-1].name} was read 3 times.*--to-index {short} "
     with pytest.raises(LocalError, match=told):
         rebuilt(lost, tmp_path / "two")
     check(lost, rebuilt(lost, tmp_path / "three", index=short), short)

@@ -123,7 +123,7 @@ def test_the_command(place: Place, capsys: pytest.CaptureFixture[str], tmp_path:
     assert raftmq(["fsck", str(place.path)]) == 0
     assert "sound" in capsys.readouterr().out
     assert raftmq(["fsck", str(tmp_path / "none")]) == 2
-    assert "holds no node" in capsys.readouterr().err
+    assert f"there is no directory {tmp_path / 'none'}\n" in capsys.readouterr().err
     storage = place.open()
     assert raftmq(["fsck", str(place.path)]) == 5
     assert "in use by process" in capsys.readouterr().err
@@ -198,3 +198,20 @@ def test_flipped_bits_in_sixteen_mebibytes_are_found(place: Place) -> None:
     place.run(400, kill=True)
     assert sum(file.stat().st_size for file in place.path.rglob("*") if file.is_file()) >= 16 << 20
     flip_campaign(place, 200, random.SystemRandom().randrange(1 << 30))
+
+
+@pytest.mark.parametrize("command", [["fsck"], ["rebuild", "--plan"]])
+def test_a_directory_of_somebody_else_is_not_to_be_moved(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("notes.txt", "LOCK"):
+        (tmp_path / name).touch()
+    for _ in range(2):
+        assert raftmq([*command, str(tmp_path)]) == (2 if command == ["fsck"] else 5)
+        what, why, fix = capsys.readouterr().err.splitlines()
+        assert (what, why) == (f"{tmp_path} is not a data directory", "because: nothing in it is a node's")
+        assert fix.startswith("type:    raftmq fsck .raftmq/n1/data    (")
+    (tmp_path / "n2" / "data").mkdir(parents=True)
+    (tmp_path / "n2" / "data" / "IDENTITY").touch()
+    raftmq([*command, str(tmp_path)])
+    assert f"type:    raftmq fsck {tmp_path / 'n2' / 'data'} " in capsys.readouterr().err

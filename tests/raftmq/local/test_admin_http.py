@@ -421,3 +421,28 @@ def test_a_field_that_an_older_node_does_not_answer_is_named(stub: Stub) -> None
     assert topic.get("changed_by") is None
     with pytest.raises(LocalError, match="no field changed_by\nthe node is of an older release"):
         topic["changed_by"]
+
+
+def test_events_of_a_cluster_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ([], ["--json"]):
+        assert run(["events", "--admin", "127.0.0.1:1,127.0.0.1:2", *more]) == ExitCode.UNREACHABLE
+        captured = capsys.readouterr()
+        what, _, fix = captured.err.splitlines()
+        assert what == "no node answers at 127.0.0.1:1, 127.0.0.1:2"
+        assert fix == "type:    raftmq status --admin 127.0.0.1:1,127.0.0.1:2"
+        assert "events" not in captured.out
+
+
+@pytest.mark.parametrize(
+    ("code", "hint", "typed"),
+    [
+        ("bad_field", "GET /v1/tokens?user=NAME shows them", "raftmq user tokens NAME"),
+        ("bad_field", "GET /v1/members lists them", "raftmq node list"),
+        ("not_found", "GET /v1/strange lists them", "raftmq topic list"),
+    ],
+)
+def test_a_hint_that_names_a_request_becomes_a_command(stub: Stub, code: str, hint: str, typed: str) -> None:
+    stub.answer = (400, {"error": {"code": code, "message": "the id of a token has 64 hex digits", "hint": hint}})
+    with pytest.raises(LocalError) as refused:
+        AdminApi([stub.address]).delete("/v1/tokens/X")
+    assert refused.value.fix == typed

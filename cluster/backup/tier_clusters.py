@@ -1,0 +1,115 @@
+"""What a person has to know to choose one of the clusters whose tiers lie in one store: which moments each covers, and
+which of them continues which.
+
+A cluster restored from a tier keeps `tier.url`, so both the lost cluster and the restored one are often found there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cluster.backup.replay import Target
+from cluster.backup.tier_objects import TierObjects
+from cluster.runtime.events import rfc3339
+from cluster.tier.store.errors import BadAnswer
+from cluster.tier.store.object_store import ObjectStore
+from raftlog.errors import FrameError
+from raftlog.frame import decode_entries
+
+MEASURED_MAX = 10
+"""Clusters whose moments are read, because each costs the reading of two objects."""
+
+
+class Moment(NamedTuple):
+    """An entry of the log, as a restore can be told it."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        return f"{rfc3339(self.timestamp_ms)} (index {self.index})"
+
+
+class Coverage(NamedTuple):
+    """The moments to which one cluster can be restored from its tier alone."""
+
+    cluster_id: str
+    first: Moment | None = None
+    """None if there is nothing to begin with."""
+    last: Moment | None = None
+    """None if nothing of its log can be read."""
+    ancestors: Sequence[tuple[str, int]] = ()
+    """(cluster id, last shared index) of the clusters that it continues, the nearest last."""
+
+    def holds(self, target: Target) -> bool:
+        """Returns True if the target lies within these moments. The end of the log lies within any."""
+        if self.first is None or self.last is None or target.is_below(*self.first):
+            return False
+        return target == Target() or target.is_below(*self.last) or target == target.like(*self.last)
+
+    def nearest(self, target: Target) -> Target:
+        """Returns the target, or the first or the last moment here if it lies outside."""
+        if self.first is None or self.last is None or self.holds(target):
+            return target
+        return target.like(*(self.first if target.is_below(*self.first) else self.last))
+
+    def __str__(self) -> str:
+        if self.first is None or self.last is None:
+            told = "nothing to begin with, or no log that can be read"
+        else:
+            told = f"{self.first} to {self.last}"
+        if self.ancestors:
+            told += ", continues {} from index {}".format(*self.ancestors[-1])
+        return f"{self.cluster_id}: {told}"
+
+
+async def coverage_of(store: ObjectStore, cluster_id: str) -> Coverage:
+    """Reads what a cluster covers. What is damaged, or of a newer version, covers nothing. Raises StoreError."""
+    objects = TierObjects(store, cluster_id)
+    try:
+        await objects.load()
+    except BadAnswer:
+        return Coverage(cluster_id)
+    ancestors = [(name, index) for name, index in objects.copies[0].origin] if objects.copies else []
+    first = await _first(objects)
+    return Coverage(cluster_id, first, await _last(objects), ancestors)
+
+
+async def _first(objects: TierObjects) -> Moment | None:
+    if objects.begins() == 0:
+        for wanted in objects.at(0):
+            data, _ = await objects.read(wanted)
+            if data:
+                entry = next(decode_entries(data))
+                return Moment(entry.index, entry.timestamp_ms)
+    oldest = objects.oldest_copy()
+    return None if oldest is None else Moment(oldest.index, oldest.timestamp_ms)
+
+
+async def _last(objects: TierObjects) -> Moment | None:
+    last = None if not objects.copies else Moment(objects.copies[0].index, objects.copies[0].timestamp_ms)
+    newest = objects.newest()
+    if newest is not None:
+        data, _ = await objects.read(newest)
+        try:
+            for entry in decode_entries(data):
+                last = max(last or Moment(-1, 0), Moment(entry.index, entry.timestamp_ms))
+        except FrameError:  # a copy of the state, or the entries before it, say how far it goes
+            pass
+    return last
+
+
+def choose(found: Sequence[Coverage], target: Target) -> tuple[Coverage, str]:
+    """Returns the cluster that is most likely meant, and why, in words: the only one that has the target, else the one
+    that others continue, else the one that began first."""
+    having = [each for each in found if each.holds(target)]
+    if len(having) == 1 and target != Target():
+        return having[0], f"the only one that has {target}"
+    pool = having or [each for each in found if each.last is not None] or list(found)
+    names = {each.cluster_id for each in pool}
+    roots = [each for each in pool if names.isdisjoint(name for name, _ in each.ancestors)]
+    chosen = min(roots or pool, key=lambda each: (each.first or Moment(0, 1 << 62)).timestamp_ms)
+    others = [each for each in pool if any(name == chosen.cluster_id for name, _ in each.ancestors)]
+    why = "others continue it" if others else "it began first"
+    return chosen, why if having or target == Target() else f"none has {target}; {why}"

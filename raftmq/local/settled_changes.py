@@ -1,0 +1,44 @@
+"""Changes of the members, which the leader takes one at a time: one that meets another is asked for again when that is
+committed.
+
+The other change is often the command's own: the leader promotes a node that has caught up, and every node shows the new
+voter some time before the entry that makes it one is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from raftmq.local.http.admin_http import ApiRefusal
+
+SETTLED_S = 30.0
+"""Time in seconds to wait for the other change: an election, and an entry on the disks of a majority."""
+FIRST_S, LONGEST_S = 0.1, 2.0
+"""Pauses in seconds between two attempts: the first, and the longest to which they double."""
+
+T = TypeVar("T")
+
+
+def when_settled(
+    change: Callable[[], T],
+    tell: Callable[[str], object],
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """Makes a change of the members, again and again while another is in progress, for SETTLED_S; says so once through
+    `tell`. Only that refusal is waited for, because it says that nothing was proposed. Raises what `change` raises."""
+    deadline, pause = clock() + SETTLED_S, FIRST_S
+    told = False
+    while True:
+        try:
+            return change()
+        except ApiRefusal as error:
+            if not error.is_unsettled or clock() >= deadline:
+                raise
+            if not told:
+                tell(f"{error.what} ({error.why}); waiting until it is committed")
+                told = True
+        sleep(pause)
+        pause = min(2 * pause, LONGEST_S)
