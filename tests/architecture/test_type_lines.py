@@ -44,7 +44,7 @@ CHOSEN = {
     "raftmq/commands/support.py": "FILE",
     "raftmq/local/cluster.py": "DIR",
     "raftmq/local/http/contexts.py": "FILE",
-    "raftmq/local/init.py": "N1 N2",
+    "raftmq/local/init.py": "HOST N1 N2 PORT SECRET",
     "raftmq/local/made_mark.py": "TIME",
     "raftmq/local/process.py": "P",
 }
