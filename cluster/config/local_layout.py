@@ -215,16 +215,16 @@ def replace_file(
 ) -> None:
     """Replaces a small file: a reader sees the old content or the new one, also after a power loss.
 
-    A file that is there keeps its owner, group and mode, as far as this user may give them; `mode`: those of a new one,
-    less the umask. `check` gets the path of the new content before it takes the place. Raises OSError, and what `check`
-    raises; then the file is as before.
+    A file that is there keeps its owner, group and mode, as far as this user may give them, and what `mode` denies to
+    everybody else stays denied. `mode`: the permissions of a new file, less the umask. `check` gets the path of the new
+    content before it takes the place. Raises OSError, and what `check` raises; then the file is as before.
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     fresh.unlink(missing_ok=True)  # of a process of this number that died; in a container each has the same one
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
-            _keep_access(path, descriptor)
+            _keep_access(path, descriptor, mode)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -235,14 +235,15 @@ def replace_file(
     sync_folder(path.parent)
 
 
-def _keep_access(path: Path, descriptor: int) -> None:
+def _keep_access(path: Path, descriptor: int, most: int) -> None:
     """Gives an open file the owner, group and mode of the one at `path`, if there is one. Rights of a group that this
-    user may not give the file to are left out: they would be another group's."""
+    user may not give the file to are left out: they would be another group's. Whoever is neither owner nor of the group
+    gets no right that is not in `most`: a secret that lay open does not stay open."""
     try:
         known = path.stat()
     except FileNotFoundError:
         return
-    mode = stat.S_IMODE(known.st_mode)
+    mode = stat.S_IMODE(known.st_mode) & (most | stat.S_IRWXU | stat.S_IRWXG)
     try:
         os.fchown(descriptor, known.st_uid, known.st_gid)
     except PermissionError:

@@ -238,6 +238,14 @@ def test_rights_of_a_group_that_cannot_be_kept_are_given_to_no_other_group(
     assert _access(path)[2] == 0o604
 
 
+def test_a_secret_that_lay_open_does_not_stay_open(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("old")
+    path.chmod(0o644)
+    replace_file(path, b"new", 0o600)
+    assert _access(path)[2] == 0o640
+
+
 def test_what_its_check_refuses_takes_no_place(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
