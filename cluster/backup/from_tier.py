@@ -47,7 +47,7 @@ class Wish(NamedTuple):
     backup: Path | None = None
     """A local backup to begin with, instead of a copy of the state in the tier."""
     backup_name: str = ""
-    """That backup as the person named it."""
+    """The name of that backup, as the person gave it."""
     rest: tuple[str, ...] = ("--into", "DIR")
     """All other options of the command as they were typed, for the commands that errors tell to type."""
 

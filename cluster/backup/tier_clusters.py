@@ -1,5 +1,4 @@
-"""What a person has to know to choose one of the clusters whose tiers lie in one store: which moments each covers, and
-which of them continues which.
+"""Tells the clusters apart whose tiers lie in one store: which moments each covers, and which of them continues which.
 
 A cluster restored from a tier keeps `tier.url`, so both the lost cluster and the restored one are often found there.
 """

@@ -100,7 +100,7 @@ class Client:
 
     @property
     def environment(self) -> Environment:
-        """How this client makes connections, and the user who signs its requests."""
+        """The network of this client, and the user who signs its requests."""
         return self._client.view.environment
 
     @property

@@ -41,18 +41,18 @@ LATE_SHARE_MAX = 0.01
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where the requests go."""
+    """The destination of the requests."""
 
     addresses: tuple[str, ...]
     """`host:port` of the clients' ports. The first one is the leader's; a lost connection tries the next."""
     topic: str
     queues: int = 4
     environment: Environment = REAL
-    """How connections are made, and the user who signs the requests."""
+    """The network, and the user who signs the requests."""
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What arrives."""
+    """The messages that arrive, and their schedule."""
 
     size_bytes: int = 1024
     seconds: float = 10.0
@@ -66,7 +66,7 @@ class OpenRun(msgspec.Struct, frozen=True):
     """One run at one rate. Latencies are those of acknowledged requests, from the scheduled moment to the answer."""
 
     share: float
-    """Of the capacity; 0.0 if a rate was asked for."""
+    """The share of the capacity; 0.0 if a rate was asked for."""
     rate: float
     """Scheduled requests per second."""
     arrivals: int

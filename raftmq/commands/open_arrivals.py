@@ -19,7 +19,7 @@ LATE_S = 0.001
 
 
 class Second(NamedTuple):
-    """What happened in one second of a run."""
+    """The events of one second of a run."""
 
     arrivals: int
     """The requests scheduled in it."""
