@@ -11,6 +11,7 @@ import click
 
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import json_option, names_cluster, print_json, print_table, servers_option
+from raftmq.commands.value_types import NameType
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
@@ -78,7 +79,14 @@ def modes(
 
 @bench.command("open")
 @servers_option
-@click.option("--topic", metavar="TOPIC", default="bench", show_default=True, help="Where the messages go.")
+@click.option(
+    "--topic",
+    type=NameType("topic"),
+    metavar="TOPIC",
+    default="bench",
+    show_default=True,
+    help="Topic of the messages.",
+)
 @click.option(
     "--share",
     "shares",

@@ -225,7 +225,7 @@ def test_fewer_than_three_voters_are_asked_about(
         "after  voters 1, 2 (2 away); 2 of 2 are a majority; no majority: no writes",
         "without node 3 no failure would be survived",
         "because: now: three",
-        "type:    raftmq node remove 3 --yes",
+        f"type:    raftmq node remove 3 --yes --admin {api}",
     ]
     assert run([*command, "--yes"]) == ExitCode.OK
     assert "node 3 is removed: voters 1, 2" in capsys.readouterr().out

@@ -26,9 +26,9 @@ def test_a_version_two_levels_on_stops_no_node(
     assert run(["upgrade", "run", "--data", str(live_cluster.data)]) == 5
     lines = capsys.readouterr().err.splitlines()
     assert f"knows level {levels.LEVEL}, and the cluster has level {levels.LEVEL - 2}" in lines[0]
-    assert lines[-1].endswith(
-        f"install the version of level {levels.LEVEL - 1}, then: raftmq upgrade run; raftmq upgrade finalize"
-    )
+    here = f"--data {live_cluster.data}"
+    told = f"then: raftmq upgrade run {here}; raftmq upgrade finalize {here}"
+    assert lines[-1].endswith(f"install the version of level {levels.LEVEL - 1}, {told}")
     assert processes(live_cluster) == before
 
 

@@ -40,8 +40,9 @@ def three_lines(result: Result) -> tuple[str, str, str]:
     """Returns what, why and what to type; there is nothing else on stderr."""
     what, why, fix = result.stderr.splitlines()
     assert why.startswith("because: ")
-    assert fix.startswith("type:    ")
-    return what, why.removeprefix("because: "), fix.removeprefix("type:    ")
+    label = fix[:9]
+    assert label in ("type:    ", "do:      ")
+    return what, why.removeprefix("because: "), fix.removeprefix(label)
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,8 @@ def test_a_denial_is_no_node_that_does_not_answer(
     stub.answer = 403, {"error": denial}
     assert run([*words, "--admin", stub.address]) == ExitCode.REFUSED
     told = capsys.readouterr()
-    assert told.err.splitlines() == [denial["message"], "because: nothing was changed", f"type:    {denial['hint']}"]
+    fix = f"type:    {denial['hint']} --admin {stub.address}"
+    assert told.err.splitlines() == [denial["message"], "because: nothing was changed", fix]
     if "--json" in words:
         assert json.loads(told.out)["error"]["what"] == denial["message"]
 
@@ -336,7 +337,8 @@ def test_nothing_is_added_to_a_rule_that_denies(stub: Stub, capsys: pytest.Captu
     there = {"resource": "Topic:x", "actions": ["Sub"], "decision": "Deny", "sources": [], "policy": "Custom"}
     stub.answers = [(200, {"rules": [there]})]
     assert run(["acl", "set", "shop", "Topic:x", "Get", "--add", "--admin", stub.address]) == ExitCode.REFUSED
-    assert capsys.readouterr().err.splitlines()[2] == "type:    raftmq acl set shop Topic:x Get    (replaces it)"
+    fix = f"type:    raftmq acl set shop Topic:x Get --admin {stub.address}    (replaces it)"
+    assert capsys.readouterr().err.splitlines()[2] == fix
     assert len(stub.asked) == 1
 
 
