@@ -3,7 +3,7 @@
 import sys
 
 from raftmq.server_home import become_ours
-from raftmq_wire.errors import LocalError
+from raftmq_wire.errors import LocalError, fix_label
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
             from importlib.metadata import version
 
             sys.exit(f"raftmq {version('raftmq')} (the client)")
-        sys.stderr.write(f"{error.what}\nbecause: {error.why}\ntype:    {error.fix}\n")
+        sys.stderr.write(f"{error.what}\nbecause: {error.why}\n{fix_label(error.fix)}{error.fix}\n")
         sys.exit(error.exit_code)
     from raftmq.cli import main as run
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+
+_ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
 class ExitCode(IntEnum):
@@ -19,6 +22,11 @@ class ExitCode(IntEnum):
     """The cluster or the data directory is not in a state that allows it; nothing was changed."""
     LEFT = 8
     """The command was carried out, except for a part that did not happen within the time allowed."""
+
+
+def fix_label(fix: str) -> str:
+    """Returns the label of the last line of an error: a sentence is nothing to type."""
+    return "do:      " if fix[:1].isupper() and not _ASSIGNMENT.match(fix) else "type:    "
 
 
 class LocalError(Exception):

@@ -31,6 +31,7 @@ from cluster.runtime.tls.dialling import widen
 from cluster.runtime.turns.garbage_collection import Collector
 from raftlog.errors import RaftLogError
 from raftlog.types import Role
+from raftmq_wire.errors import fix_label
 from statemachine.rows.kv import KVError
 
 if TYPE_CHECKING:
@@ -107,9 +108,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    """Prints what happened, why, and what to type, as far as the text has three lines. Logging may not exist yet."""
-    labels = ("", "because: ", "type:    ")
-    lines = [label + line for label, line in zip(labels, text.split("\n", 2), strict=False)]
+    """Prints what happened, why, and what to type or to do, as far as the text has three lines. Logging may not exist
+    yet."""
+    parts = text.split("\n", 2)
+    lines = [label + line for label, line in zip(("", "because: ", fix_label(parts[-1])), parts, strict=False)]
     print("\n".join(lines), file=sys.stderr)  # noqa: T201
 
 

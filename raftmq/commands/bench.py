@@ -22,18 +22,22 @@ SHARES = (0.1, 0.3, 0.5, 0.8)
 PLOTS = (".svg", ".png", ".pdf")
 
 
+_DIRECTORY = click.option(
+    "--dir",
+    "directory",
+    type=LocalPath(exists=True, file_okay=False, path_type=Path),
+    help="A folder on the disk to measure (default: the system's folder for temporary files).",
+)
+_SECURED = click.option("--secured", is_flag=True, help="Three nodes over TLS, as a user: what up --tls --auth makes.")
+
+
 @command_group()
 def bench() -> None:
     """Measure this machine: its disk, and three nodes on it."""
 
 
 @bench.command("modes")
-@click.option(
-    "--dir",
-    "directory",
-    type=LocalPath(exists=True, file_okay=False, path_type=Path),
-    help="A folder on the disk to measure (default: the system's folder for temporary files).",
-)
+@_DIRECTORY
 @click.option(
     "--size", "sizes", type=click.IntRange(1, 4 << 20), multiple=True, help="Message size in bytes; repeatable."
 )
@@ -47,7 +51,7 @@ def bench() -> None:
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 600), default=3.0, show_default=True, help="Duration of each measurement."
 )
-@click.option("--secured", is_flag=True, help="Over TLS, as a user: what up --tls --auth makes.")
+@_SECURED
 @json_option
 def modes(
     directory: Path | None,
@@ -104,13 +108,8 @@ def modes(
 @click.option("--connections", type=click.IntRange(1, 256), default=4, show_default=True, help="Connections in use.")
 @click.option("--even", is_flag=True, help="Arrivals in equal distances, not as independent users make them.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrivals.")
-@click.option(
-    "--dir",
-    "directory",
-    type=LocalPath(exists=True, file_okay=False, path_type=Path),
-    help="A folder for the three nodes (default: the system's folder for temporary files).",
-)
-@click.option("--secured", is_flag=True, help="The three nodes over TLS, as a user: what up --tls --auth makes.")
+@_DIRECTORY
+@_SECURED
 @click.option(
     "--plot", type=LocalPath(dir_okay=False, path_type=Path), metavar="FILE", help="Draw the runs: .svg, .png or .pdf."
 )

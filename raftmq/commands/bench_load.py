@@ -12,20 +12,23 @@ import json
 import re
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import uvloop
 
-from raftmq.client.tls import Tls
+from raftmq.client.environment import REAL, Dial
+from raftmq.client.tls import Tls, TlsDialler
 from raftmq.commands.open_arrivals import Arrivals
 from raftmq_wire.signature import Credentials
 
 PREFIX = struct.Struct(">ii")
 OPAQUE = re.compile(rb'"opaque":(\d+),')
 CODE = re.compile(rb'"code":(\d+)')
+PATIENCE_S = 30.0
+"""Seconds after the end of a load in which answers are still waited for."""
 STORED = b'{"code":0,'
 NO_CODES: Mapping[int, int] = MappingProxyType({})
 
@@ -231,8 +234,22 @@ def signed_frame(frame: bytes, credentials: Credentials) -> bytes:
     return PREFIX.pack(4 + len(signed) + len(body), len(signed)) + signed + body
 
 
-def _itself(load: Load) -> Load:
+def itself(load: Load) -> Load:
+    """Returns the load: what makes a protocol for a connection."""
     return load
+
+
+async def drive(loads: Sequence[Load], dial: Dial, host: str, port: int, within_s: float) -> None:
+    """Opens a connection for each load, waits until all have ended, and closes them. Raises OSError (TimeoutError)."""
+    dialled: list[Load] = []
+    try:
+        for load in loads:
+            await dial(host, port, partial(itself, load))
+            dialled.append(load)
+        await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), within_s)
+    finally:
+        for load in dialled:
+            load.transport.abort()
 
 
 async def _run(
@@ -242,12 +259,8 @@ async def _run(
     load: tuple[str, int, int, int, float, str, int, Credentials | None],
     tls: Tls | None,
 ) -> Result:
-    loop = asyncio.get_running_loop()
     loads = [Load(*load) for _ in range(connections)]
-    context = tls.context() if tls is not None else None
-    for each in loads:
-        await loop.create_connection(partial(_itself, each), host, port, ssl=context)
-    await asyncio.wait_for(asyncio.gather(*(each.done for each in loads)), load[4] + 30)
+    await drive(loads, REAL.dial if tls is None else TlsDialler(tls).dial, host, port, load[4] + PATIENCE_S)
     latencies = sorted(latency for each in loads for latency in each.latencies)
     seconds = max(each.elapsed for each in loads)
     return Result(sum(each.acked for each in loads), seconds, latencies, sum(each.errors for each in loads))

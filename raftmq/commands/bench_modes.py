@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from raftmq.commands.bench_load import Result, run
+from raftmq.commands.open_arrivals import percentile
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.local_users import ClientOptions
 from raftmq.local.process import free_base_port
@@ -80,11 +81,6 @@ class Report(msgspec.Struct, frozen=True):
     rows: list[Row]
     secured: bool = False
     """True if clients, nodes and the HTTP API spoke TLS, and requests were signed and judged."""
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Returns a percentile of an ascending list; 0.0 if it is empty."""
-    return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 
 
 def probe(directory: Path) -> Disk:

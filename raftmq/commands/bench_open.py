@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
-from raftmq.commands.bench_load import Load
+from raftmq.commands.bench_load import PATIENCE_S, Load, drive, itself
 from raftmq.commands.open_arrivals import Arrivals, Second, percentile, seconds_of
 from raftmq.commands.shared_options import connect
 from raftmq.local.cluster import LocalCluster
@@ -32,8 +32,6 @@ PLACES = 20_000
 PLACES_BYTES = 256 << 20
 """The most bytes of these frames."""
 SEEDS_APART = 1000
-PATIENCE_S = 30.0
-"""Seconds after the last arrival in which answers are still waited for."""
 REDIAL_S = 0.05
 WARM_UP_S = 1.0
 LATE_SHARE_MAX = 0.01
@@ -147,15 +145,9 @@ def closed(target: Target, shape: Shape, seconds: float) -> float:
 async def _closed(target: Target, shape: Shape, seconds: float) -> list[Load]:
     in_flight = max(1, CAPACITY_IN_FLIGHT // shape.connections)
     loads = [_load(target, shape, in_flight, seconds) for _ in range(shape.connections)]
-    dialled: list[Load] = []
     try:
-        for load in loads:
-            await target.environment.dial(*_split(target.addresses[0]), partial(_same, load))
-            dialled.append(load)
-        await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), seconds + PATIENCE_S)
+        await drive(loads, target.environment.dial, *_split(target.addresses[0]), seconds + PATIENCE_S)
     finally:
-        for load in dialled:
-            load.transport.abort()
         await _gone(target)
     return loads
 
@@ -230,7 +222,7 @@ async def _keep(load: Load, target: Target) -> None:
         address = _split(target.addresses[number % len(target.addresses)])
         number += 1
         try:
-            await target.environment.dial(*address, partial(_same, load))
+            await target.environment.dial(*address, partial(itself, load))
         except OSError:
             if not had_one and number >= len(target.addresses):
                 load.done.cancel()
@@ -239,14 +231,9 @@ async def _keep(load: Load, target: Target) -> None:
             continue
         had_one = True
         try:
-            assert load.arrivals.ended is not None
             await load.arrivals.ended.wait()
         finally:
             load.transport.abort()
-
-
-def _same(load: Load) -> Load:
-    return load
 
 
 def _precise_loop() -> asyncio.AbstractEventLoop:

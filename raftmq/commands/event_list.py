@@ -48,7 +48,7 @@ def events(
         raise LocalError(
             f"no node answers at {', '.join(silent)}",
             "; ".join(dict.fromkeys(error.why for error in silent.values())),
-            next(iter(silent.values())).fix if not admin else f"raftmq status --admin {admin}",
+            "raftmq status" if admin else next(iter(silent.values())).fix,
             ExitCode.UNREACHABLE,
         )
     found = sorted((event for _, view in answers for event in view["events"]), key=_place)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ class Arrivals:
         """The longest time in seconds by which a request was sent too late."""
         self.unknown = 0
         """Requests whose connection was lost before they were answered."""
-        self.ended: asyncio.Event | None = None
+        self.ended = asyncio.Event()
         """Set while there is no connection."""
         self._begun = self._next = 0.0
         self._due: list[float] = []
@@ -77,9 +77,7 @@ class Arrivals:
         if not self._due:
             self._begun = time.perf_counter()
             self._next = self._begun + self._distance()
-            self.ended = asyncio.Event()
         self._due = [0.0] * places
-        assert self.ended is not None
         self.ended.clear()
         self._arrive()
 
@@ -107,8 +105,7 @@ class Arrivals:
             self._timer.cancel()
         self._timer = self._send = None
         self._free = deque(range(len(self._due)))
-        if self.ended is not None:
-            self.ended.set()
+        self.ended.set()
         self._end()
 
     def _distance(self) -> float:
@@ -145,13 +142,13 @@ class Arrivals:
 
 def seconds_of(runs: list[Arrivals]) -> list[Second]:
     """Returns the seconds of a run of several connections, which began together."""
-    stored = sorted(each for run in runs for each in run.stored)
     refused = Counter(int(at) for run in runs for at, _ in run.refused)
     arrivals = Counter(int(at) for run in runs for at in run.scheduled)
     late = Counter(int(at) for run in runs for at in run.late)
     latencies: dict[int, list[float]] = {}
-    for at, latency in stored:
-        latencies.setdefault(int(at), []).append(latency)
+    for run in runs:
+        for at, latency in run.stored:
+            latencies.setdefault(int(at), []).append(latency)
     found = []
     for second in range(max([*latencies, *refused, *arrivals], default=-1) + 1):
         took = sorted(latencies.get(second, ()))
@@ -168,6 +165,6 @@ def seconds_of(runs: list[Arrivals]) -> list[Second]:
     return found
 
 
-def percentile(ascending: list[float], share: float) -> float:
+def percentile(ascending: Sequence[float], share: float) -> float:
     """Returns the value at this share of an ascending list; 0.0 if it is empty."""
     return ascending[min(len(ascending) - 1, int(len(ascending) * share))] if ascending else 0.0

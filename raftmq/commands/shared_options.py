@@ -22,7 +22,7 @@ from cluster.config.local_layout import find_data_dir, read_cluster
 from raftmq.local.http.admin_http import admin_option
 from raftmq.local.http.contexts import ClusterContext, check_cluster, find_servers_context
 from raftmq.local_path import LocalPath, param_name
-from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError, fix_label
 from raftmq_wire.local_path import check_local
 from raftmq_wire.user_file import USER_VARIABLES
 
@@ -38,8 +38,6 @@ WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SER
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command that has started processes."""
-
-_ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 WIDTH_MAX = 1_000_000
 """Width in columns of a table that is not printed to a screen."""
@@ -468,11 +466,6 @@ class _Repeated:
             why = f"{retry.address} {retry.cause}" if retry.address else retry.cause
             fix = "raftmq status    (in another terminal; Ctrl-C ends the waiting)"
             show_error(f"{retry.what}: no success yet; it is tried again", why, fix)
-
-
-def fix_label(fix: str) -> str:
-    """Returns the label of the last line of an error: a sentence is nothing to type."""
-    return "do:      " if fix[:1].isupper() and not _ASSIGNMENT.match(fix) else "type:    "
 
 
 def show_error(what: str, why: str, fix: str) -> None:

@@ -3,6 +3,7 @@ RocketMQ's V2 header (codes 310 and 320)."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 import zlib
@@ -30,9 +31,8 @@ from raftmq_wire.signature import Credentials
 
 _PREFIX = struct.Struct(">ii")
 _json = msgspec.json.Encoder().encode
-CHECKED_MAX = 10_000
-_CHECKED: set[str] = set()
-"""Topics whose names are known to be right: at most CHECKED_MAX of them, because each send asks."""
+_CHECKED_MAX = 10_000
+"""Topics whose names are remembered as right, because each send asks."""
 _OVERHEAD_BYTES = 512
 """Bytes for header and bookkeeping of one send. They are counted, with body and properties, against the producer's
 limit of buffered bytes."""
@@ -151,16 +151,18 @@ def in_users_words(error: TypeError, call: str, options: Mapping[str, Any], kind
     return TypeError(f"{call}() has no option {unknown[0]}; it has {', '.join(known)}") if unknown else error
 
 
+@functools.lru_cache(_CHECKED_MAX)
+def _check_topic(topic: str) -> None:
+    check_name("topic", topic)
+
+
 def _check(topic: str, queue_id: int | None, ordering_key: str | None) -> None:
     """Refuses everything that would fail on the event loop, where other sends would fail with it."""
     if not isinstance(topic, str):
         raise TypeError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("the topic is empty")
-    if topic not in _CHECKED:
-        check_name("topic", topic)
-        if len(_CHECKED) < CHECKED_MAX:
-            _CHECKED.add(topic)
+    _check_topic(topic)
     if queue_id is not None:
         check_queue_id(queue_id)
         if queue_id < 0:

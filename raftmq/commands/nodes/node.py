@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.commands.aimed import aimed_here
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_nodes
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
@@ -415,7 +416,7 @@ def can_stop(node: int, data: str | None, admin: str | None, as_json: bool) -> i
         )
     allowed = f"node {node} may be stopped: writes go on"
     refused = [f"do not stop node {node} now: {reason}" for reason in answer["reasons"]]
-    show(as_json, answer, *([allowed] if answer["allowed"] else [*refused, f"type: {answer['do_now']}"]))
+    show(as_json, answer, *([allowed] if answer["allowed"] else [*refused, f"type: {aimed_here(answer['do_now'])}"]))
     return ExitCode.OK if answer["allowed"] else ExitCode.REFUSED
 
 

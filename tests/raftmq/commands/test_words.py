@@ -23,13 +23,12 @@ from raftmq.commands.aimed import aimed, kept, where
 from raftmq.commands.messages import produce
 from raftmq.commands.nodes import up
 from raftmq.commands.nodes.status import finding_lines
-from raftmq.commands.shared_options import fix_label
 from raftmq.local import status as local_status
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.http.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
-from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError, fix_label
 
 FULL = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored, sends are taken again below 88"
 ADDRESS = "127.0.0.1:9"
