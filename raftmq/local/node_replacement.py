@@ -14,9 +14,9 @@ from typing import Any
 
 from cluster.config.loading import load
 from cluster.members.new_node import prepare
-from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.http.https import chosen_tls
-from raftmq.local.settled_changes import SETTLED_S, when_settled
+from raftmq.local.settled_changes import SETTLED_S, when_settled, while_passing
 from raftmq.local.tls.node_certificates import steps_before_start
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -53,7 +53,7 @@ def replace_elsewhere(
         for note in prepared.notes:
             tell(note)
         request = {**prepared.request, "auto_promote": True}
-        when_settled(lambda: _patiently(lambda: api.post("/v1/members", request)), tell)
+        when_settled(lambda: while_passing(lambda: api.post("/v1/members", request)), tell)
     tell(f"node {own} is a member; start it now, if it does not run:")
     certify = steps_before_start(load(config, os.environ), config, over_tls=chosen_tls() is not None)
     for step in (*certify, f"raftmq serve --config {config}"):
@@ -62,7 +62,7 @@ def replace_elsewhere(
     if node in members:
         tell(f"node {own} votes; removing node {node}")
         remove = f"/v1/members/{node}?below_three=true"  # as many as there were
-        when_settled(lambda: _patiently(lambda: api.delete(remove)), tell)
+        when_settled(lambda: while_passing(lambda: api.delete(remove)), tell)
     members, _ = _members(api)
     return sorted(each for each, member in members.items() if member["role"] == "voter")
 
@@ -99,17 +99,5 @@ def _progress(own: int, member: dict[str, Any]) -> str:
 
 def _members(api: AdminApi) -> tuple[dict[int, dict[str, Any]], bool]:
     """Returns (the members by id, True if the last change of them is committed)."""
-    found = _patiently(lambda: api.get("/v1/members"))
+    found = while_passing(lambda: api.get("/v1/members"))
     return {member["id"]: member for member in found["members"]}, found["committed"]
-
-
-def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Repeats a request while a leader is elected."""
-    for _ in range(30):
-        try:
-            return ask()
-        except ApiRefusal as error:
-            if not error.is_passing:
-                raise
-        time.sleep(POLL_S)
-    return ask()

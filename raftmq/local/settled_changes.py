@@ -1,8 +1,7 @@
-"""Changes of the members, which the leader takes one at a time: one that meets another is asked for again when that is
-committed.
+"""Requests that are repeated because a refusal says that nothing was changed and that it will pass.
 
-The other change is often the command's own: the leader promotes a node that has caught up, and every node shows the new
-voter some time before the entry that makes it one is committed.
+The leader takes changes of the members one at a time. The other change is often the command's own: the leader promotes
+a node that has caught up, and every node shows the new voter some time before the entry that makes it one is committed.
 """
 
 from __future__ import annotations
@@ -19,6 +18,24 @@ FIRST_S, LONGEST_S = 0.1, 2.0
 """Pauses in seconds between two attempts: the first, and the longest to which they double."""
 
 T = TypeVar("T")
+
+
+def while_passing(
+    ask: Callable[[], T],
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """Repeats a request for SETTLED_S while the answer is that there is no leader, or that something else has to be
+    committed first. Raises what `ask` raises."""
+    deadline, pause = clock() + SETTLED_S, FIRST_S
+    while True:
+        try:
+            return ask()
+        except ApiRefusal as error:
+            if not error.is_passing or clock() >= deadline:
+                raise
+        sleep(pause)
+        pause = min(2 * pause, LONGEST_S)
 
 
 def when_settled(

@@ -60,6 +60,7 @@ DAY_MS: Final = 86_400_000
 
 OPERATOR: Final = "operator"
 """The name of the operator in the audit log."""
+FIRST_AWAITED: Final = "the first Super, which auth.first_user_file names, is not committed yet"
 RESERVED: Final = (OPERATOR, "auth.first_user_file")
 """Names in the audit log that are no users."""
 LOGIN: Final = "login"
@@ -91,6 +92,8 @@ class UserAdmin:
         self._secrets = secrets
         self._access = services.state.access
         self._rate = TokenRate()
+        self.first_is_awaited = False
+        """True while this node, as the leader, still has to write the first Super of the cluster."""
 
     def user(self, name: str) -> User:
         """Returns the user of that name. Raises Refused."""
@@ -212,6 +215,8 @@ class UserAdmin:
     def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
         """Sets `auth.mode`. Refuses enforce while this node could verify no signature, or while a peer may connect that
         has not proven the cluster's secret, because such a peer could name any user."""
+        if mode == Mode.ENFORCE and self.first_is_awaited:
+            raise Refused(Reason.UNAVAILABLE, FIRST_AWAITED)
         if mode == Mode.ENFORCE and self._secrets.problem:
             raise Refused(Reason.ILLEGAL, f"this node could verify no signature: {self._secrets.problem}")
         if mode == Mode.ENFORCE and not self._peers_prove():
@@ -263,6 +268,7 @@ class FirstUser:
     def writes_opened(self) -> None:
         """Called when this node begins to accept writes."""
         self._due = bool(self._path) and self._services.state.access.next_id <= 1
+        self._users.first_is_awaited = self._due
         if self._due and self._services.state.level < ACCESS_LEVEL:
             logger.info("auth.first_user_file waits for level %d of the cluster (raftmq upgrade plan)", ACCESS_LEVEL)
 
@@ -273,19 +279,24 @@ class FirstUser:
             self._due = False
             if self._services.writes_open():
                 self._propose()
+            else:
+                self._users.first_is_awaited = False
 
     def _propose(self) -> None:
         try:
             name, secret = read_user_file(Path(self._path))
             self._users.create(ASKER, name, secret, self._told, is_super=True, enabled=True)
-        except OSError as error:
-            logger.error("auth.first_user_file: %s cannot be read: %s", self._path, error.strerror or error)
-        except ValueError as error:
-            logger.error("auth.first_user_file: %s holds no user: %s", self._path, error)
+        except (OSError, ValueError) as error:
+            self._users.first_is_awaited = False
+            if isinstance(error, OSError):
+                logger.error("auth.first_user_file: %s cannot be read: %s", self._path, error.strerror or error)
+            else:
+                logger.error("auth.first_user_file: %s holds no user: %s", self._path, error)
         except Refused as refused:
             self._told(refused)
 
     def _told(self, refused: Refused | None) -> None:
+        self._users.first_is_awaited = False
         if refused is None:
             logger.info("the first Super was made from auth.first_user_file; the file is needed no more")
         else:

@@ -12,6 +12,7 @@ from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import print_table, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, ask_all, node_addresses
+from raftmq.local.settled_changes import while_passing
 from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq auth show"
@@ -50,7 +51,8 @@ def mode_(mode: str, yes: bool, data_dir: Path | None, data: str | None, admin: 
         show_problems(problems)
         _refuse_if_unable(views)
         click.confirm("enforce now?", abort=True, err=True)
-    answer = AdminApi(addresses(admin, data, data_dir), LOOK).put("/v1/auth", {"mode": mode})
+    api = AdminApi(addresses(admin, data, data_dir), LOOK)
+    answer = while_passing(lambda: api.put("/v1/auth", {"mode": mode}))  # a new cluster's first Super may be on its way
     show(as_json, answer, f"auth.mode is {answer['mode']}")
 
 

@@ -15,7 +15,7 @@ from raftmq.local import membership, node_replacement, settled_changes
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.membership import LocalMembers
-from raftmq.local.settled_changes import LONGEST_S, SETTLED_S, when_settled
+from raftmq.local.settled_changes import LONGEST_S, SETTLED_S, when_settled, while_passing
 from raftmq_wire.errors import ExitCode
 
 WHY = "node 4 becomes a voter: its entry 21 is not committed yet"
@@ -65,6 +65,20 @@ def test_it_does_not_wait_for_ever_nor_for_another_refusal() -> None:
     again = Time()
     with pytest.raises(ApiRefusal, match="no majority"):
         when_settled(refusing([other]), str, again.sleep, lambda: again.now_s)
+    assert again.pauses == []
+
+
+def test_it_asks_again_while_the_refusal_passes() -> None:
+    time = Time()
+    passing = [ApiRefusal("failed", "the first Super is not committed yet", "", "", ExitCode.FAILED) for _ in range(3)]
+    assert while_passing(refusing(list(passing)), time.sleep, lambda: time.now_s) == "made"
+    assert time.pauses == [0.1, 0.2, 0.4]
+    with pytest.raises(ApiRefusal, match="first Super"):
+        while_passing(refusing(passing * 99), time.sleep, lambda: time.now_s)
+    assert SETTLED_S <= time.now_s <= SETTLED_S + LONGEST_S + 1
+    again = Time()
+    with pytest.raises(ApiRefusal, match=IN_PROGRESS):
+        while_passing(refusing([unsettled()]), again.sleep, lambda: again.now_s)
     assert again.pauses == []
 
 
