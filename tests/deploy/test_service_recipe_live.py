@@ -42,8 +42,11 @@ def service_user() -> tuple[int, int]:
     if os.getuid():
         return os.getuid(), os.getgid()
     asked = [sys.executable, "-c", "import raftmq.cli, cluster.node.__main__"]
-    tried = subprocess.run(asked, cwd=ROOT, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True)
-    return (NOBODY, NOBODY) if tried.returncode == 0 else (0, 0)
+    try:
+        subprocess.run(asked, cwd=ROOT, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # OSError: it may not even enter the folder of this checkout
+        return 0, 0
+    return NOBODY, NOBODY
 
 
 class Machines:
