@@ -13,6 +13,8 @@ import importlib
 import itertools
 import json
 import os
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -243,7 +245,7 @@ def _run(arguments: list[str]) -> int:
         click.echo("stopped", err=True)
         return 130
     except Exception as error:
-        explained = _explain(error)
+        explained = _explain(error, arguments)
         if explained is None:
             raise
         if _is_debugged(arguments):
@@ -262,12 +264,12 @@ def _is_option(word: str) -> bool:
     return word.startswith("-")
 
 
-def _explain(error: Exception) -> LocalError | None:
+def _explain(error: Exception, arguments: list[str]) -> LocalError | None:
     """Returns the three lines and the exit code for an expected error; None for a defect."""
     if isinstance(error, LocalError):
         return error
     if isinstance(error, click.UsageError):
-        return _usage_error(error)
+        return _usage_error(error, arguments)
     if isinstance(error, click.ClickException):
         return LocalError(_sentence(error.format_message()), "the command could not be carried out", "raftmq --help")
     if isinstance(error, ConfigError):
@@ -317,11 +319,17 @@ def _client_error(error: Any) -> LocalError:
 
 _ELSEWHERE = {"raftmq messages browse --key": "raftmq messages find --topic TOPIC --key KEY    (the index finds it)"}
 """A command and an option that it does not have -> the other command that does what is meant."""
-_HOW_MANY = ("--count", "--limit", "--max", "--max-messages", "--num")
+_HOW_MANY = ("-n", "--count", "--limit", "--max", "--max-messages", "--num")
 """Words for the same thing, here and in the tools of others; no command has two of them."""
+_PORTS = {
+    "--servers": "--servers 127.0.0.1:9876    (the clients' port; this command does not ask the HTTP API)",
+    "--admin": "--admin 127.0.0.1:9644    (the port of the HTTP API; this command has no client)",
+}
+"""The two options that say where a cluster is, for the commands that have one of them alone."""
+_NEGATIVE = re.compile(r"-\d")
 
 
-def _usage_error(error: click.UsageError) -> LocalError:
+def _usage_error(error: click.UsageError, arguments: list[str]) -> LocalError:
     """Returns the error of a wrong command line; it names the possible words and the one that is nearest."""
     context = error.ctx
     path = context.command_path if context else "raftmq"
@@ -340,8 +348,16 @@ def _usage_error(error: click.UsageError) -> LocalError:
     if match is None:  # Without the dashes, which make any two options alike.
         names = {name.lstrip("-"): name for name in known}
         match = names.get(nearest(word.lstrip("-"), names) or "")
-    what = f"{path} has no {'option' if word.startswith('-') else 'command'} {word}"
-    fix = _ELSEWHERE.get(f"{path} {word}") or (f"{path} {match}" if match else f"{path} --help")
+    is_option = word.startswith("-")
+    what = f"{path} has no {'option' if is_option else 'command'} {word}"
+    other = next((advice for name, advice in _PORTS.items() if name in known and word in _PORTS), None)
+    if _NEGATIVE.match(word):
+        fix = f"the same command with -- before {word}    (a value that begins with - looks like an option)"
+    elif match is not None and not is_option and word in arguments:
+        at = arguments.index(word)
+        fix = shlex.join(["raftmq", *arguments[:at], match, *arguments[at + 1 :]])
+    else:
+        fix = _ELSEWHERE.get(f"{path} {word}") or (f"{path} {other or match}" if other or match else f"{path} --help")
     return LocalError(what, f"it has {', '.join(known)}", fix, ExitCode.USAGE)
 
 

@@ -80,7 +80,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
         known = ", ".join(str(node.id) for node in self.nodes)
         raise LocalError(
             f"there is no node {node_id}",
-            f"this cluster has the nodes {known}",
+            f"the members are {known}",
             f"use one of {known}",
             ExitCode.REFUSED,
         )
@@ -131,7 +131,7 @@ def read_cluster(data: Path) -> ClusterFile:
         raise LocalError(
             f"there is no cluster in {data}",
             f"{path} does not exist",
-            f"raftmq up --detach    (or name its data directory with --data or {DATA_DIR_VARIABLE})",
+            _advice(data),
             ExitCode.UNREACHABLE,
         ) from None
     except OSError as error:
@@ -153,6 +153,14 @@ def read_cluster(data: Path) -> ClusterFile:
             ExitCode.REFUSED,
         ) from None
     raise LocalError(*why_unknown(path, schema, CLUSTER_SCHEMA), ExitCode.REFUSED)
+
+
+def _advice(data: Path) -> str:
+    """Returns what to type where `data` holds no cluster: the folder around it may be meant, or one in it."""
+    for near in (data / DATA_DIR_NAME, data.parent, data.parent.parent):
+        if _has_cluster(near):
+            return f"the same command with --data {near}"
+    return f"raftmq up --detach    (or name its data directory with --data or {DATA_DIR_VARIABLE})"
 
 
 class _Schema(msgspec.Struct):

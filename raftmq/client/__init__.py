@@ -7,31 +7,36 @@ a thread of its own (`raftmq.client.loop_thread`). Called by users, the commands
 from raftmq.client.admin import AsyncAdmin, GroupOffset, QueueInfo, TopicInfo
 from raftmq.client.client import AsyncClient, aconnect
 from raftmq.client.consuming.consumer import AsyncConsumer
+from raftmq.client.consuming.offsets import Start
 from raftmq.client.consuming.pull import PullResult, PullStatus
 from raftmq.client.environment import IncompleteUser
 from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
-from raftmq.client.message import FoundMessages, Message, SendResult
+from raftmq.client.message import FoundMessages, Message, MessageOptions, SendOptions, SendResult
+from raftmq.client.producing.delivery_delay import Delay
 from raftmq.client.producing.pipeline import FlushResult
 from raftmq.client.producing.producer import AsyncProducer
 from raftmq.client.producing.transaction_end import Resolution
-from raftmq.client.producing.transaction_producer import AsyncTransaction, AsyncTransactionProducer
-from raftmq.client.retries import Retry
+from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransaction, AsyncTransactionProducer
+from raftmq.client.retries import OnRetry, Retry
 from raftmq.client.sync import Client, Consumer, Producer, connect
 from raftmq.client.sync_admin import Admin
-from raftmq.client.sync_transactions import Transaction, TransactionProducer
+from raftmq.client.sync_transactions import Check, Transaction, TransactionProducer
 from raftmq.client.tls import Tls
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
 __all__ = [
     "Admin",
     "AsyncAdmin",
+    "AsyncCheck",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncTransaction",
     "AsyncTransactionProducer",
+    "Check",
     "Client",
     "Consumer",
+    "Delay",
     "Denied",
     "Failed",
     "FlushResult",
@@ -39,7 +44,9 @@ __all__ = [
     "GroupOffset",
     "IncompleteUser",
     "Message",
+    "MessageOptions",
     "NotFound",
+    "OnRetry",
     "Position",
     "Producer",
     "PullResult",
@@ -49,7 +56,9 @@ __all__ = [
     "Refused",
     "Resolution",
     "Retry",
+    "SendOptions",
     "SendResult",
+    "Start",
     "Tls",
     "TopicIdentity",
     "TopicInfo",

@@ -84,6 +84,20 @@ class AsyncClient:
         self.admin = AsyncAdmin(self._view)
 
     @property
+    def cluster_ids(self) -> tuple[str, ...]:
+        """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
+        answered."""
+        return self._view.clusters
+
+    @property
+    def created_topics(self) -> frozenset[str]:
+        """Topics that did not exist when this client sent to them; a message that was stored has created its topic."""
+        return frozenset(self._view.missing)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self.servers)}>"
+
+    @property
     def view(self) -> ClusterView:
         """The client's knowledge of the cluster."""
         return self._view

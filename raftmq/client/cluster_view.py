@@ -476,6 +476,7 @@ class ClusterView:
         attempt without an answer may have been carried out.
         """
         deadline = self.bind_loop().time() + timeout_s
+        least_s = min(attempt_s, timeout_s) / 10
         backoff, maybe, last = Backoff(self.jitter), False, None
         trouble: _Trouble | None = None
         while True:
@@ -497,7 +498,8 @@ class ClusterView:
                 maybe = maybe or (writes and trouble.maybe)
                 retry = Retry(what, trouble.address, trouble.cause)
             pause = backoff.next_s()
-            if asyncio.get_running_loop().time() + pause >= deadline:
+            # What has no time to be answered would only make a write unknown that was refused so far.
+            if asyncio.get_running_loop().time() + pause + least_s >= deadline:
                 raise self._gave_up(f"{what}: no answer within {timeout_s:g} s", maybe, last, trouble)
             self.retries.tell(retry)
             await asyncio.sleep(pause)

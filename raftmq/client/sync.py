@@ -107,12 +107,15 @@ class Client:
     def cluster_ids(self) -> tuple[str, ...]:
         """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
         answered."""
-        return self._client.view.clusters
+        return self._client.cluster_ids
 
     @property
     def created_topics(self) -> frozenset[str]:
         """Topics that did not exist when this client sent to them; a message that was stored has created its topic."""
-        return frozenset(self._client.view.missing)
+        return self._client.created_topics
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self.servers)}>"
 
     def contact(self, wait_s: float) -> Contact:
         """Looks for the leader for at most `wait_s` seconds."""

@@ -10,7 +10,8 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show, show_problems
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
+from raftmq.local.http.asked_nodes import ask_all
 
 
 @command_group()

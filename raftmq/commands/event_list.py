@@ -11,8 +11,8 @@ import click
 from cluster.runtime.events import KINDS, rfc3339
 from raftmq.commands.point_in_time import PointInTime, told_time
 from raftmq.commands.shared_options import cluster_options, print_json, show, show_problems
-from raftmq.local.http.admin_http import ask_all, node_addresses
-from raftmq_wire.errors import ExitCode, LocalError
+from raftmq.local.http.admin_http import node_addresses
+from raftmq.local.http.asked_nodes import ask_all, ask_each
 
 FOLLOW_EVERY_S = 1.0
 
@@ -43,14 +43,8 @@ def events(
     node answers; with --follow they are asked again.
     """
     addresses = node_addresses(admin, data)
-    answers, silent = ask_all(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
-    if not answers and not follow:
-        raise LocalError(
-            f"no node answers at {', '.join(silent)}",
-            "; ".join(dict.fromkeys(error.why for error in silent.values())),
-            "raftmq status" if admin else next(iter(silent.values())).fix,
-            ExitCode.UNREACHABLE,
-        )
+    ask = ask_each if follow else ask_all
+    answers, silent = ask(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
     found = sorted((event for _, view in answers for event in view["events"]), key=_place)
     found = found[:limit] if since is not None else found[-limit:]  # as each node does it
     if as_json and not follow:
@@ -70,7 +64,7 @@ def _follow(addresses: list[str], seen: dict[int, int], kind: str | None, *, as_
         time.sleep(FOLLOW_EVERY_S)
         fresh = []
         for address in addresses:
-            for api, view in ask_all([address], "/v1/events?limit=1")[0]:
+            for api, view in ask_each([address], "/v1/events?limit=1")[0]:
                 known = seen.setdefault(view["node"], view["last_id"])
                 if view["last_id"] == known and not kind:
                     continue

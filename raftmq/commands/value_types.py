@@ -44,9 +44,14 @@ class NameType(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Returns the name. Raises LocalError for a text that can be no name."""
+        from cluster.runtime.request_limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
         from raftmq_wire.names import SIGNS, check_name, nearest_name
 
         name = str(value)
+        longest = TOPIC_LENGTH_MAX if self.kind == "topic" else GROUP_LENGTH_MAX
+        if len(name) > longest:
+            what = f"{name[:40]!r}... is no name of a {self.kind}: it has {len(name)} characters"
+            raise LocalError(what, f"a name has at most {longest}", "Choose a shorter name.", ExitCode.USAGE)
         try:
             check_name(self.kind, name)
         except ValueError as error:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from raftmq.local.http.admin_http import AdminApi, ask_all
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.asked_nodes import ask_each
 from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.1
@@ -66,7 +67,7 @@ def bring_rest(
 
 
 def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
-    return [view for _, view in ask_all(addresses, "/v1/tier")[0]]
+    return [view for _, view in ask_each(addresses, "/v1/tier")[0]]
 
 
 def _pending(views: Sequence[dict[str, Any]]) -> int | None:

@@ -23,6 +23,7 @@ from cluster.peer.secret_files import copy_from_any
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.cluster import REMOVED, LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.asked_nodes import no_node
 from raftmq.local.http.credentials import address_of, addresses_of
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
 from raftmq.local.settled_changes import when_settled
@@ -328,14 +329,12 @@ def _progress(node_id: int, member: dict[str, Any] | None) -> str:
 
 
 def _no_member(node_id: int, members: dict[str, Any]) -> LocalError:
-    known = ", ".join(str(member["id"]) for member in members["members"])
-    left = node_id in [member["id"] for member in members["removed"]]
-    return LocalError(
-        f"there is no node {node_id}" + (" any more" if left else ""),
-        f"the members are {known}" + (f"; node {node_id} was removed" if left else ""),
-        f"use one of {known}; raftmq node list shows them",
-        ExitCode.REFUSED,
-    )
+    error = no_node(node_id, [member["id"] for member in members["members"]])
+    if node_id in [member["id"] for member in members["removed"]]:
+        return LocalError(
+            f"{error.what} any more", f"{error.why}; node {node_id} was removed", error.fix, error.exit_code
+        )
+    return error
 
 
 def _taken(node_id: int, join: dict[str, Any]) -> LocalError:

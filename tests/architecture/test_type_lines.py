@@ -40,7 +40,6 @@ CHOSEN = {
     "raftmq/commands/data/metadata.py": "FILE",
     "raftmq/commands/messages/messages.py": "TIME",
     "raftmq/commands/nodes/config_files.py": "NEWDIR",
-    "raftmq/commands/nodes/config_keys.py": "VALUE",
     "raftmq/commands/support.py": "FILE",
     "raftmq/local/cluster.py": "DIR",
     "raftmq/local/http/contexts.py": "FILE",

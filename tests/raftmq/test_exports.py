@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +17,9 @@ import raftmq
 import raftmq.arrow.tables
 import raftmq.client
 from tests.support.pace import at_most
+
+if TYPE_CHECKING:
+    from raftmq.client.consuming.message_buffer import Inbox
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +52,58 @@ def test_it_holds_no_logic() -> None:
         "__all__",
         "if not TYPE_CHECKING",
     ]
+
+
+INTERNAL = {
+    "ClusterView": "made by the client itself",
+    "Contact": "for the commands, which say where they look",
+    "Environment": "the seam of the simulator",
+    "Half": "what a transaction holds",
+    "LoopThread": "made by the client itself",
+    "PulledFrames": "for readers of whole frames, such as Spark's",
+    "StagedWrites": "for Spark's writer",
+}
+"""Types of signatures that a program has no reason to name."""
+
+
+def types_in_signatures(*objects: object) -> set[str]:
+    """The names of the client's own types, outside of `raftmq`, in the signatures of these and of their methods."""
+    functions = [each for each in objects if inspect.isroutine(each)]
+    for kind in filter(inspect.isclass, objects):
+        for name, member in inspect.getmembers(kind):
+            member = member.fget if isinstance(member, property) else member
+            if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+                functions.append(member)
+    found = set()
+    for function in functions:
+        module = sys.modules[function.__module__]
+        words = set(re.findall(r"[A-Za-z_]\w*", " ".join(map(str, inspect.get_annotations(function).values()))))
+        tree = ast.parse(inspect.getsource(module))
+        own = {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
+        own |= {target.id for each in tree.body if isinstance(each, ast.Assign) for target in each.targets
+                if isinstance(target, ast.Name)}  # fmt: skip
+        own |= {
+            alias.name
+            for each in ast.walk(tree)
+            if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("raftmq")
+            for alias in each.names
+        }
+        found |= words & own
+    return found - set(raftmq.__all__)
+
+
+class Planted:
+    """Takes what nobody can import from `raftmq`."""
+
+    def send(self, inbox: Inbox) -> None:
+        """Planted."""
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_whatever_a_signature_names_can_be_imported(planted: bool) -> None:
+    objects = [getattr(raftmq, name) for name in raftmq.client.__all__]
+    found = types_in_signatures(*objects, *([Planted] if planted else []))
+    assert found == INTERNAL.keys() | ({"Inbox"} if planted else set())
 
 
 def test_importing_it_loads_no_server() -> None:

@@ -148,6 +148,7 @@ def by_backup(place: Place) -> Use:
     kept = position(place)
 
     def use(place: Place) -> str:
+        place.live.wait_equal()  # a backup has what its node has applied
         assert place.run("backup", "create", "--to", str(place.folder / "backups"), "--node", "1").exit_code == 0
         (backup,) = (place.folder / "backups").iterdir()
         with opened(CopySource(FILES, str(backup))) as copy:
@@ -259,6 +260,7 @@ def test_whatever_takes_an_offset_takes_a_position(planted: bool) -> None:
         def rewind(self, topic: str, offset: int) -> None:
             """Takes a bare number."""
 
-    kinds = [kind for name in raftmq.__all__ if callable(kind := getattr(raftmq, name))]
+    exported = [getattr(raftmq, name) for name in raftmq.__all__]
+    kinds = [kind for kind in exported if inspect.isclass(kind) or inspect.isroutine(kind)]
     found = bare_offsets(*kinds, *([Planted] if planted else []))
     assert found == TAKES_NUMBERS.keys() | ({"rewind.offset"} if planted else set())

@@ -29,6 +29,7 @@ from raftmq.cli import cli
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import ExitCode
 from tests.support.archives import extract
 from tests.support.live_nodes import LiveCluster
 from tests.support.small_segments import small_segments
@@ -36,6 +37,7 @@ from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
+USAGE, REFUSED = ExitCode.USAGE, ExitCode.REFUSED
 PAGE = ROOT / "docs" / "mistakes.md"
 EARLIER = ROOT / "tests" / "data" / "earlier" / "builds.tar.xz"
 LEAST = 60
@@ -92,12 +94,13 @@ class Place:
         """Notes what stands on the page for something that differs from run to run."""
         self._shown.append((str(real), shown))
 
-    def cli(self, title: str, *words: str, stdin: str = "", **env: str) -> None:
-        """One command line that must fail."""
+    def cli(self, title: str, *words: str, stdin: str = "", code: ExitCode | None = None, **env: str) -> None:
+        """One command line that must fail, with that exit code if one is given."""
         began = time.monotonic()
         result = CliRunner().invoke(cli, list(words), input=stdin, env=env)
         seconds = time.monotonic() - began
         assert result.exit_code not in (0, 130), (words, result.output)
+        assert code in (None, result.exit_code), (words, result.output)
         self._note(title, self._line(words, stdin, env), result.stderr, seconds)
 
     def process(self, title: str, *words: str, stdin: str = "") -> None:
@@ -263,6 +266,12 @@ def addresses(place: Place) -> None:
     place.cli("A URL", "consume", "orders", "--servers", "http://127.0.0.1:9876")
     place.cli("A port that cannot be", "consume", "orders", "--servers", "127.0.0.1:99999")
     place.cli("A context that was never added", "status", "--admin", "prod")
+    place.cli("The folder around the data directory", "status", "--data", ".", code=ExitCode.UNREACHABLE)
+    place.cli("The folder of one node", "status", "--data", ".raftmq/n1", code=ExitCode.UNREACHABLE)
+    here = f"127.0.0.1:{node.namesrv_port}"
+    place.cli("The clients' port for a command of the HTTP API", "topic", "list", "--servers", here, code=USAGE)
+    place.cli("The HTTP API for a client's command", "consume", "orders", "--admin", place.admin, code=USAGE)
+    place.cli("Alarms of nobody", "alarm", "list", "--admin", "127.0.0.1:1", code=ExitCode.UNREACHABLE)
 
 
 def secure_ports(place: Place) -> None:
@@ -288,6 +297,8 @@ def secure_ports(place: Place) -> None:
     place.cli("HTTP to an HTTP API that speaks HTTPS", "topic", "list", "--admin", admin)
     plain_admin = f"127.0.0.1:{plain.admin_port}"
     place.cli("HTTPS to an HTTP API that speaks HTTP", "topic", "list", "--admin", plain_admin, "--tls-ca", place.ca)
+    place.cli("The status over HTTP from an API that speaks HTTPS", "status", "--admin", admin)
+    place.cli("The status with another CA", "status", "--admin", admin, "--tls-ca", "other/ca.crt")
     place.cli(
         "A node made with the CA of nobody",
         "init",
@@ -307,13 +318,16 @@ def topics(place: Place) -> None:
     done = CliRunner().invoke(cli, ["topic", "create", "orders", "--queues", "2"])
     assert done.exit_code == 0, done.output
     place.cli("A topic that does not exist", "consume", "order")
-    place.cli("A topic that exists already", "topic", "create", "orders")
-    place.cli("A name with a blank", "topic", "create", "my orders")
+    place.cli("A topic that exists already", "topic", "create", "orders", code=REFUSED)
+    place.cli("A name with a blank", "topic", "create", "my orders", code=USAGE)
+    place.cli("A name that is too long", "topic", "create", "orders-" * 50, code=USAGE)
     place.cli("A send to a name with a blank", "produce", "my orders", stdin="tea\n")
     place.cli("Too many queues", "topic", "create", "letters", "--queues", "5000")
     place.cli("A time that is not one", "topic", "create", "letters", "--retention", "7 days")
     place.cli("A deletion in a script", "topic", "delete", "orders")
     place.cli("A mistyped command", "topic", "crate", "letters")
+    place.cli("A mistyped group of commands", "topc", "describe", "letters")
+    place.cli("A command to explain, mistyped", "help", "tpic")
     place.cli("A mistyped option", "topic", "create", "letters", "--queue", "3")
 
 
@@ -343,7 +357,11 @@ def groups(place: Place) -> None:
     place.cli("A group that does not exist", "group", "describe", "biling")
     place.cli("A name that is none", "consume", "orders", "--group", "my group")
     place.cli("A group to create, with a blank", "group", "create", "my group")
-    place.cli("An offset out of range", "group", "reset", "billing", "--topic", "orders", "--to", "999", "--yes")
+    place.cli(
+        "An offset out of range", "group", "reset", "billing", "--topic", "orders", "--to", "999", "--yes", code=USAGE
+    )
+    reset = ("group", "reset", "biling", "--topic", "orders", "--to", "earliest")
+    place.cli("A reset of a group that does not exist", *reset, code=REFUSED)
     place.cli("Events since no time", "events", "--since", "noon")
     place.cli("A reset to no time", "group", "reset", "billing", "--topic", "orders", "--to", "yesterday", "--yes")
     place.cli("Dead letters of a group that never consumed", "dlq", "list", "shipping")
@@ -369,6 +387,8 @@ def configuration(place: Place) -> None:
     place.cli("A file that does not exist", "config", "check", "raftmq.yaml")
     place.cli("A mistyped key of the cluster", "config", "set", "retention.hour", "48")
     place.cli("A key of a node, set for the cluster", "config", "set", "peer.port", "10912")
+    place.cli("A key and its value in one word", "config", "set", "retention.hours=48", code=USAGE)
+    place.cli("A negative value", "config", "set", "retention.hours", "-1", code=USAGE)
     place.cli(
         "Two keys that contradict each other", "config", "set", "retention.disk_force_clean_percent", "10", "--yes"
     )
@@ -390,7 +410,7 @@ def directories(place: Place) -> None:
     old = next(path.parent for path in sorted((place.folder / "earlier").rglob("IDENTITY")))
     place.shown_as(old.relative_to(place.folder), "old/data")
     place.cli("A directory of an earlier format", "fsck", str(old.relative_to(place.folder)))
-    place.cli("A backup outside of backup.roots", "backup", "create", "--to", "/var/backups")
+    place.cli("A backup outside of backup.roots", "backup", "create", "--to", "/var/backups", code=REFUSED)
     place.cli("A restore into a directory with data", "restore", "--from", "backups/nightly", "--into", ".raftmq")
     place.cli("A backup that is not there", "backup", "verify", "backups/nightly")
     place.cli("A restore from a folder that is not there", "restore", "--from", "/nope", "--into", "new")
@@ -407,8 +427,15 @@ def _made(place: Place, name: str) -> list[NodeRecord]:
 def nodes(place: Place) -> None:
     """Nodes and members."""
     place.section("Nodes")
-    place.cli("A node that does not exist", "kill", "9")
-    place.cli("A member that does not exist", "node", "transfer", "9")
+    for title, *words in (
+        ("A node that does not exist", "kill", "9"),
+        ("A member that does not exist", "node", "transfer", "9"),
+        ("The last start of a node that does not exist", "recovery", "--node", "9"),
+        ("A scrub of a node that does not exist", "scrub", "--node", "9", "--status"),
+        ("A restart of a node that does not exist", "rolling-restart", "--node", "9"),
+        ("A backup by a node that does not exist", "backup", "create", "--to", "backups", "--node", "9"),
+    ):
+        place.cli(title, *words, code=REFUSED)
     place.cli("Too few members would be left", "node", "remove", "3")
     place.cli("Another number of nodes", "up", "--nodes", "5", "--detach")
     with socket.create_server(("127.0.0.1", free_base_port(12))) as taken:
@@ -466,9 +493,13 @@ def users(place: Place) -> None:
     must("user", "create", "admin", "--super", stdin="a long secret\n")
     must("user", "create", "shop", stdin="another long secret\n")
     must("acl", "set", "shop", "Topic:letters", "Pub")
-    place.cli("A user that exists already", "user", "create", "shop", stdin="a secret of today\n")
-    place.cli("A resource without its kind", "acl", "set", "shop", "orders", "Pub")
-    place.cli("A right that does not exist", "acl", "set", "shop", "Topic:orders", "Publish")
+    place.cli(
+        "A user that exists already", "user", "create", "shop", stdin="a secret of today\n", code=ExitCode.REFUSED
+    )
+    place.cli("A resource without its kind", "acl", "set", "shop", "orders", "Pub", code=USAGE)
+    place.cli("A resource that no topic can be", "acl", "set", "shop", "Topic:my orders", "Pub", code=USAGE)
+    place.cli("A right that does not exist", "acl", "set", "shop", "Topic:orders", "Publish", code=USAGE)
+    place.cli("A token of nobody", "user", "token", "nobody", code=REFUSED)
     place.cli("The last user who may do everything", "user", "delete", "admin")
     must("context", "add", "here", "--admin", admin)
     place.cli("A login with a wrong secret", "login", "shop", "--admin", "here", stdin="a wrong secret\n")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cluster.broker.access.token_rate import TokenRate
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.replication.outcome import Outcome, ProposeResult
+from raftmq_wire.names import check_name
 from raftmq_wire.user_file import read_user_file
 from statemachine.access.access_commands import (
     ChangeUser,
@@ -29,7 +30,7 @@ from statemachine.access.access_commands import (
     SetAuthMode,
     SetRules,
 )
-from statemachine.access.rules import RuleRow
+from statemachine.access.rules import Kind, Pattern, RuleRow, parse_resource
 from statemachine.access.users import Mode, User, checked_user_name
 from statemachine.commands import InvalidCommandError
 from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
@@ -50,7 +51,12 @@ _ABOUT_USER: Final = "User:"
 
 TRIES: Final = 5
 """The most attempts to propose a user with the next free id, if other users take that id meanwhile."""
-_REASONS: Final = {"not_found": Reason.NOT_FOUND, "refused": Reason.ILLEGAL, "conflict": Reason.UNAVAILABLE}
+_REASONS: Final = {
+    "not_found": Reason.NOT_FOUND,
+    "refused": Reason.ILLEGAL,
+    "conflict": Reason.UNAVAILABLE,
+    "exists": Reason.ILLEGAL,
+}
 
 TOKEN_DAYS_MAX: Final = 3_650
 """The most days of log time until the end of a token."""
@@ -61,6 +67,7 @@ DAY_MS: Final = 86_400_000
 OPERATOR: Final = "operator"
 """The name of the operator in the audit log."""
 FIRST_AWAITED: Final = "the first Super, which auth.first_user_file names, is not committed yet"
+"""Why requests are not judged yet in a cluster that was just made."""
 RESERVED: Final = (OPERATOR, "auth.first_user_file")
 """Names in the audit log that are no users."""
 LOGIN: Final = "login"
@@ -170,7 +177,10 @@ class UserAdmin:
         self._tell(RemoveUser(self._origin(asker), self.user(name).id), told)
 
     def set_rules(self, asker: Asker, name: str, rules: Sequence[RuleRow], told: Told) -> None:
-        """Sets rules in the form that `statemachine.access.rules.parse_rule` accepts."""
+        """Sets rules in the form that `statemachine.access.rules.parse_rule` accepts. Refuses one for a name that no
+        topic and no group can have."""
+        for rule in rules:
+            _check_resource(rule[1])
         self._tell(SetRules(self._origin(asker), self.user(name).id, rules), told)
 
     def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Told) -> None:
@@ -243,6 +253,16 @@ class UserAdmin:
                 done(last, None if last.ok else Refused(reason, str(last.value)))
 
         self._services.propose(run, applied)
+
+
+def _check_resource(words: str) -> None:
+    """Raises Refused for a rule that could never count. The log takes it, as it always did."""
+    try:
+        kind, pattern, name = parse_resource(words)
+        if pattern is not Pattern.ALL and kind in (Kind.TOPIC, Kind.GROUP):
+            check_name(kind.name.lower(), name)
+    except (InvalidCommandError, ValueError) as error:
+        raise Refused(Reason.INVALID, str(error)) from None
 
 
 # Creates the first Super of a cluster from a file, for containers and scripts, which cannot type a command.

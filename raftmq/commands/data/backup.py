@@ -21,7 +21,8 @@ from raftmq.commands.shared_options import (
     show_problems,
 )
 from raftmq.commands.value_types import StoreType
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
+from raftmq.local.http.asked_nodes import ask_all, ask_each
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -112,15 +113,11 @@ def _addresses(admin: str | None, data: str | None, node: int | None) -> list[st
 def _choose(addresses: list[str], node: int | None) -> AdminApi:
     """Returns the API of the requested node; without one, of a follower if there is one, else of any node that
     answers."""
-    answers, _ = ask_all(addresses, "/v1/status")
+    if node is not None:
+        ((api, _), *_), _ = ask_all(addresses, "/v1/status", node)
+        return api
+    answers, _ = ask_each(addresses, "/v1/status")
     known = {int(status["node"]): (status["role"] == "leader", api) for api, status in answers}
-    if node is not None and node not in known:
-        raise LocalError(
-            f"node {node} does not answer",
-            f"the nodes that answer: {', '.join(map(str, sorted(known)))}" if known else "no node answers",
-            "raftmq status" if known else "raftmq up",
-            ExitCode.UNREACHABLE,
-        )
     if not known:
         return AdminApi(addresses)  # tells what is wrong when it is used
     return known[node if node is not None else min(known, key=lambda each: (known[each][0], each))][1]

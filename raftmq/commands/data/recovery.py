@@ -8,8 +8,9 @@ import click
 
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show
-from raftmq.local.http.admin_http import ask_all, node_addresses
-from raftmq_wire.errors import ExitCode, LocalError
+from raftmq.local.http.admin_http import node_addresses
+from raftmq.local.http.asked_nodes import ask_all
+from raftmq_wire.errors import ExitCode
 
 _MIB = 1 << 20
 _ENDED = {
@@ -27,18 +28,10 @@ def recovery(node: int | None, data: str | None, admin: str | None, as_json: boo
 
     Exit code: 4 if no node answers, or the one named with --node does not.
     """
-    answers, silent = ask_all(node_addresses(admin, data), "/v1/recovery")
-    errors = list(silent.values())
-    shown = [answer for _, answer in answers if node in (None, answer["node"])]
-    if not shown:
-        raise LocalError(
-            f"node {node} does not answer" if node else "no node answers",
-            errors[0].why if errors else f"the nodes that answer: {', '.join(str(one['node']) for _, one in answers)}",
-            "raftmq status",
-            ExitCode.UNREACHABLE,
-        )
+    answers, silent = ask_all(node_addresses(admin, data), "/v1/recovery", node)
+    shown = [answer for _, answer in answers]
     show(as_json, {"nodes": shown}, *(line for answer in shown for line in lines_of(answer)))
-    for error in errors if node is None and not as_json else ():
+    for error in silent.values() if node is None and not as_json else ():
         click.echo(f"({error.what}: {error.why})", err=True)
     return ExitCode.OK
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from raftmq.commands.shared_options import cluster_options, print_json
-from raftmq.local.http.admin_http import AdminApi, each_node, node_addresses
+from raftmq.local.http.admin_http import AdminApi, node_addresses
+from raftmq.local.http.asked_nodes import each_node
 from raftmq_wire.errors import ExitCode
 
 _WAIT_S, _POLL_S = 60.0, 0.2

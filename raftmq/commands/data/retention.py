@@ -9,7 +9,8 @@ import click
 
 from cluster.retention.views import differing
 from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, size_of
-from raftmq.local.http.admin_http import AdminApi, each_node, node_addresses
+from raftmq.local.http.admin_http import AdminApi, node_addresses
+from raftmq.local.http.asked_nodes import each_node
 
 _HOUR_MS = 3_600_000
 

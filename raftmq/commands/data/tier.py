@@ -8,7 +8,8 @@ import click
 
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses, scrubbed
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses, scrubbed
+from raftmq.local.http.asked_nodes import each_node
 from raftmq.local.http.list_pages import SINCE, whole_list
 from raftmq_wire.errors import ExitCode
 

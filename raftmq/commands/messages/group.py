@@ -103,10 +103,12 @@ def clone(
     as_json: bool,
 ) -> None:
     """Give the group NAME the committed offsets of the group SOURCE. No consumer of NAME should be connected."""
-    if not yes and not dry_run:
-        click.confirm(f"replace offsets of {name} by those of {source}?", abort=True, err=True)
+    api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}/clone"
     body = {"source": source, "topic": topic, "dry_run": dry_run}
-    answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/groups/{quote(name, safe='')}/clone", body)
+    if not yes and not dry_run:
+        count = len(api.post(path, {**body, "dry_run": True})["offsets"])
+        click.confirm(f"replace {count} offsets of {name} by those of {source}?", abort=True, err=True)
+    answer = api.post(path, body)
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -223,10 +225,12 @@ def reset(
     as_json: bool,
 ) -> None:
     """Move the offsets of the group NAME in a topic, also while it is consuming."""
-    if not yes and not dry_run:
-        click.confirm(f"move the offsets of {name} in {topic}?", abort=True, err=True)
+    api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}/reset"
     body = {"topic": topic, "queue_id": queue, "dry_run": dry_run, **where}
-    answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/groups/{quote(name, safe='')}/reset", body)
+    if not yes and not dry_run:
+        count = len(api.post(path, {**body, "dry_run": True})["queues"])
+        click.confirm(f"move the offsets of {name} in {topic} ({count} queues)?", abort=True, err=True)
+    answer = api.post(path, body)
     if as_json:
         print_json({"schema": 1, **answer})
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from raftmq.commands.name_completion import complete_cluster_keys
 from raftmq.commands.nodes import broker_conf, config_files
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import author, cluster_options, json_option, print_json, print_table
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
+from raftmq.local.http.asked_nodes import ask_all
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -93,10 +95,9 @@ def set_keys(
 ) -> None:
     """Change keys of the cluster on all nodes at once, without a restart: all of them, or none."""
     if len(pairs) % 2:
-        raise LocalError(
-            f"{pairs[-1]} has no value", "keys and values come in pairs", f"raftmq config set {pairs[-1]} VALUE",
-            ExitCode.USAGE,
-        )  # fmt: skip
+        key, equals, value = pairs[-1].partition("=")
+        fix = shlex.join(["raftmq", "config", "set", *pairs[:-1], key, value if equals else "VALUE"])
+        raise LocalError(f"{pairs[-1]} has no value", "keys and values come in pairs", fix, ExitCode.USAGE)
     values = {key: in_type(key, text) for key, text in zip(pairs[::2], pairs[1::2], strict=True)}
     api = AdminApi(admin_addresses(admin, data), LOOK)
     body: dict[str, Any] = {"values": values, "author": author(), "reason": reason}
@@ -195,8 +196,6 @@ def diff(file: Path | None, data: str | None, admin: str | None, as_json: bool) 
 
 def _show_overruled(addresses: list[str], as_json: bool) -> None:
     answers, silent = ask_all(addresses, "/v1/config")
-    if not answers:
-        raise next(iter(silent.values()))
     nodes = {view["node"]: view["overruled"] for _, view in answers}
     if as_json:
         print_json({"schema": 1, "nodes": [{"node": node, "overruled": keys} for node, keys in nodes.items()]})

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from raftmq.commands.shared_options import cluster_options, console, print_json, print_table
-from raftmq.local.http.admin_http import each_node, node_addresses
+from raftmq.local.http.admin_http import node_addresses
+from raftmq.local.http.asked_nodes import each_node
 from raftmq_wire.errors import ExitCode, LocalError
 
 _LINKS = "/v1/links"

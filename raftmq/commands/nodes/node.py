@@ -29,6 +29,7 @@ from raftmq.commands.shared_options import (
 from raftmq.commands.value_types import AddressType, ApiType, ListenerType
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
+from raftmq.local.http.asked_nodes import no_node
 from raftmq.local.settled_changes import when_settled
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -361,8 +362,7 @@ def _moved(
 
     member = next((each for each in view["members"] if each["id"] == node), None)
     if member is None:
-        ids = _names([each["id"] for each in view["members"]])
-        raise LocalError(f"there is no node {node}", f"the members are {ids}", LOOK, ExitCode.REFUSED)
+        raise no_node(node, [each["id"] for each in view["members"]])
     host, port = split_address(address)
     return {
         "id": node,

@@ -13,6 +13,7 @@ from cluster.members.checks import SAFE_VOTERS, before_and_after, told
 from raftmq.commands.shared_options import console, print_json
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.asked_nodes import no_node
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -21,13 +22,7 @@ def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
     view = api.get("/v1/members")
     known = sorted(member["id"] for member in view["members"])
     if node not in known:
-        names = ", ".join(map(str, known))
-        raise LocalError(
-            f"there is no node {node}",
-            f"the members are {names}",
-            f"use one of {names}; raftmq node list shows them",
-            ExitCode.REFUSED,
-        )
+        raise no_node(node, known)
     before, after = before_and_after(view, node)
     asks = after != before and len(after.voters) < SAFE_VOTERS
     allowed = bool(after.voters) and after.survives >= 0

@@ -10,6 +10,7 @@ import click
 from raftmq.commands.shared_options import cluster_options, console, data_dir, show
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
+from raftmq.local.http.asked_nodes import no_node
 from raftmq.local.http.credentials import address_of
 from raftmq.local.rolling_restart import Restart, RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
@@ -71,8 +72,7 @@ def rolling_restart(
     nodes = sorted(chosen) or sorted(addresses)
     unknown = [node for node in nodes if node not in addresses]
     if unknown:
-        names = ", ".join(map(str, sorted(addresses)))
-        raise LocalError(f"there is no node {unknown[0]}", f"the nodes are {names}", "raftmq node list", ExitCode.USAGE)
+        raise no_node(unknown[0], addresses)
     err = console(stderr=True)
     with err.status("asking the cluster") as spinner:
         rolling = RollingRestart(addresses, restart, wait_s=wait_s, grace_s=grace_s, tell=spinner.update)

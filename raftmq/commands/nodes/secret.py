@@ -20,7 +20,8 @@ from raftmq.commands.shared_options import (
     print_table,
     show,
 )
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node, node_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
+from raftmq.local.http.asked_nodes import each_node
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 

@@ -10,7 +10,7 @@ import click
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, console, data_dir, print_json, print_table
-from raftmq.local.http.admin_http import ADMIN_VARIABLE, admin_addresses, raise_if_refused, status_of
+from raftmq.local.http.admin_http import ADMIN_VARIABLE, GivenAddresses, admin_addresses, raise_if_refused, status_of
 from raftmq.local.http.credentials import address_of
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -29,8 +29,10 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     Exit code: 4 if no node answers, 5 if they deny it, else 0. It is also 0 without a leader; the output then says so.
     """
     view, where = _look(data, admin)
+    silent = None
     if view.term is None:
-        raise_if_refused([node.elsewhere or address_of(node.record) for node in view.nodes])
+        elsewhere = GivenAddresses(node.elsewhere for node in view.nodes if node.elsewhere)
+        silent = raise_if_refused(elsewhere or [address_of(node.record) for node in view.nodes])
     if as_json:
         print_json({**view.to_json(), "findings": view.findings()})
     elif view.term is not None:
@@ -47,17 +49,20 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     if view.term is None:
         if as_json:
             return ExitCode.UNREACHABLE
-        raise _unanswered(view, where)
+        raise _unanswered(view, where, silent)
     return ExitCode.OK
 
 
-def _unanswered(view: ClusterView, where: str) -> LocalError:
-    """Returns the error for the case that no node answers. Only nodes of a cluster on this machine can be examined, or
-    started, from here."""
+def _unanswered(view: ClusterView, where: str, silent: LocalError | None) -> LocalError:
+    """Returns the error for the case that no node answers; `silent` says why one that is elsewhere does not.
+
+    Only nodes of a cluster on this machine can be examined, or started, from here.
+    """
     running = [str(node.record.id) for node in view.nodes if node.running]
     if named := [node.elsewhere for node in view.nodes if node.elsewhere]:
-        why = "nothing listens there, or no HTTP API of a node, or one that takes another CA or https alone (--tls-ca)"
-        fix = status_of(named[0])
+        if silent is not None:
+            return silent
+        why, fix = "it did not answer in time", status_of(named[0])
     elif running:
         why, fix = f"node {', '.join(running)} runs but does not answer", "raftmq logs"
     else:

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -55,6 +55,10 @@ _EXIT_CODES = {
     "unauthenticated": ExitCode.REFUSED,
     "cannot_judge": ExitCode.REFUSED,
     "bad_pass": ExitCode.REFUSED,
+    "path_not_allowed": ExitCode.REFUSED,
+    "bad_field": ExitCode.USAGE,
+    "bad_query": ExitCode.USAGE,
+    "bad_command": ExitCode.USAGE,
     "unknown_outcome": ExitCode.UNKNOWN,
 }
 
@@ -316,58 +320,16 @@ def _tell_unused_user(addresses: Sequence[str]) -> None:
     click.secho(f"{what}; a user is named by: raftmq login", fg="yellow", err=True)
 
 
-def raise_if_refused(addresses: Sequence[str]) -> None:
-    """Raises the refusal of the first node that answers, if it refuses to tell its status; does nothing if none
-    answers."""
+def raise_if_refused(addresses: Sequence[str]) -> LocalError | None:
+    """Raises the refusal of the first node that answers, if it refuses to tell its status. Returns why none answers;
+    None if one does."""
     try:
         AdminApi(addresses, timeout_s=_LOOK_S).local("/v1/status")
     except ApiRefusal:
         raise
-    except LocalError:
-        return
-
-
-def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:
-    """Asks all nodes about themselves; returns the answers, in the order of the addresses, and address -> error for
-    nodes without an answer. Raises LocalError if nodes refuse and none answers."""
-    answers: list[tuple[AdminApi, dict[str, Any]]] = []
-    silent: dict[str, LocalError] = {}
-    for address in addresses:
-        api = AdminApi([address])
-        try:
-            answers.append((api, api.local(path)))
-        except LocalError as error:
-            silent[address] = error
-    refusal = next((error for error in silent.values() if error.exit_code is not ExitCode.UNREACHABLE), None)
-    if refusal is not None and not answers:
-        raise refusal
-    return answers, silent
-
-
-def each_node(
-    addresses: Sequence[str], path: str, node: int | None = None
-) -> Iterator[tuple[AdminApi, dict[str, Any]]]:
-    """Yields each node that can be reached, with its answer about itself under `path`; only `node` if one is named.
-
-    Raises LocalError at the end if no such node was reached, and at once if one of them refuses.
-    """
-    reached = False
-    for address in addresses:
-        api = AdminApi([address])
-        try:
-            view = api.local(path)
-        except LocalError as error:
-            if error.exit_code is not ExitCode.UNREACHABLE:
-                raise
-            continue
-        if node in (None, view["node"]):
-            reached = True
-            yield api, view
-    if not reached:
-        which, why = "no node answers", "the nodes are not running, or belong to another cluster"
-        if node is not None:
-            which, why = f"node {node} does not answer", "it is not running, or belongs to another cluster"
-        raise LocalError(which, why, "raftmq status", ExitCode.UNREACHABLE)
+    except LocalError as error:
+        return error
+    return None
 
 
 def status_of(address: str) -> str:

@@ -69,7 +69,7 @@ async def test_the_life_of_a_user(client: Any, node: Any, root: dict[str, str]) 
             "tokens": 0,
         }
     answer = await client.post("/v1/users", json=body | {"secret": "another secret"}, headers=root)
-    assert (await told(answer))[0] == 400
+    assert await told(answer) == (409, "refused")
     answer = await client.put("/v1/users/shop", json={"enabled": False, "type": "Super"}, headers=root)
     assert {key: (await answer.json())["user"][key] for key in ("type", "enabled")} == {
         "type": "Super",
@@ -151,6 +151,8 @@ async def test_rules_are_set_told_tried_and_removed(client: Any, node: Any, root
     [
         {"resource": "Topic:", "actions": ["Pub"]},
         {"resource": "Topic:a*b", "actions": ["Pub"]},
+        {"resource": "Topic:my orders", "actions": ["Pub"]},
+        {"resource": "group:my billing*", "actions": ["Sub"]},
         {"resource": "orders", "actions": ["Pub"]},
         {"resource": "Topic:orders", "actions": ["Fly"]},
         {"resource": "Topic:orders", "actions": []},
@@ -442,6 +444,9 @@ async def test_a_user_gives_itself_tokens_and_others_none(client: Any, node: Any
     given = await answer.json()
     assert (await client.get("/v1/status", headers=bearer(given["token"]))).status == 200
     assert await told(await client.post("/v1/tokens", json={"user": "root"}, headers=shop)) == (403, "denied")
+    for name in ("nobody", "shop2"):  # who may give tokens is told that there is nobody to give them to
+        assert await told(await client.post("/v1/tokens", json={"user": name}, headers=shop)) == (403, "denied")
+        assert await told(await client.post("/v1/tokens", json={"user": name}, headers=root)) == (404, "not_found")
     assert await told(await client.get("/v1/tokens?user=root", headers=shop)) == (403, "denied")
     assert await told(await client.get("/v1/tokens?user=nobody", headers=shop)) == (403, "denied")
     listed = (await (await client.get("/v1/tokens", headers=shop)).json())["tokens"]

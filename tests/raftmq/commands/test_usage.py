@@ -49,20 +49,32 @@ def three_lines(result: Result) -> tuple[str, str, str]:
     ("arguments", "what", "fix"),
     [
         (["uup"], "raftmq has no command uup", "raftmq up"),
-        (["sttaus", "--json"], "raftmq has no command sttaus", "raftmq status"),
+        (["sttaus", "--json"], "raftmq has no command sttaus", "raftmq status --json"),
         (["message"], "give one of --key, --id and --position", "raftmq messages find --topic orders --key order-1"),
         (
             ["messages", "find", "--key", "k"],
             "--key needs --topic: keys are indexed by topic",
             "raftmq messages find --topic NAME --key k",
         ),
-        (["topic", "crate", "t"], "raftmq topic has no command crate", "raftmq topic create"),
+        (["topic", "crate", "t"], "raftmq topic has no command crate", "raftmq topic create t"),
         (["up", "--node", "3"], "raftmq up has no option --node", "raftmq up --nodes"),
         (["consume", "t", "--folow"], "raftmq consume has no option --folow", "raftmq consume --follow"),
         (["produce", "t", "--keyfield", "a"], "raftmq produce has no option --keyfield", "raftmq produce --key-field"),
         (["consume", "t", "--count", "5"], "raftmq consume has no option --count", "raftmq consume --max"),
         (["events", "--max", "5"], "raftmq events has no option --max", "raftmq events --limit"),
         (["up", "--count", "5"], "raftmq up has no option --count", "raftmq up --help"),
+        (["consume", "t", "-n", "5"], "raftmq consume has no option -n", "raftmq consume --max"),
+        (
+            ["topic", "alter", "t", "--retention", "1", "-5"],
+            "raftmq topic alter has no option -5",
+            "the same command with -- before -5    (a value that begins with - looks like an option)",
+        ),
+        (
+            ["status", "--servers", "h:1"],
+            "raftmq status has no option --servers",
+            "raftmq status --admin 127.0.0.1:9644    (the port of the HTTP API; this command has no client)",
+        ),
+        (["topc", "crate", "topc"], "raftmq has no command topc", "raftmq topic crate topc"),
         (["demo", "--sed", "1"], "raftmq demo has no option --sed", "raftmq demo --seed"),
         (
             ["messages", "browse", "t", "--key", "k1"],
@@ -240,7 +252,7 @@ def test_help_and_version_are_commands_too() -> None:
     assert run("help", "topic", "create").stdout.startswith("Usage: raftmq topic create")
     assert run("version").stdout == run("--version").stdout
     result = run("help", "topc")
-    assert (result.exit_code, three_lines(result)[2]) == (2, "raftmq topic")
+    assert (result.exit_code, three_lines(result)[2]) == (2, "raftmq help topic")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["version"], ["help"], ["status", "--json"]])
@@ -325,4 +337,4 @@ def test_status_asks_nodes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     told = json.loads(run("status", "--admin", "n1.example:9644", "--json").stdout)
     assert [node["admin"] for node in told["nodes"]] == list(admins.values())
     nobody = run("status", "--admin", "n9.example:9644")
-    assert (nobody.exit_code, three_lines(nobody)[0]) == (4, "no node at n9.example:9644 answers")
+    assert (nobody.exit_code, three_lines(nobody)[0]) == (4, "no node answers at n9.example:9644")

@@ -16,7 +16,8 @@ from cluster.admin.errors import STATUS
 from raftmq.cli import run
 from raftmq.commands import event_list
 from raftmq.local.http import answers
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, each_node
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.asked_nodes import ask_all, each_node
 from raftmq.local.http.credentials import Address, Bearer, node_at
 from raftmq.local.status import fetch_health
 from raftmq.local.support_bundle import files_of_node
@@ -120,13 +121,27 @@ def test_each_node_that_answers(stub: Stub) -> None:
     assert stub.asked[-1] == ("POST", "/v1/repair", b"{}")
 
 
-@pytest.mark.parametrize(("node", "says"), [(None, "no node answers"), (3, "node 3 does not answer")])
-def test_no_such_node_answers(stub: Stub, node: int | None, says: str) -> None:
-    stub.answer = (200, {"node": 2})
+@pytest.mark.parametrize(
+    ("node", "says", "code"),
+    [
+        (None, "no node answers", ExitCode.UNREACHABLE),
+        (3, "node 3 does not answer", ExitCode.UNREACHABLE),
+        (4, "there is no node 4\nthe members are 2, 3", ExitCode.REFUSED),
+    ],
+)
+@pytest.mark.parametrize("ask", [ask_all, each_node])
+def test_no_such_node_answers(stub: Stub, ask: Any, node: int | None, says: str, code: ExitCode) -> None:
+    stub.answer = (200, {"node": 2, "members": [{"id": 2}, {"id": 3}]})
     addresses = [closed_port()] if node is None else [closed_port(), stub.address]
     with pytest.raises(LocalError, match=says) as caught:
-        list(each_node(addresses, "/v1/links", node))
-    assert caught.value.exit_code == ExitCode.UNREACHABLE
+        list(ask(addresses, "/v1/links", node))
+    assert caught.value.exit_code == code
+
+
+def test_a_list_that_nobody_told_is_not_an_empty_list() -> None:
+    """Each command that lists what nodes know fails where none of them answers."""
+    for words in (["alarm", "list"], ["recovery"], ["auth", "show"], ["config", "diff"], ["links"], ["retention"]):
+        assert run([*words, "--admin", "127.0.0.1:1"]) == ExitCode.UNREACHABLE, words
 
 
 def test_a_node_that_refuses_is_not_passed_over(stub: Stub) -> None:
@@ -244,6 +259,10 @@ def test_every_error_of_the_api_has_an_exit_code(stub: Stub, name: str) -> None:
         "denied": 5,
         "bad_pass": 5,
         "cannot_judge": 5,
+        "path_not_allowed": 5,
+        "bad_field": 2,
+        "bad_query": 2,
+        "bad_command": 2,
     }
     assert caught.value.exit_code == expected.get(name, 1)
     assert caught.value.why

@@ -146,6 +146,8 @@ async def put_token(call: Call) -> TokenChanged:
 async def _put(call: Call, caller: Caller, name: str, digest: bytes, ends_ms: int, label: str) -> None:
     access = call.port.access
     user = access.state.users.get(name)
+    if user is None and access.may_change_tokens_of(caller, 0):
+        raise ApiError("not_found", f"there is no user {name[:64]}", "GET /v1/users lists all")
     if user is None or not access.may_change_tokens_of(caller, user.id):
         raise ApiError("denied", f"only a Super may give tokens of user {name[:64]}", "ask one who is")
     asker = access.asker(caller)

@@ -1,0 +1,112 @@
+"""Requests that each node of a cluster is asked about itself, and the error for a node that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from raftmq.local.http.admin_http import AdminApi, GivenAddresses
+from raftmq_wire.errors import ExitCode, LocalError
+
+Answers = list[tuple[AdminApi, dict[str, Any]]]
+
+
+def ask_each(addresses: Sequence[str], path: str) -> tuple[Answers, dict[str, LocalError]]:
+    """Asks all nodes about themselves; returns the answers, in the order of the addresses, and address -> error for
+    nodes without an answer. Raises LocalError if nodes refuse and none answers."""
+    answers: Answers = []
+    silent: dict[str, LocalError] = {}
+    for address in addresses:
+        api = AdminApi(_alone(address, addresses))
+        try:
+            answers.append((api, api.local(path)))
+        except LocalError as error:
+            silent[address] = error
+    refusal = next((error for error in silent.values() if error.exit_code is not ExitCode.UNREACHABLE), None)
+    if refusal is not None and not answers:
+        raise refusal
+    return answers, silent
+
+
+def ask_all(addresses: Sequence[str], path: str, node: int | None = None) -> tuple[Answers, dict[str, LocalError]]:
+    """Does the same, and keeps the answer of `node` alone, if one is named. Raises LocalError if no such node has
+    answered: a list that nobody told is not an empty list."""
+    answers, silent = ask_each(addresses, path)
+    if not answers:
+        raise _nobody(addresses, silent)
+    kept = [each for each in answers if node in (None, each[1]["node"])]
+    if node is not None and not kept:
+        raise _not_reached(node, answers)
+    return kept, silent
+
+
+def each_node(
+    addresses: Sequence[str], path: str, node: int | None = None
+) -> Iterator[tuple[AdminApi, dict[str, Any]]]:
+    """Yields each node that can be reached, with its answer about itself under `path`; only `node` if one is named.
+
+    Raises LocalError at the end if no such node was reached, and at once if one of them refuses.
+    """
+    answers: Answers = []
+    silent: dict[str, LocalError] = {}
+    reached = False
+    for address in addresses:
+        api = AdminApi(_alone(address, addresses))
+        try:
+            view = api.local(path)
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            silent[address] = error
+            continue
+        answers.append((api, view))
+        if node in (None, view["node"]):
+            reached = True
+            yield api, view
+    if not answers:
+        raise _nobody(addresses, silent)
+    if node is not None and not reached:
+        raise _not_reached(node, answers)
+
+
+def no_node(node: int, known: Iterable[int], fix: str = "") -> LocalError:
+    """Returns the error for a node that the cluster does not have. `known`: the ids of its members."""
+    names = ", ".join(map(str, sorted(known)))
+    return LocalError(
+        f"there is no node {node}",
+        f"the members are {names}",
+        fix or f"use one of {names}; raftmq node list shows them",
+        ExitCode.REFUSED,
+    )
+
+
+def _alone(address: str, addresses: Sequence[str]) -> list[str]:
+    """Returns one of the addresses alone, which is as much named by a person as all of them."""
+    return GivenAddresses([address]) if isinstance(addresses, GivenAddresses) else [address]
+
+
+def _nobody(addresses: Sequence[str], silent: dict[str, LocalError]) -> LocalError:
+    if not silent:
+        return LocalError(
+            "the cluster has no node", "no address of a node is known", "raftmq status", ExitCode.UNREACHABLE
+        )
+    first = next(iter(silent.values()))
+    if len(silent) == 1:
+        return first
+    whys = "; ".join(dict.fromkeys(error.why for error in silent.values()))
+    fix = "raftmq status" if isinstance(addresses, GivenAddresses) else first.fix
+    return LocalError(f"no node answers at {', '.join(silent)}", whys, fix, ExitCode.UNREACHABLE)
+
+
+def _not_reached(node: int, answers: Answers) -> LocalError:
+    """Returns the error for a node that is not among those that answered: it may be no member."""
+    heard = ", ".join(str(view["node"]) for _, view in answers)
+    members = [member["id"] for member in answers[0][0].local("/v1/members")["members"]]
+    if node not in members:
+        return no_node(node, members)
+    return LocalError(
+        f"node {node} does not answer",
+        f"it is not running, or cannot be reached; the nodes that answer: {heard}",
+        "raftmq status",
+        ExitCode.UNREACHABLE,
+    )
