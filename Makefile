@@ -111,7 +111,7 @@ bench-instructions: $(STAMPS)/kernel  ## instructions per message, here and wher
 bench-wake: $(STAMPS)/kernel  ## calls, switches and CPU per message at 1 in flight, and with many connections (ROUNDS=3, JSON=1)
 	@ROUNDS=$(ROUNDS) JSON=$(JSON) $(BIN)/python bench/bench_wake.py
 
-bench-peers: $(STAMPS)/dev  ## RaftMQ beside DLedger, etcd and NATS in alternating rounds; fetches them (ROUNDS=5, JSON=1, OUT=folder for plots)
+bench-peers: $(STAMPS)/dev  ## RaftMQ beside DLedger, etcd and NATS in alternating rounds, closed and open loop; fetches them (ROUNDS=5, JSON=1, OUT=folder for plots)
 	@SYSTEMS=$(SYSTEMS) ROUNDS=$(ROUNDS) JSON=$(JSON) OUT=$(OUT) $(BIN)/python -m bench.bench_peers
 
 stories: $(STAMPS)/dev  ## the Raft stories; REWRITE=1 writes their printed outcomes anew

@@ -1,7 +1,8 @@
 """`make bench-peers`: compares RaftMQ with other systems on this machine, in alternating rounds.
 
 Prints tables; with JSON=1 in the environment only the document. Other settings: SYSTEMS (names, separated by commas),
-ROUNDS (5), SECONDS_PER_ROW (3), WARM_S (seconds of load before the first round, instead of each system's own time),
+ROUNDS (5), SECONDS_PER_ROW (3), OPEN_SECONDS (10, for each share of the open loop in a round; 0 for none), WARM_S
+(seconds of load before the first round, instead of each system's own time),
 FAILOVERS (3; 0 for none), OUT (a folder for plots and the document).
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bench_disk_floor import Floor
-from bench.peers import all_systems, cut, failover, fetch, plots, report, rounds
+from bench.peers import all_systems, cut, failover, fetch, open_loop, plots, report, rounds
 from bench.peers.processes import ended_at_exit
 from bench.peers.rounds import Field
 from bench.peers.system import HERE, Unavailable
@@ -81,7 +82,7 @@ def main() -> None:
     began = time.monotonic()
     names, quiet = chosen(), bool(os.environ.get("JSON"))
     number, seconds = int(os.environ.get("ROUNDS") or 5), float(os.environ.get("SECONDS_PER_ROW") or 3)
-    times = int(os.environ.get("FAILOVERS") or 3)
+    open_seconds, times = float(os.environ.get("OPEN_SECONDS") or 10), int(os.environ.get("FAILOVERS") or 3)
     out = Path(os.environ["OUT"]).absolute() if os.environ.get("OUT") else None
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # now, not after everything was measured
@@ -96,9 +97,15 @@ def main() -> None:
         floor = Floor(place)
         start(fields, place, tell)
         rounds.play(fields, number, seconds, floor, tell)
+        arriving = open_loop.rows(open_loop.play(fields, number if open_seconds else 0, open_seconds, tell))
         found = fail_over(fields, times, place, tell)
-        settings = {"rounds": number, "seconds_per_row": seconds, "load_average": os.getloadavg()}
-        result = report.document(fields, missing, found, floor.medians(), settings)
+        settings = {
+            "rounds": number,
+            "seconds_per_row": seconds,
+            "open_seconds": open_seconds,
+            "load_average": os.getloadavg(),
+        }
+        result = report.document(fields, missing, found, floor.medians(), settings, arriving)
     if quiet:
         print(json.dumps(result), flush=True)
     else:

@@ -17,16 +17,18 @@ CUTTABLE: dict[str, Callable[[Places], System]] = {
     "raftmq": RaftMQ,
     "dledger": partial(DLedger, "dledger", {}),
     "dledger-tuned": partial(DLedger, "dledger-tuned", TUNED),
+    "dledger-5.5": partial(DLedger, "dledger-5.5", TUNED, release=fetch.ROCKETMQ_5),
     "etcd": partial(Etcd, "etcd", fetch.ETCD),
     "etcd-3.4": partial(Etcd, "etcd-3.4", fetch.ETCD_3_4),
 }
 """The systems whose nodes can run in networks of their own."""
 LOCAL: dict[str, Callable[[], System]] = {
+    "nats": partial(Nats, "nats", fetch.NATS, syncs=True),
     "nats-lazy": partial(Nats, "nats-lazy", fetch.NATS),
     "pysyncobj": PySyncObj,
     "nats-2.9": partial(Nats, "nats-2.9", fetch.NATS_2_9),
 }
-DEFAULT = ("raftmq", "dledger", "dledger-tuned", "etcd", "nats-lazy", "pysyncobj")
+DEFAULT = ("raftmq", "dledger", "dledger-tuned", "dledger-5.5", "etcd", "nats", "nats-lazy", "pysyncobj")
 ALL = (*DEFAULT, "etcd-3.4", "nats-2.9")
 """The names of all systems. The last two are releases of years ago, which are measured only when they are named."""
 FAILOVER = ("raftmq", "etcd", "dledger")

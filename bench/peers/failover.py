@@ -103,7 +103,7 @@ async def _struck(system: System, leader: Node, fault: Fault) -> float:
     """Puts the leader under load, causes the fault, and waits for the next leader; returns the seconds between the
     two."""
     others = [node for node in system.nodes if node != leader]
-    async with loads.running(system, leader, Load(1024, 1, 512, PATIENCE_S)) as generator:
+    async with loads.running(system.generator, leader, Load(1024, 1, 512, PATIENCE_S)) as generator:
         await asyncio.sleep(LOADED_S)
         if not generator.acked:
             raise ConnectionError(f"nothing was acknowledged before the {fault.name}")

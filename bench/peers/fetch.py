@@ -24,6 +24,7 @@ MANIFESTS = Path(__file__).parent / "manifests"
 PATIENCE_S = 600.0
 
 ROCKETMQ = "4.9.7"
+ROCKETMQ_5 = "5.5.0"
 
 
 class GoPeer(NamedTuple):
@@ -43,17 +44,17 @@ NATS = GoPeer("nats", "github.com/nats-io/nats-server/v2", "2.14.9")
 NATS_2_9 = GoPeer("nats-2.9", "github.com/nats-io/nats-server/v2", "2.9.25")
 
 
-def rocketmq() -> Path:
+def rocketmq(release: str) -> Path:
     """Returns the folder with the jars of broker and name server, from Maven. Raises Unavailable."""
 
     def make(into: Path) -> None:
         maven, _ = tool("mvn", "Maven"), tool("java", "Java")
         pom = MANIFESTS / "rocketmq" / "pom.xml"
         repository = f"-Dmaven.repo.local={CACHE / 'm2'}"
-        what = [f"-Drocketmq={ROCKETMQ}", f"-Dinto={into}", "dependency:copy-dependencies"]
+        what = [f"-Drocketmq={release}", f"-Dinto={into}", "dependency:copy-dependencies"]
         run([maven, "-q", "-B", "-f", str(pom), repository, *what])
 
-    return once(CACHE / f"rocketmq-{ROCKETMQ}", make) / "lib"
+    return once(CACHE / f"rocketmq-{release}", make) / "lib"
 
 
 def built(peer: GoPeer) -> Path:

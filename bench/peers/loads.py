@@ -7,7 +7,7 @@ answers of a read counted at once. The cost of the generator must not be what li
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import cast
@@ -66,13 +66,14 @@ async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
 
 
 @asynccontextmanager
-async def running(system: System, node: Node, load: Load) -> AsyncIterator[Generator]:
-    """Yields a generator at work on the running loop. Its connection is cut when the block is left, in whatever way."""
-    generator = system.generator(load)
+async def running(make: Callable[[Load], Generator], node: Node, load: Load) -> AsyncIterator[Generator]:
+    """Yields a generator that `make` made, at work on the running loop. Its connection is cut when the block is left,
+    in whatever way."""
+    generator = make(load)
     generator.done.add_done_callback(_retrieve)
     # The generators are protocols; `Generator` names only what is read from them.
-    make = partial(cast, asyncio.Protocol, generator)
-    transport, _ = await asyncio.get_running_loop().create_connection(make, node.host, node.port)
+    itself = partial(cast, asyncio.Protocol, generator)
+    transport, _ = await asyncio.get_running_loop().create_connection(itself, node.host, node.port)
     try:
         yield generator
     finally:
@@ -80,7 +81,7 @@ async def running(system: System, node: Node, load: Load) -> AsyncIterator[Gener
 
 
 async def _run(system: System, node: Node, load: Load, patience_s: float) -> Result:
-    async with running(system, node, load) as generator:
+    async with running(system.generator, node, load) as generator:
         await asyncio.wait_for(generator.done, patience_s)
     return Result(generator.acked, generator.elapsed, sorted(generator.latencies), generator.errors)
 

@@ -1,5 +1,5 @@
 """NATS JetStream as a system under test: three servers, one stream with three replicas on file storage, otherwise
-default settings.
+default settings, or with `sync_interval: always`.
 
 `Publisher` speaks the text protocol of NATS: a publish whose reply subject names its place in the window, and the
 acknowledgement of JetStream as a message to that subject.
@@ -31,10 +31,12 @@ _STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage":
 class Nats(Group):
     """A `System` of three NATS servers with JetStream."""
 
-    def __init__(self, name: str, release: fetch.GoPeer) -> None:
+    def __init__(self, name: str, release: fetch.GoPeer, *, syncs: bool = False) -> None:
+        """`syncs`: a server syncs what it stored before it says so (`sync_interval: always`)."""
         super().__init__()
-        durability = "page cache of a majority; fsync every 2 minutes"
+        durability = "disks of a majority" if syncs else "page cache of a majority; fsync every 2 minutes"
         self.traits = Traits(name, f"nats-server {release.version}", durability, warm_s=5.0, batches=False)
+        self._sync = ", sync_interval: always" if syncs else ""
         self._binary = fetch.built(release)
 
     def start(self, directory: Path) -> None:
@@ -45,7 +47,7 @@ class Nats(Group):
         for number in range(NODES):
             (directory / f"n{number}.conf").write_text(
                 f"server_name: n{number}\nlisten: {HOST}:{base + number}\n"
-                f"jetstream {{ store_dir: {directory / f'n{number}'} }}\n"
+                f"jetstream {{ store_dir: {directory / f'n{number}'}{self._sync} }}\n"
                 f"cluster {{ name: bench, listen: {HOST}:{base + NODES + number}, routes: [{routes}] }}\n"
             )
             self._nodes.append(Node(number, base + number, self._start(number)))

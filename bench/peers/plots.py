@@ -44,6 +44,11 @@ def pictures(result: Mapping[str, Any]) -> list[Picture]:
             if floor := result["floor"].get("p50_ms"):
                 p50.append(Bar("disk floor", floor, floor, floor))
             found.append(Picture("latency-1", "Median latency, 1 in flight: less is better", "ms", p50))
+    arriving = result.get("open_loop", ())
+    for share in dict.fromkeys(row["share"] for row in arriving):
+        bars = [_exact(row, "p99_ms") for row in arriving if row["share"] == share]
+        title = f"p99 from the scheduled moment, at {share:g} of each one's capacity: less is better"
+        found.append(Picture(f"open-{share:g}", title, "ms", bars))
     faults = [each for each in result["failover"] if "median" in each]
     if faults:
         waits = [Bar(f"{each['system']}, {each['fault']}", *_range(each)) for each in faults]

@@ -37,6 +37,7 @@ def document(
     failover: Sequence[Mapping[str, Any]],
     floor: Mapping[str, float],
     settings: Mapping[str, Any],
+    arriving: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Returns the whole result. A system that could not be fetched or that failed has a row that says why."""
     rows = [row(field, load) for field in fields for load in field.samples]
@@ -44,6 +45,7 @@ def document(
     gone = dict(missing) | {field.name: field.failed for field in fields if field.failed}
     return {
         "rows": rows + [{"system": name, "unavailable": why} for name, why in gone.items()],
+        "open_loop": list(arriving),
         "failover": [_with_spread(one) for one in failover],
         "floor": _floor(floor, rows),
         "memory_mib": {field.name: round(field.memory_bytes / 2**20) for field in fields},
@@ -93,6 +95,15 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         f"Disk floor (two syncs and a round trip): p50 {floor['p50_ms']} ms"
         + (f"; raftmq at 1 in flight takes {floor['raftmq_ratio']} times that" if "raftmq_ratio" in floor else "")
     )
+    if result["open_loop"]:
+        titles = ("p50 ms", "p99 ms", "p999 ms", "refused", "unknown", "sent late")
+        arriving = Table("share", "system", "messages/s", *titles, title="open loop, at shares of each one's capacity")
+        for each in result["open_loop"]:
+            took = (f"{each[name]:.2f}" for name in ("p50_ms", "p99_ms", "p999_ms"))
+            counts = (f"{each[name]:,}" for name in ("refused", "unknown"))
+            late = f"{each['late_share']:.1%}"
+            arriving.add_row(f"{each['share']:g}", each["system"], f"{each['rate']:,}", *took, *counts, late)
+        console.print(arriving)
     if result["failover"]:
         failover = Table("system", "fault", "median s", "low to high", "failed", title="to the first acknowledged send")
         for each in result["failover"]:

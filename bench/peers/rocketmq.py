@@ -46,18 +46,20 @@ _LOGBACK = '<configuration><root level="OFF"/></configuration>\n'
 class DLedger(Group):
     """A `System` of three brokers of one DLedger group and a name server."""
 
-    def __init__(self, name: str, settings: Mapping[str, str], places: Places = HERE) -> None:
+    def __init__(
+        self, name: str, settings: Mapping[str, str], places: Places = HERE, *, release: str = fetch.ROCKETMQ
+    ) -> None:
         """`settings`: lines of broker.conf in addition to those that a DLedger group needs."""
         super().__init__(places)
         self.traits = Traits(
             name,
-            f"RocketMQ {fetch.ROCKETMQ}",
+            f"RocketMQ {release}",
             "page cache of a majority; flushed every 10 ms, acks do not wait for it",
             warm_s=60.0,
             batches=True,
         )
         self._settings = dict(settings)
-        self._jars = fetch.rocketmq()
+        self._jars = fetch.rocketmq(release)
         self._java = fetch.tool("java", "Java")
         self._base = 0
 

@@ -46,6 +46,8 @@ from statemachine.access.users import Mode
 
 logger = logging.getLogger(__name__)
 
+PREFIX: Final = "/v1/"
+"""What nearly every address begins with."""
 SHUTDOWN_S: Final = 1.0
 LOOK_S: Final = 0.5
 """Seconds between two checks that the client of a stream may still read it."""
@@ -342,8 +344,10 @@ def _allowed(path: str, error: web.HTTPException) -> list[str]:
 
 def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     if error.status == 404:
-        match = nearest(request.path, [route.path for route in ROUTES])
-        hint = f"did you mean {match}?" if match else "/openapi.json lists every address"
+        # Without what all of them begin with, which makes any two addresses alike.
+        known = {route.path.removeprefix(PREFIX): route.path for route in ROUTES}
+        match = nearest(request.path.removeprefix(PREFIX), known)
+        hint = f"did you mean {known[match]}?" if match else "/openapi.json lists every address"
         return ApiError("not_found", f"there is nothing at {request.path}", hint)
     if error.status == 405:
         allowed = ", ".join(_allowed(request.path, error))

@@ -80,7 +80,7 @@ class Window(asyncio.Protocol):
     def begin(self) -> None:
         """Sends the first request of each place; the clock starts here, after the greeting."""
         if self.arrivals is not None:
-            self.arrivals.begin(len(self.frames), self.send, self.done)
+            self.arrivals.begin(self._in_flight, self.send, self.done)
             return
         self._begin = time.perf_counter()
         self._until = self._begin + self.seconds

@@ -166,7 +166,7 @@ def _load(target: Target, shape: Shape, places: int, seconds: float, arrivals: A
 
 def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenRun:
     """Plays one run. Raises LocalError."""
-    with _told(target), asyncio.Runner(loop_factory=_precise_loop) as runner:
+    with _told(target), asyncio.Runner(loop_factory=precise_loop) as runner:
         runs = runner.run(_play(target, shape, rate))
     took = sorted(latency for each in runs for _, latency in each.stored)
     codes = sum((each.codes for each in runs), Counter[int]())
@@ -236,7 +236,7 @@ async def _keep(load: Load, target: Target) -> None:
             load.transport.abort()
 
 
-def _precise_loop() -> asyncio.AbstractEventLoop:
+def precise_loop() -> asyncio.AbstractEventLoop:
     """Returns a loop whose timers keep microseconds: epoll, and libuv with it, wait whole milliseconds."""
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 

@@ -49,7 +49,7 @@ def test_a_command_that_fails_is_quoted() -> None:
 
 
 def test_a_missing_peer_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_maven() -> Path:
+    def no_maven(release: str) -> Path:
         raise Unavailable("Maven is not installed")
 
     monkeypatch.setattr(fetch, "rocketmq", no_maven)

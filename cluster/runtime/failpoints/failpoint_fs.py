@@ -12,13 +12,15 @@ class FailpointFile:
     """A File whose `pwritev` passes through the failpoint `write_point` (None for none), and whose `fdatasync` passes
     through `sync_point`."""
 
-    __slots__ = ("_inner", "_points", "_sync_point", "_write_point", "path")
+    __slots__ = ("_inner", "_points", "_sync_point", "_unsynced", "_write_point", "path")
 
     def __init__(self, inner: File, points: FailpointSet, sync_point: str, write_point: str | None) -> None:
         self.path = inner.path
         self._inner = inner
         self._points = points
         self._sync_point = sync_point
+        self._unsynced = 0
+        """Bytes written since the last sync began."""
         self._write_point = write_point
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -31,14 +33,17 @@ class FailpointFile:
 
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         """Writes all buffers at `offset` when the write point, if there is one, lets the call pass."""
+        size = sum(map(len, buffers))
         if self._write_point is None:
             self._inner.pwritev(buffers, offset)
         else:
-            self._points.run(self._write_point, lambda: self._inner.pwritev(buffers, offset))
+            self._points.run(self._write_point, lambda: self._inner.pwritev(buffers, offset), size)
+        self._unsynced += size
 
     def fdatasync(self) -> None:
         """Returns when all writes are on disk; the sync point may hold or fail it."""
-        self._points.run(self._sync_point, self._inner.fdatasync)
+        size, self._unsynced = self._unsynced, 0
+        self._points.run(self._sync_point, self._inner.fdatasync, size)
 
     def drop_cached(self, size: int | None) -> None:
         """Frees the memory that caches the first `size` bytes (None: all), where they are on disk."""

@@ -2,7 +2,8 @@
 true`.
 
 Actions: `off` · `hold` (block until the point is set to something else) · `delay:20ms` (wait first) · `slow:20x` (make
-the operation take that many times as long) · `error:EIO` or `error:ENOSPC` (fail instead).
+the operation take that many times as long) · `rate:4MB` (let no more bytes pass in a second: a disk at its limit) ·
+`error:EIO` or `error:ENOSPC` (fail instead).
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ LOOP_POINTS: Final = frozenset({"peer.send", "loop.turn", *(name for name in POI
 """Failpoints on the event loop. The loop must not block, so the operation is postponed (`when_clear`). The exception is
 `loop.turn`, where `delay` does block the loop, once for each time that it is set (`stall`)."""
 
-ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "error:EIO", "error:ENOSPC")
+SIZED_POINTS: Final = frozenset({"append.fdatasync", "append.write", "hardstate.fdatasync"})
+"""Failpoints whose operations have a size. A sync has that of what was written to the file before it."""
+
+ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "rate:4MB", "error:EIO", "error:ENOSPC")
 """One example of each action."""
 
 ERRORS: Final[Mapping[str, int]] = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 DELAY_MS_MAX: Final = 60_000
 SLOW_FACTOR_MAX: Final = 10_000
+RATE_MAX: Final = 10_000_000_000
+"""Bytes per second."""
 
 
 class FailpointError(ValueError):
@@ -65,7 +71,7 @@ class FailpointError(ValueError):
 
 
 class Action(NamedTuple):
-    """A parsed action; `amount` is milliseconds, a factor or an errno."""
+    """A parsed action; `amount` is milliseconds, a factor, bytes per second or an errno."""
 
     kind: str
     amount: int
@@ -75,6 +81,7 @@ class Action(NamedTuple):
 OFF: Final = Action("off", 0, "off")
 _DELAY = re.compile(r"delay:(\d{1,6})(ms|s)")
 _SLOW = re.compile(r"slow:(\d{1,6})x")
+_RATE = re.compile(r"rate:(\d{1,6})(kB|MB)")
 
 
 class PointState(msgspec.Struct, frozen=True):
@@ -101,12 +108,14 @@ class CallsLater(Protocol):
 
 
 class _Point:
-    __slots__ = ("action", "deferred", "generation", "hits", "waiting")
+    __slots__ = ("action", "deferred", "free_at", "generation", "hits", "waiting")
 
     def __init__(self) -> None:
         self.action = OFF
         self.hits = 0
         self.waiting = 0
+        self.free_at = 0.0
+        """The second of the clock at which all that has passed at a rate is through."""
         self.generation = 0
         """Grows with every `set`: a held thread waits for the next generation."""
         self.deferred: list[tuple[CallsLater, Callable[[], None]]] = []
@@ -121,6 +130,9 @@ def parse_action(text: str) -> Action:
         return Action("delay", _in_range(milliseconds, DELAY_MS_MAX, text, f"delay:{DELAY_MS_MAX}ms"), text)
     if slow := _SLOW.fullmatch(text):
         return Action("slow", _in_range(int(slow[1]), SLOW_FACTOR_MAX, text, f"slow:{SLOW_FACTOR_MAX}x"), text)
+    if rate := _RATE.fullmatch(text):
+        amount = int(rate[1]) * (1_000_000 if rate[2] == "MB" else 1000)
+        return Action("rate", _in_range(amount, RATE_MAX, text, f"rate:{RATE_MAX // 1_000_000}MB"), text)
     kind, _, name = text.partition(":")
     if kind == "error" and name in ERRORS:
         return Action("error", ERRORS[name], text)
@@ -154,6 +166,9 @@ class FailpointSet:
         parsed = parse_action(action)
         if parsed.kind == "slow" and name in LOOP_POINTS:
             raise FailpointError(f"{name} cannot be slowed down", "use delay:20ms")
+        if parsed.kind == "rate" and name not in SIZED_POINTS:
+            known = ", ".join(sorted(SIZED_POINTS))
+            raise FailpointError(f"what passes {name} has no size", f"use delay:20ms, or one of: {known}")
         self._change(self._points[name], parsed)
 
     def clear(self) -> None:
@@ -169,21 +184,26 @@ class FailpointSet:
                 for name, point in self._points.items()
             ]
 
-    def run(self, name: str, operation: Callable[[], T]) -> T:
-        """Runs a blocking operation with the failpoint's action, on any thread but the event loop's. Raises OSError for
-        `error`."""
+    def run(self, name: str, operation: Callable[[], T], size: int = 0) -> T:
+        """Runs a blocking operation with the failpoint's action, on any thread but the event loop's. `size`: its bytes,
+        at one of SIZED_POINTS. Raises OSError for `error`."""
         point = self._points[name]
         action = point.action
         if action.kind == "off":
             return operation()
-        if action.kind != "slow":
+        if action.kind not in ("slow", "rate"):
             self._before(point)
             return operation()
+        start = self._clock()
         with self._changed:
             point.hits += 1
-        start = self._clock()
+            if action.kind == "rate":  # what comes meanwhile queues behind this; what was not used is not saved up
+                point.free_at = through = max(start, point.free_at) + size / action.amount
         result = operation()
-        self._sleep((self._clock() - start) * (action.amount - 1))
+        if action.kind == "slow":
+            self._sleep((self._clock() - start) * (action.amount - 1))
+        elif (left := through - self._clock()) > 0:
+            self._sleep(left)
         return result
 
     def when_clear(self, name: str, loop: CallsLater, operation: Callable[[], None]) -> None:
@@ -242,6 +262,7 @@ class FailpointSet:
     def _change(self, point: _Point, action: Action) -> None:
         with self._changed:
             point.action = action
+            point.free_at = 0.0
             point.generation += 1
             released = [] if action.kind == "hold" else point.deferred
             if released:

@@ -42,7 +42,7 @@ def show_(data_dir: Path | None, data: str | None, admin: str | None, as_json: b
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @people_options
 def mode_(mode: str, yes: bool, data_dir: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
-    """Set the mode. The step to enforce shows the Supers and what it would stop, and asks.
+    """Set the mode. The step to enforce shows the Supers and what it would stop, and asks, as the step to off does.
 
     In off nothing is judged. In observe everything passes, and what enforce would stop is counted.
     """
@@ -52,6 +52,8 @@ def mode_(mode: str, yes: bool, data_dir: Path | None, data: str | None, admin: 
         show_problems(problems)
         _refuse_if_unable(views)
         click.confirm("enforce now?", abort=True, err=True)
+    if mode == "off" and not yes and views[0]["mode"] != "off":
+        click.confirm("whoever reaches a port may do everything then; go on?", abort=True, err=True)
     api = AdminApi(addresses(admin, data, data_dir), LOOK)
     answer = while_passing(lambda: api.put("/v1/auth", {"mode": mode}))  # a new cluster's first Super may be on its way
     show(as_json, answer, f"auth.mode is {answer['mode']}")

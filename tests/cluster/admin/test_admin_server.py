@@ -38,6 +38,8 @@ async def test_unknown_addresses_name_the_nearest(client: Any) -> None:
     answer = await client.get("/v1/topcs")
     assert await error_of(answer) == (404, "not_found")
     assert (await answer.json())["error"]["hint"] == "did you mean /v1/topics?"
+    answer = await client.get("/v1/nosuch")  # only the beginning is like any other's
+    assert (await answer.json())["error"]["hint"] == "/openapi.json lists every address"
 
 
 async def test_wrong_method(client: Any) -> None:

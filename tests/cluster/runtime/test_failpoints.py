@@ -123,6 +123,40 @@ def test_slow_multiplies_the_measured_time(points: FailpointSet, time: FakeTime)
     assert time.now == pytest.approx(110.0)  # 0.5 s became 10 s
 
 
+def test_a_rate_lets_so_many_bytes_pass_in_a_second(points: FailpointSet, time: FakeTime, tmp_path: Path) -> None:
+    points.set("append.fdatasync", "rate:2kB")
+    files = FailpointFileSystem(OsFileSystem(), points, sync_point="append.fdatasync")
+    file = files.open(tmp_path / "log", create=True)
+    for _ in range(3):
+        file.pwritev([b"x" * 600, b"y" * 400], 0)
+    file.fdatasync()
+    assert time.now == pytest.approx(101.5), "a sync takes as long as what was written before it"
+    file.fdatasync()
+    assert time.now == pytest.approx(101.5), "nothing was written since"
+    time.now = 200.0
+    file.pwritev([b"x" * 1000], 0)
+    file.fdatasync()
+    assert time.now == pytest.approx(200.5), "a rate that was not used is not saved up"
+    assert state(points, "append.fdatasync") == ("rate:2kB", 3, 0)
+    file.close()
+
+
+def test_what_queues_at_a_rate_waits_for_what_came_before(points: FailpointSet, time: FakeTime) -> None:
+    points.set("append.write", "rate:1kB")
+    ends = []
+
+    def first() -> None:  # while it is under way, another one comes
+        points.run("append.write", lambda: ends.append(time.now), 1000)
+        ends.append(time.now)
+
+    points.run("append.write", first, 2000)
+    assert ends == [100.0, 103.0]
+    assert time.now == 103.0
+    points.set("append.write", "rate:1kB")
+    points.run("append.write", lambda: None, 500)
+    assert time.now == 103.5, "a rate that is set begins anew"
+
+
 @pytest.mark.parametrize(("action", "number"), [("error:EIO", errno.EIO), ("error:ENOSPC", errno.ENOSPC)])
 def test_error_comes_instead_of_the_operation(points: FailpointSet, action: str, number: int) -> None:
     points.set("append.write", action)
@@ -207,6 +241,14 @@ def test_the_event_loop_never_waits(points: FailpointSet) -> None:
         ("apply.batch", "slow:0x", "slow:0x is out of range\nuse a number from 1 up to that of slow:10000x"),
         ("apply.batch", "delay:61s", "delay:61s is out of range\nuse a number from 1 up to that of delay:60000ms"),
         ("peer.send", "slow:2x", "peer.send cannot be slowed down\nuse delay:20ms"),
+        ("append.write", "rate:4", "unknown action rate:4\ndid you mean rate:4MB?"),
+        ("append.write", "rate:0kB", "rate:0kB is out of range\nuse a number from 1 up to that of rate:10000MB"),
+        (
+            "apply.batch",
+            "rate:4MB",
+            "what passes apply.batch has no size\n"
+            "use delay:20ms, or one of: append.fdatasync, append.write, hardstate.fdatasync",
+        ),
     ],
 )
 def test_errors_name_the_nearest_right_word(points: FailpointSet, name: str, action: str, text: str) -> None:

@@ -206,7 +206,8 @@ async def test_a_directory_with_a_cluster_py_of_its_own_does_not_run_it(
     """A node's working directory is that of the user who typed `raftmq up`."""
     (tmp_path / "cluster.py").write_text("raise SystemExit('somebody else's')")
     monkeypatch.chdir(tmp_path)
-    watched = Watched("", data=data, helper=helper_process.background("cluster.state.scrub_worker"))
+    # At normal priority, which `background` lowers: beside a busy machine it would need minutes.
+    watched = Watched("", data=data, helper=helper_process.command("cluster.state.scrub_worker"))
     watched.scrubber.start()
     await until(lambda: watched.ended)
     assert watched.scrubber.view.failure == ""
