@@ -29,7 +29,7 @@ PLACES = 4096
 
 
 class OpenTurn(NamedTuple):
-    """What became of the requests of one run."""
+    """The fates of the requests of one run."""
 
     share: float
     rate: float

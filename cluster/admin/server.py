@@ -47,7 +47,7 @@ from statemachine.access.users import Mode
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "/v1/"
-"""What nearly every address begins with."""
+"""The beginning of nearly every address."""
 SHUTDOWN_S: Final = 1.0
 LOOK_S: Final = 0.5
 """Seconds between two checks that the client of a stream may still read it."""

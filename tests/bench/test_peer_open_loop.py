@@ -59,8 +59,7 @@ class AnsweringSystem(FakeSystem):
 @pytest.fixture
 def server() -> Iterator[Any]:
     """A server that stores everything."""
-    made = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering, bind_and_activate=True)
-    made.daemon_threads = True
+    made = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering)
     made.codes = [0]  # type: ignore[attr-defined]
     threading.Thread(target=made.serve_forever, daemon=True).start()
     yield made

@@ -26,6 +26,11 @@ OPENING_MAX = 16
 listening socket."""
 PAUSE_S = 0.1
 """Seconds for which accepting pauses when there are no free descriptors: an immediate retry would only use CPU."""
+KEEP_IDLE_S, KEEP_INTERVAL_S = 60, 15
+"""Seconds of silence before the system asks a client's host if it is still there, and between two such questions."""
+SILENT_MS = 120_000
+"""Milliseconds after which a connection ends whose host acknowledges nothing, or whose client takes none of the bytes
+that wait for it. A member of a group that is silent for so long is gone as well; a waiting pull alone says nothing."""
 QUIET_S = 10.0
 """Seconds between two log lines about missing descriptors."""
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -34,6 +39,16 @@ _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
     """Returns False for a loop without real sockets (the simulator's)."""
     return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
+
+
+def _end_with_the_host(listening: socket.socket) -> None:
+    """Has the connections that are accepted from this socket, which inherit it, end when the client's host is gone
+    without a word: its power failed, or its network."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    tcp = {"TCP_KEEPIDLE": KEEP_IDLE_S, "TCP_KEEPINTVL": KEEP_INTERVAL_S, "TCP_USER_TIMEOUT": SILENT_MS}
+    for name, value in tcp.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all
+            listening.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Acceptor:
@@ -77,6 +92,7 @@ class Acceptor:
         listening = socket.socket(family, kind, protocol)
         self._sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _end_with_the_host(listening)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:

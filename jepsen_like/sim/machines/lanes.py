@@ -169,7 +169,7 @@ class SimLane:
     def _try(self, work: Callable[[], Any]) -> Any:
         try:
             return work()
-        except BaseException as error:  # noqa: BLE001 - a lane's failure is the node's to hear
+        except Exception as error:  # noqa: BLE001 - a lane's failure is the node's to hear
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:

@@ -108,6 +108,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """The context of callbacks that belong to no process: those of networks and nemeses."""
         self.loose: list[asyncio.Task[Any]] = []
         self._ending = False
+        self._interruption: BaseException | None = None
+        """The error that ends the simulator itself and not a node: a test's time-out, raised inside a callback."""
         self.set_debug(False)
         self.set_exception_handler(self._on_error)
 
@@ -115,8 +117,12 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.now
 
     def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not self._ending:
-            self.errors.append((str(context.get("message")), context.get("exception")))
+        error = context.get("exception")
+        if error is not None and not isinstance(error, Exception | asyncio.CancelledError | GeneratorExit):
+            self._interruption = error
+            self.stop()
+        elif not self._ending:
+            self.errors.append((str(context.get("message")), error))
 
     def _write_to_self(self) -> None:
         """Does nothing: no other thread ever wakes this loop."""
@@ -141,6 +147,9 @@ class SimLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 self._run_handle(handle)
             if self._stopping:
+                error, self._interruption = self._interruption, None
+                if error is not None:
+                    raise error
                 return
 
     def _run_handle(self, handle: Handle) -> None:
@@ -244,7 +253,7 @@ class SimLoop(asyncio.BaseEventLoop):
             process = PROCESS.get()
             if process is not None and process.alive:
                 process.on_power_cut()
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits
             future.set_exception(error)
         METER.units = before
         return future
