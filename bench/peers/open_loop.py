@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from bench.peers import loads
 from bench.peers.loads import PATIENCE_S, Window
-from bench.peers.rounds import Field, attempt, order
+from bench.peers.rounds import Field, attempt, order, spread
 from bench.peers.system import Load, Node, System
 from raftmq.commands.bench_open import precise_loop
 from raftmq.commands.open_arrivals import Arrivals, percentile
@@ -61,10 +61,8 @@ def play(
 
 def capacity_of(field: Field) -> float:
     """Returns the median rate of the load CAPACITY in messages per second; 0.0 if it was not measured."""
-    rates = sorted(
-        one.messages_per_second for load, each in field.samples.items() if load[:3] == CAPACITY for one in each
-    )
-    return percentile(rates, 0.5)
+    rates = [one.messages_per_second for load, each in field.samples.items() if load[:3] == CAPACITY for one in each]
+    return spread(rates).median if rates else 0.0
 
 
 def _turn(field: Field, seconds: float, number: int, into: list[OpenTurn]) -> None:

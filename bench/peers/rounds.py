@@ -19,6 +19,7 @@ from bench.bench_disk_floor import Floor
 from bench.peers import loads
 from bench.peers.system import Load, Node, NoLeader, System
 from raftmq.commands.bench_load import Result
+from raftmq.commands.open_arrivals import percentile
 
 LOADS = ((1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 16))
 """The loads: (body bytes, messages per request, requests in flight)."""
@@ -172,11 +173,6 @@ def sample(result: Result, cpu_s: float) -> Sample:
         percentile(result.latencies_ms, 0.99),
         result.errors,
     )
-
-
-def percentile(ascending: Sequence[float], share: float) -> float:
-    """Returns the value at this share of an ascending list that is not empty."""
-    return ascending[min(len(ascending) - 1, int(len(ascending) * share))]
 
 
 def spread(values: Sequence[float]) -> Spread:

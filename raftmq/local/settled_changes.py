@@ -27,15 +27,7 @@ def while_passing(
 ) -> T:
     """Repeats a request for SETTLED_S while the answer is that there is no leader, or that something else has to be
     committed first. Raises what `ask` raises."""
-    deadline, pause = clock() + SETTLED_S, FIRST_S
-    while True:
-        try:
-            return ask()
-        except ApiRefusal as error:
-            if not error.is_passing or clock() >= deadline:
-                raise
-        sleep(pause)
-        pause = min(2 * pause, LONGEST_S)
+    return _repeated(ask, lambda error: error.is_passing, lambda error: None, sleep, clock)
 
 
 def when_settled(
@@ -46,16 +38,30 @@ def when_settled(
 ) -> T:
     """Makes a change of the members, again and again while another is in progress, for SETTLED_S; says so once through
     `tell`. Only that refusal is waited for, because it says that nothing was proposed. Raises what `change` raises."""
+
+    def say(error: ApiRefusal) -> None:
+        tell(f"{error.what} ({error.why}); waiting until it is committed")
+
+    return _repeated(change, lambda error: error.is_unsettled, say, sleep, clock)
+
+
+def _repeated(
+    ask: Callable[[], T],
+    may_pass: Callable[[ApiRefusal], bool],
+    on_first: Callable[[ApiRefusal], object],
+    sleep: Callable[[float], object],
+    clock: Callable[[], float],
+) -> T:
     deadline, pause = clock() + SETTLED_S, FIRST_S
-    told = False
+    waits = False
     while True:
         try:
-            return change()
+            return ask()
         except ApiRefusal as error:
-            if not error.is_unsettled or clock() >= deadline:
+            if not may_pass(error) or clock() >= deadline:
                 raise
-            if not told:
-                tell(f"{error.what} ({error.why}); waiting until it is committed")
-                told = True
+            if not waits:
+                on_first(error)
+                waits = True
         sleep(pause)
         pause = min(2 * pause, LONGEST_S)

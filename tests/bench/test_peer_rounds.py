@@ -10,9 +10,10 @@ from rich.console import Console
 
 from bench.bench_disk_floor import Floor
 from bench.peers import loads, report, rounds
-from bench.peers.rounds import Field, Sample, order, percentile, sample, spread
+from bench.peers.rounds import Field, Sample, order, sample, spread
 from bench.peers.system import Generator, Load, Node, NoLeader, Traits
 from raftmq.commands.bench_load import Result
+from raftmq.commands.open_arrivals import percentile
 
 NAMES = ["a", "b", "c", "d"]
 ROW = Load(1024, 1, 64, 0.0)

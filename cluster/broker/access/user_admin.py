@@ -306,14 +306,16 @@ class FirstUser:
         try:
             name, secret = read_user_file(Path(self._path))
             self._users.create(ASKER, name, secret, self._told, is_super=True, enabled=True)
-        except (OSError, ValueError) as error:
-            self._users.first_is_awaited = False
-            if isinstance(error, OSError):
-                logger.error("auth.first_user_file: %s cannot be read: %s", self._path, error.strerror or error)
-            else:
-                logger.error("auth.first_user_file: %s holds no user: %s", self._path, error)
+        except OSError as error:
+            self._give_up(f"cannot be read: {error.strerror or error}")
+        except ValueError as error:
+            self._give_up(f"holds no user: {error}")
         except Refused as refused:
             self._told(refused)
+
+    def _give_up(self, why: str) -> None:
+        self._users.first_is_awaited = False
+        logger.error("auth.first_user_file: %s %s", self._path, why)
 
     def _told(self, refused: Refused | None) -> None:
         self._users.first_is_awaited = False

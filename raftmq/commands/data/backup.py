@@ -120,7 +120,7 @@ def _choose(addresses: list[str], node: int | None) -> AdminApi:
     known = {int(status["node"]): (status["role"] == "leader", api) for api, status in answers}
     if not known:
         return AdminApi(addresses)  # tells what is wrong when it is used
-    return known[node if node is not None else min(known, key=lambda each: (known[each][0], each))][1]
+    return known[min(known, key=lambda each: (known[each][0], each))][1]
 
 
 def _make(api: AdminApi, body: dict[str, Any]) -> dict[str, Any]:

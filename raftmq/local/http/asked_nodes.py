@@ -69,13 +69,13 @@ def each_node(
         raise _not_reached(node, answers)
 
 
-def no_node(node: int, known: Iterable[int], fix: str = "") -> LocalError:
+def no_node(node: int, known: Iterable[int]) -> LocalError:
     """Returns the error for a node that the cluster does not have. `known`: the ids of its members."""
     names = ", ".join(map(str, sorted(known)))
     return LocalError(
         f"there is no node {node}",
         f"the members are {names}",
-        fix or f"use one of {names}; raftmq node list shows them",
+        f"use one of {names}; raftmq node list shows them",
         ExitCode.REFUSED,
     )
 
