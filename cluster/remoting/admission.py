@@ -417,7 +417,7 @@ class Admission:
         began, self.version = self.version < 0, self._access.version
         self._secrets.tell()
         if began:
-            self._polls.judge_by(self._denied_now)
+            self._polls.judge_by(self._denied_now, lambda: self._confirms.is_possible)
         else:
             self._polls.judge_again(self._begin_closing)
 

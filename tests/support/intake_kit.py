@@ -107,7 +107,7 @@ class Node:
 
     def judged_by(self, access: Access, secrets: Secrets) -> Admission:
         """The judge of this node's requests, by these users and secrets; needs are those of sends."""
-        nothing: Any = SimpleNamespace(judge_by=lambda _: None)
+        nothing: Any = SimpleNamespace(judge_by=lambda *_: None)
         self.path.peer_address, self.path.on_close = ("10.0.0.1", 1234), []
         return Admission(
             access,

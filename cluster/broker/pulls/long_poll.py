@@ -71,6 +71,7 @@ class LongPolls:
         them to become outdated, and their messages are on the way to clients anyway."""
         self._leaving = False
         self._denied: Callable[[Pull], Refused | None] | None = None
+        self._may_lack: Callable[[], bool] | None = None
         self._access = services.state.access
         self.count = 0
         """The number of parked pulls."""
@@ -79,11 +80,11 @@ class LongPolls:
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
-    def judge_by(self, denied: Callable[[Pull], Refused | None]) -> None:
+    def judge_by(self, denied: Callable[[Pull], Refused | None], may_lack: Callable[[], bool]) -> None:
         """`denied` returns the refusal for a waiting pull, or None. It is called for a pull once for each version of
         users and rules, before the pull gets any message: the apply lane publishes a new version before the messages
-        that come after it."""
-        self._denied = denied
+        that come after it. `may_lack` returns True if later changes may be missing here that allow what is denied."""
+        self._denied, self._may_lack = denied, may_lack
 
     def judge_again(self, then: Callable[[], None]) -> None:
         """Refuses waiting pulls that are denied after a change of users or rules. `then` is called when all of them
@@ -102,15 +103,16 @@ class LongPolls:
         then()
 
     def is_allowed(self, pull: Pull) -> bool:
-        """Judges a pull again if users or rules changed since it was judged. Returns False if it was refused. If the
-        pull came while requests were not judged, its client is told that no message came; it asks again, and is judged
-        then."""
+        """Judges a pull again if users or rules changed since it was judged. Returns False if it was answered. A client
+        is told that no message came, asks again and is judged then, if the pull came while requests were not judged, or
+        if this node may lack a change that allows it: whoever asks anew is not denied before that is known (ADR
+        0104)."""
         version = self._access.version
         refused = None if self._denied is None or pull.judged == version else self._denied(pull)
         pull.judged = version
         if refused is None:
             return True
-        if pull.puller.judged:
+        if pull.puller.judged and not (self._may_lack is not None and self._may_lack()):
             pull.puller.refused(refused)
         else:
             self._expire(pull)

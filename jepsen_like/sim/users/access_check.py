@@ -93,6 +93,11 @@ class _Heard:
         at = bisect_right(times, to_s)
         return max(indexes[max(0, at - 1)], indexes[at]) if at < len(times) else otherwise
 
+    def known(self, at_s: float) -> int:
+        """Returns the applied index that the node knew of at this time; 0 if none."""
+        at = bisect_right(self._told[0], at_s)
+        return self._told[1][at - 1] if at else 0
+
     def is_settled(self, until_s: float) -> bool:
         """Returns True if the node has applied more since then."""
         return bool(self._done[0]) and self._done[0][-1] > until_s
@@ -155,7 +160,7 @@ class AccessCheck:
         assert machine.node is not None
         self._heard[machine.node_id].told(self._now(), machine.node.state.applied.index)
 
-    def _makes_sure(self, node_id: NodeId) -> bool:
+    def makes_sure(self, node_id: NodeId) -> bool:
         """Returns True if the node asks a leader before it denies a request."""
         machine = self._machines.get(node_id)
         return machine is not None and machine.node is not None and machine.node.confirmed.is_possible
@@ -165,7 +170,7 @@ class AccessCheck:
         running = [machine.node for machine in self._machines.values() if machine.node is not None]
         return min((node.state.applied.index for node in running if node.services.writes_open()), default=0)
 
-    def _look(self) -> int:
+    def look(self) -> int:
         """Returns the highest index that any node has known to be committed so far."""
         running = [machine.node for machine in self._machines.values() if machine.node is not None]
         self._committed = max([self._committed, self.model.index, *(node.raw.commit_index for node in running)])
@@ -195,8 +200,8 @@ class AccessCheck:
 
     def asks(self, request: Request) -> None:
         """Records a request that a client is about to send."""
-        self._look()
-        request.known = self._led() if self._makes_sure(request.node) else 0
+        self.look()
+        request.known = self._led() if self.makes_sure(request.node) else 0
         if request.message_id:
             self._sent[request.message_id] = request
 
@@ -205,8 +210,8 @@ class AccessCheck:
         `denied` says nothing of rights and is not judged."""
         request.answered_s, request.passed, request.denied = self._now(), passed, denied
         request.given = [each for each in given if each.startswith(ID_PREFIX)]
-        request.committed = self._look()
-        if not self._makes_sure(request.node):
+        request.committed = self.look()
+        if not self.makes_sure(request.node):
             request.known = 0
         if passed or denied:
             self._open.append(request)
@@ -226,6 +231,10 @@ class AccessCheck:
         """Yields the states of the users by which any node may have decided from this time in seconds on."""
         low = min((heard.low(from_s, self._now()) for heard in self._heard.values()), default=0)
         return self.model.states(low, self.model.index)
+
+    def had_applied(self, node: NodeId, index: int, by_s: float) -> bool:
+        """Returns True if the node knew at this time in seconds that it had applied the log up to `index`."""
+        return self._heard[node].known(by_s) >= index
 
     def was_open_since(self, node: NodeId, from_s: float) -> bool:
         """Returns True if from this time in seconds on the node may have let everybody do everything: it was restarted,

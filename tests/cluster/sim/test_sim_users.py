@@ -398,6 +398,25 @@ def test_a_pull_that_waits_is_answered_16_when_its_user_may_no_more(sim: SimClus
         sim.loop.run_until(lambda: path.closed, 1, "the connection is closed")
 
 
+@pytest.mark.parametrize("given_again", [True, False])
+def test_a_follower_denies_no_waiting_pull_by_a_state_that_may_be_over(sim: SimCluster, given_again: bool) -> None:
+    """Seed 940070005: a follower came through a time without the right, which the leader had given again."""
+    begin(sim, level=OWNERS_LEVEL)
+    late = sim.followers()[0]
+    path = parked(sim, late)
+    assert ask_admin(sim, "remove_rules", "shop", None, None) is None
+    assert answer(sim, path, 1) == 19, "no message came"
+    late.apply.hold()
+    if given_again:
+        assert ask_admin(sim, "set_rules", "shop", [[1, "Topic:T", ["Pub", "Sub"], [], True], READ_T[1]]) is None
+    path.ask(pull(SHOP, 2))
+    sim.loop.run_for(0.3)
+    late.apply.release()
+    writer = sim.leader().connect()
+    writer.ask(send(ROOT, 9))
+    assert answer(sim, path, 2) == (0 if given_again else 16)
+
+
 def test_a_pull_that_came_while_nothing_was_judged_is_asked_again_and_judged_then(sim: SimCluster) -> None:
     begin(sim, "off")
     assert ask_admin(sim, "set_rules", "shop", READ_T) is None

@@ -143,3 +143,7 @@ def witness_AU34() -> None:
 
 def witness_AU35() -> None:
     holds("AU35")
+
+
+def witness_AU36() -> None:
+    holds("AU36")
