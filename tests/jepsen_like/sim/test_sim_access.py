@@ -268,6 +268,14 @@ def test_pulls_that_a_node_cannot_judge_yet_are_asked_again(
     assert all(how in each for each in found), found
 
 
+def test_a_pull_that_is_let_in_after_its_right_was_gone_is_found() -> None:
+    """Followers say that no message came; the check asks again."""
+    with pytest.MonkeyPatch.context() as patch:
+        lets_all_through(patch)
+        found = [str(violation) for violation in Revoking("nodes 3 users=1\nlead 1\n").run().violations]
+    assert [each for each in found if "is not denied" in each], found
+
+
 def test_every_other_late_seed_has_users() -> None:
     assert not any(draw(seed).users for seed in range(USERS_FROM - 20, USERS_FROM))
     assert 20 < sum([draw(seed).users for seed in range(USERS_FROM, USERS_FROM + 100)]) < 80
