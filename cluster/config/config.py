@@ -248,6 +248,18 @@ class SendSection(_Section, frozen=True, kw_only=True):
     leader_wait_ms: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(10, 600_000)), of_cluster(Unit.MS)] = 2000
 
 
+class FlowSection(_Section, frozen=True, kw_only=True):
+    """Overload: more sends arrive at the leader than its log takes (`cluster.flow.admission_limit`)."""
+
+    admission: Annotated[bool, of_host(reload=True)] = True
+    house_ms: Annotated[int, Meta(ge=1, le=600_000, extra=within(10, 60_000)), of_host(Unit.MS, reload=True)] = 80
+    """The time that sends spend between their arrival and their commit in an overload: the rest is refused."""
+    house_bytes_min: Annotated[int, Meta(ge=1, extra=within(1 << 10, 1 << 30)), of_host(Unit.BYTES, reload=True)] = (
+        768 << 10
+    )
+    """The bytes of sends that are always taken, however slow the log is: 512 sends of 1 KiB fit in."""
+
+
 class TopicsSection(_Section, frozen=True, kw_only=True):
     """The treatment of topics that nobody created."""
 
@@ -577,6 +589,7 @@ class Config(_Section, frozen=True, kw_only=True):
     log: LogSection = LogSection()
     limits: LimitsSection = LimitsSection()
     send: SendSection = SendSection()
+    flow: FlowSection = FlowSection()
     topics: TopicsSection = TopicsSection()
     timer: TimerSection = TimerSection()
     index: IndexSection = IndexSection()

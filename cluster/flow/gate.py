@@ -59,6 +59,8 @@ class Limit(StrEnum):
 
     BYTES = "busy"
     """The bytes in flight of a connection or of the node."""
+    OVERLOAD = "overload"
+    """The time in the house: more sends arrive than the log takes (`cluster.flow.admission_limit`)."""
 
 
 class Over(NamedTuple):

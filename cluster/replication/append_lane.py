@@ -213,7 +213,7 @@ class PrepareLane(NeverIdle):
         seconds, grown = now - self._seen[0], position - self._seen[1]
         self._seen = now, position
         try:
-            self._log.prepare_next(zeroed=grown <= seconds * ZEROED_BELOW_BYTES_S)
+            self._log.prepare_next(zeroed=grown <= seconds * ZEROED_BELOW_BYTES_S, clock=self._clock)
         except StorageError as error:
             if now - self._failed_s >= WARN_EVERY_S:
                 self._failed_s = now
@@ -230,5 +230,6 @@ class PreparesNext(Protocol):
     def needs_next(self) -> bool:
         """Returns True if the next segment file is not prepared."""
 
-    def prepare_next(self, *, zeroed: bool) -> None:
-        """Creates the next segment file at its full length."""
+    def prepare_next(self, *, zeroed: bool, clock: Callable[[], float]) -> None:
+        """Creates the next segment file at its full length, `zeroed` as far as the disk is fast enough by the
+        clock."""

@@ -147,6 +147,9 @@ class SendReplies(Protocol):
     def refused(self, send: Send, remark: str) -> None:
         """Answers a send that was never proposed, or is proved lost."""
 
+    def crowded(self, send: Send, remark: str) -> None:
+        """Answers a send that was never proposed, because more arrive than the log takes."""
+
     def unbuildable(self, send: Send, remark: str) -> None:
         """Answers a send that was never proposed, because no entry could be made of it: a bug of this node that the
         request triggered."""

@@ -21,6 +21,8 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.flow.admission_limit import AdmissionLimit
+from cluster.flow.gate import Limit, Over
 from cluster.flow.hold import decide_each
 from cluster.replication.acks.ack_levels import EARLY
 from cluster.replication.acks.early_answer_file import Ledger
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REFUSED_PER_TURN = 64
+"""The most sends that one turn refuses in an overload."""
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
 """The bytes of queued sends that justify another batch in flight in addition to the two that are always allowed."""
@@ -110,7 +114,9 @@ class Proposals:
         """Signal, before `unproposed`, with each entry whose fate the next leader decides, and its sends that wait for
         it, repeated ones too."""
         self.figures = ProposalMetrics(metrics, context, state)
-        self._sends = SendQueue(config.limits)
+        self.limit = AdmissionLimit(config.flow)
+        """The limit on undecided sends, which this node learns while it leads."""
+        self._sends = SendQueue(config.limits, self.limit)
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
@@ -155,6 +161,7 @@ class Proposals:
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
         self._names.reload(config.limits)
         self._sends.reload(config.limits)
+        self.limit.reload(config.flow)
         self._effects.reload(config.offsets.flush_ms)
         self.figures.reload(config)
         self.early.reload(config.modes)
@@ -330,6 +337,10 @@ class Proposals:
                     self._propose_commands(raw)
             while waiting and self._window_open():
                 self._propose_sends(raw)
+            if waiting or len(self._pending) >= SMALL_BATCHES_INFLIGHT:
+                self._refuse_excess()
+            elif self.limit.watching and not self._pending:
+                self.limit.emptied()
             if self._effects.waiting and self._effects.due(self.now_ms):
                 self._propose_effects(raw)
         except (NotLeaderError, ProposalDroppedError) as error:
@@ -375,6 +386,7 @@ class Proposals:
         self.offsets.open()
         self.session_max.clear()
         self._open_term = term
+        self.limit.forget()
         self.opened()
 
     def _close_writes(self) -> None:
@@ -417,6 +429,29 @@ class Proposals:
         if self._effects.due(now):
             self._wake()
 
+    def _refuse_excess(self) -> None:
+        """Refuses the sends that wait longest, if more arrive than the log takes; a bounded number in one turn."""
+        limit, queue = self.limit, self._sends
+        excess = limit.excess(self.gate.sends.bytes, self._clock.monotonic_ms())
+        if excess <= 0:
+            return
+        sends = queue.take_oldest(min(excess, queue.bytes), REFUSED_PER_TURN)
+        if not sends:
+            return
+        rate, house = limit.rate / 1e6, self.gate.sends.bytes
+        over = Over(
+            Limit.OVERLOAD,
+            f"more arrives than the log takes ({rate:.1f} MB/s): {house} bytes wait for it, {limit.house_bytes} may "
+            "(flow.house_ms); nothing was stored, try again later",
+        )
+        decide_each(sends)
+        self._strict.decided(sends)
+        for _ in sends:
+            self.gate.refused(over)
+        self._twins.tell(sends, self._replies.crowded, over.remark)
+        if len(sends) == REFUSED_PER_TURN:
+            self._wake()
+
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _cursor(self, topic_id: int, queue_id: int) -> QueueCursor:
@@ -451,7 +486,9 @@ class Proposals:
         inflight = len(self._pending)
         if inflight >= self._limits.batches_inflight_max:
             return False
-        if inflight < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
+        if inflight < SMALL_BATCHES_INFLIGHT or (
+            self._sends.bytes >= LARGE_BATCH_BYTES and self.limit.entry_bytes >= LARGE_BATCH_BYTES
+        ):
             return True
         return self._sends.waiting[0].ack in EARLY  # it needs a fast answer, not a cheap one
 
@@ -530,7 +567,12 @@ class Proposals:
             self.offsets.decided(waiter.calls)
         self.figures.settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
-            decide_each(waiter.sends)
+            if self.limit.watching:
+                before = self.gate.sends.bytes
+                decide_each(waiter.sends)
+                self.limit.decided(before - self.gate.sends.bytes)
+            else:
+                decide_each(waiter.sends)
             if self._strict.names:
                 self._strict.decided(waiter.sends)
             if self._acks:

@@ -12,6 +12,7 @@ from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
+    from cluster.flow.admission_limit import AdmissionLimit
     from statemachine.topics.topics import TopicConfig
 
 
@@ -36,10 +37,12 @@ class SendQueue:
     """The queue of sends that wait for their entry. `Proposals.submit_send`, called for every message, adds to it in
     place."""
 
-    __slots__ = ("_alone", "_limits", "bytes", "waiting")
+    __slots__ = ("_admission", "_alone", "_limits", "bytes", "waiting")
 
-    def __init__(self, limits: LimitsSection) -> None:
+    def __init__(self, limits: LimitsSection, admission: AdmissionLimit) -> None:
+        """`admission` has the bytes that an entry may take at present, beside the limit of the configuration."""
         self._limits = limits
+        self._admission = admission
         self.waiting: deque[Send] = deque()
         """The waiting sends, oldest first; always the same object."""
         self._alone = 0
@@ -59,7 +62,7 @@ class SendQueue:
     def cut(self) -> list[Send]:
         """Takes the waiting sends for the next entry, up to the batch limits; a large send goes alone."""
         queue = self.waiting
-        bytes_left = self._limits.batch_bytes_max
+        bytes_left = min(self._limits.batch_bytes_max, self._admission.entry_bytes)
         count_left = self._limits.batch_messages_max
         if self._alone:
             self._alone -= 1
@@ -88,6 +91,21 @@ class SendQueue:
             late.append(self.waiting.popleft())
             self.bytes -= late[-1].size
         return late
+
+    def take_oldest(self, size: int, count: int) -> list[Send]:
+        """Removes and returns the sends of clients that wait longest, until they have `size` bytes, or are `count`."""
+        kept: list[Send] = []
+        taken: list[Send] = []
+        while self.waiting and size > 0 and len(taken) < count:
+            send = self.waiting.popleft()
+            if send.done is not None:  # a copy that the node makes itself
+                kept.append(send)
+                continue
+            taken.append(send)
+            size -= send.size
+            self.bytes -= send.size
+        self.waiting.extendleft(reversed(kept))
+        return taken
 
     def take_all(self) -> list[Send]:
         """Removes and returns all sends."""

@@ -48,7 +48,7 @@ def test_lists_name_whole_sections_and_exceptions(script: dict[str, Any]) -> Non
 
 def test_a_new_section_comes_behind_the_others_with_its_heading_and_its_keys(script: dict[str, Any]) -> None:
     text = script["PAGE"].read_text()
-    begin, end = text.index("## How long a write waits: `[send]`"), text.index("## Automatic creation of topics")
+    begin, end = text.index("## How long a write waits: `[send]`"), text.index("## More sends than the log takes")
     made = script["page"](text[:begin] + text[end:])
     section = (
         "## Time limits of a write: `[send]`\n\n| Key | Default | Meaning |\n|---|---|---|\n"

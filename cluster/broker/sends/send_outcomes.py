@@ -96,6 +96,10 @@ class SendOutcomes:
         """Answers a send that was never proposed, or is proved lost. It may be sent again anywhere."""
         self._fail(send, Refused(Reason.UNAVAILABLE, remark))
 
+    def crowded(self, send: Send, remark: str) -> None:
+        """Answers a send that was never proposed, because more arrive than the log takes. It may be sent again."""
+        self._fail(send, Refused(Reason.BUSY, remark, counted=True))
+
     def unbuildable(self, send: Send, remark: str) -> None:
         """Answers a send of which no entry could be made, because of a fault of this node. Repeating it leads to the
         same answer."""

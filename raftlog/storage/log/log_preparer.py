@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from raftlog.errors import out_of_space
 from raftlog.storage.files import layout
-from raftlog.storage.files.fs import ZERO_CHUNK, File, storage_error, zero_fill
+from raftlog.storage.files.fs import File, storage_error, zero_fill
 from raftlog.storage.log.log_state import LogState
 from raftlog.storage.log.page_cache import PageCacheLimit
 from raftlog.storage.segments import active_index
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segments.segment_index import SegmentIndex
 
-_PREPARE_SYNC_CHUNKS = 8
-"""The number of chunks of zeroes written between two syncs, so that the disk never has much to write when an append
-wants to sync."""
+_STEP_BYTES = 256 * 1024
+"""The bytes of zeroes between two syncs: as much as an append that wants to sync waits for."""
+_SLOW_AFTER_S, _SLOW_BYTES_S = 0.1, 16 << 20
+"""The seconds that zeroes may take, beside what they take at so many bytes a second, until the rest of the file is left
+sparse: on a disk that slow, appends need all of it."""
 
 
 class LogPreparer:
@@ -68,20 +71,20 @@ class LogPreparer:
         index = state.segments[-1].index
         return index is not None and active_index.is_due(index, state.tail, self._kept_end)
 
-    def prepare_next(self, *, zeroed: bool = True) -> None:
+    def prepare_next(self, *, zeroed: bool = True, clock: Callable[[], float] = lambda: 0.0) -> None:
         """Makes the next segment's file at its full length, writes to disk what the next start would otherwise scan
         for, and drops older bytes of the log from the page cache. One background thread calls it, in parallel with
         appends.
 
-        `zeroed`: the file's blocks are written, so that later syncs need no allocation; otherwise the file is sparse,
-        which costs nothing now. Raises StorageError or DiskFullError; the log continues without the file, and makes it
-        at the roll.
+        `zeroed`: the file's blocks are written, as far as `clock` (seconds) says that the disk is fast enough, so that
+        later syncs need no allocation; otherwise the file is sparse, which costs nothing now. Raises StorageError or
+        DiskFullError; the log continues without the file, and makes it at the roll.
         """
         with self.preparing:
             self._keep_indexes()
             self._drop_pages()
             if self.prepared is None:
-                self.prepared = self._full_length_file(self._state.log / layout.NEXT_SEGMENT, zeroed=zeroed)
+                self.prepared = self._full_length_file(self._state.log / layout.NEXT_SEGMENT, clock, zeroed=zeroed)
 
     def _keep_indexes(self) -> None:
         """Syncs sidecars of sealed segments and writes active.idx, if due."""
@@ -127,7 +130,7 @@ class LogPreparer:
             segment_index.members = [number for number in tuple(index.members) if number <= tail.index]
             return active_index.Point(tail, segment_index)
 
-    def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:
+    def _full_length_file(self, path: Path, clock: Callable[[], float], *, zeroed: bool) -> File | None:
         """Returns a synced file of the segment's full length that reads as zeroes; None if the log was closed
         meanwhile."""
         fs = self._state.fs
@@ -135,11 +138,13 @@ class LogPreparer:
         try:
             file = fs.open(path, create=True)
             size = LOCAL_HEADER_SIZE + self._segment_size
-            step = len(ZERO_CHUNK) * _PREPARE_SYNC_CHUNKS
-            for at in range(0, size if zeroed else 0, step):
+            began = clock()
+            for at in range(0, size if zeroed else 0, _STEP_BYTES):
                 if self.closed:
                     return None
-                zero_fill(file, at, min(at + step, size))
+                if clock() - began > _SLOW_AFTER_S + at / _SLOW_BYTES_S:
+                    break
+                zero_fill(file, at, min(at + _STEP_BYTES, size))
                 file.fdatasync()
             file.truncate(size)
             file.fdatasync()

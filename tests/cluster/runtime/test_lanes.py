@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -174,7 +174,7 @@ class Disk:
     def needs_next(self) -> bool:
         return self.next
 
-    def prepare_next(self, *, zeroed: bool) -> None:
+    def prepare_next(self, *, zeroed: bool, clock: Callable[[], float]) -> None:
         self.calls.append("zeroed" if zeroed else "a hole")
         self.next = False
 

@@ -1,0 +1,165 @@
+"""The limit on a leader's undecided sends, above which it refuses some: what the log decides in a stated time.
+
+The house is what has arrived and is not decided: the queue of sends and the entries that are proposed. By Little's law
+its bytes divided by the rate at which the log decides are the time that a send spends in it. So a limit on the time is
+a limit on the bytes, and the only thing to learn is the rate. It is learnt as BBR learns that of a path: the greatest
+of the last intervals in which the log was never without work (one with less than it could do says nothing).
+
+A house above its limit is no overload yet. It fills while a sync, a checkpoint or an election stands in the way, and
+empties by itself. Overload is a house that stays above the limit and grows while the log decides at its usual rate. A
+closed loop of many requests keeps its size, so it is no overload either: its clients wait, as they asked. docs/adr/0105
+has the alternatives and what was measured.
+
+Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cluster.config.config import FlowSection
+
+INTERVAL_MS: Final = 200
+INTERVALS_MAX: Final = 8
+"""The number of intervals whose greatest rate counts."""
+RATE_AGE_MS: Final = 60_000
+"""The age at which a rate is forgotten: the disk may be another one by now."""
+GROWING_MIN: Final = 2
+"""The number of intervals in a row through which the house grows above its limit, until that is an overload."""
+GROWTH: Final = 1 / 32
+"""The share of the limit by which a house that grows does so at least, from one interval to the next."""
+STALLED: Final = 0.7
+"""The share of the usual rate below which an interval counts as one in which something stood in the way."""
+LEAVE_MS: Final = 2_000
+"""Milliseconds for which the house stays within its limit until an overload is over."""
+ENTRY_SHARE: Final = 4
+"""The fraction (1/n) of the limit that one entry takes: two of them are under way, and the rest waits."""
+ENTRY_BYTES_MIN: Final = 64 * 1024
+NO_LIMIT: Final = 1 << 62
+UNKNOWN: Final = math.nan
+
+
+class AdmissionLimit:
+    """The limit of one node's house. Event loop only."""
+
+    __slots__ = (
+        "_config",
+        "_decided",
+        "_growing",
+        "_low",
+        "_mean_before",
+        "_over_ms",
+        "_rates",
+        "_seen",
+        "_since_ms",
+        "_sum",
+        "entry_bytes",
+        "house_bytes",
+        "overloaded",
+        "rate",
+        "watching",
+    )
+
+    def __init__(self, config: FlowSection) -> None:
+        self._config = config
+        self.watching = False
+        """True while the log is at work without a break: then what is decided must be told (`decided`)."""
+        self.overloaded = False
+        """True while sends are refused as soon as the house is above its limit."""
+        self.rate = 0.0
+        """The bytes of sends that the log decides in a second; 0.0 if unknown."""
+        self.house_bytes = NO_LIMIT
+        """The limit."""
+        self.entry_bytes = NO_LIMIT
+        """The bytes of one entry: a large one makes all that come after it wait."""
+        self._rates: deque[tuple[int, float]] = deque(maxlen=INTERVALS_MAX)
+        """(end of the interval in ms, bytes a second), oldest first."""
+        self._since_ms = self._over_ms = 0
+        self._decided = 0
+        self._low = self._sum = self._seen = 0
+        """The least bytes of the house in this interval, the sum of all that were seen, and their number."""
+        self._mean_before = UNKNOWN
+        """The mean bytes of the house in the interval before, if nothing stood in the way then."""
+        self._growing = 0
+
+    def reload(self, config: FlowSection) -> None:
+        """Takes over a changed configuration."""
+        self._config = config
+        if not config.admission:
+            self.forget()
+        elif self.rate:
+            self._set()
+
+    def forget(self) -> None:
+        """Begins anew, with the first term of leadership for instance."""
+        self.watching = self.overloaded = False
+        self.rate, self._growing = 0.0, 0
+        self.house_bytes = self.entry_bytes = NO_LIMIT
+        self._rates.clear()
+
+    def decided(self, size: int) -> None:
+        """Notes that the log has decided sends of so many bytes."""
+        self._decided += size
+
+    def emptied(self) -> None:
+        """Notes that the log has nothing to do: the interval ends without a result."""
+        self.watching = False
+        self._growing = 0
+
+    def excess(self, house: int, now_ms: int) -> int:
+        """Returns the bytes of waiting sends that must be refused now, with `house` bytes undecided; 0 if none. Called
+        as long as the log is at work."""
+        if not self._config.admission:
+            return 0
+        if not self.watching:
+            self.watching = True
+            self._mean_before = 0.0
+            self._begin(house, now_ms)
+        elif house < self._low:
+            self._low = house
+        self._sum += house
+        self._seen += 1
+        elapsed_ms = now_ms - self._since_ms
+        if elapsed_ms >= INTERVAL_MS:
+            self._end(elapsed_ms, now_ms)
+            self._begin(house, now_ms)
+        if not self.overloaded:
+            return 0
+        if house > self.house_bytes:
+            self._over_ms = now_ms
+            return house - self.house_bytes
+        if now_ms - self._over_ms > LEAVE_MS:
+            self.overloaded = False
+        return 0
+
+    def _begin(self, house: int, now_ms: int) -> None:
+        self._since_ms, self._decided, self._low = now_ms, 0, house
+        self._sum, self._seen = house, 1
+
+    def _end(self, elapsed_ms: int, now_ms: int) -> None:
+        """Ends an interval in which the log was at work all the time."""
+        rate = 1000 * self._decided / elapsed_ms
+        stalled = rate < self.rate * STALLED
+        self._rates.append((now_ms, rate))
+        while now_ms - self._rates[0][0] > RATE_AGE_MS:
+            self._rates.popleft()
+        self.rate = max(each for _, each in self._rates)
+        self._set()
+        mean = UNKNOWN if stalled else self._sum / self._seen
+        growth = mean - self._mean_before  # NaN, which is above nothing, if either is unknown
+        if self._low > self.house_bytes and growth >= self.house_bytes * GROWTH:
+            self._growing += 1
+            if self._growing >= GROWING_MIN and not self.overloaded:
+                self.overloaded, self._over_ms = True, now_ms
+        else:
+            self._growing = 0
+        self._mean_before = mean
+
+    def _set(self) -> None:
+        config = self._config
+        if self.rate:
+            self.house_bytes = max(config.house_bytes_min, int(self.rate * config.house_ms / 1000))
+            self.entry_bytes = max(ENTRY_BYTES_MIN, self.house_bytes // ENTRY_SHARE)

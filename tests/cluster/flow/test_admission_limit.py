@@ -1,0 +1,219 @@
+"""The limit refuses what a log cannot take, and nothing else, whatever the weather of its disk."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from cluster.config.config import FlowSection
+from cluster.flow.admission_limit import ENTRY_BYTES_MIN, LEAVE_MS, NO_LIMIT, AdmissionLimit
+
+CAPACITY = 10_000_000
+"""Bytes a second that the disk takes."""
+SEND = 1_200
+ENTRY_BYTES_MAX = 1 << 20
+MEASURED_SYNC_MS = [0.3] * 40 + [0.6] * 30 + [1.2] * 15 + [3.0] * 8 + [8.0] * 4 + [15.0] * 2 + [30.0]
+"""Times of fdatasync on two virtual processors beside other machines, in the shape of the measured histogram."""
+
+
+FLOW = FlowSection()
+
+
+class Entry(NamedTuple):
+    sends: list[int]
+    """When each came, in ms."""
+    done_ms: float
+
+
+class House:
+    """A leader in steps of a millisecond: a queue, two entries under way one after the other, and the limit."""
+
+    def __init__(self, seed: int = 1, capacity: float = CAPACITY, flow: FlowSection = FLOW) -> None:
+        self.limit = AdmissionLimit(flow)
+        self.capacity = capacity
+        self.now_ms = 0
+        self.refused: list[int] = []
+        """When each refused send came."""
+        self.took_ms: list[int] = []
+        """Milliseconds of each stored send."""
+        self.sync_ms: Callable[[], float] = lambda: 0.3
+        self.stalled_until_ms = 0
+        self.rng = random.Random(seed)
+        self._queue: deque[int] = deque()
+        self._entries: deque[Entry] = deque()
+        self._owed = 0.0
+
+    @property
+    def bytes(self) -> int:
+        return SEND * (len(self._queue) + sum(len(each.sends) for each in self._entries))
+
+    def run(self, seconds: float, share: float) -> None:
+        """Lets sends come for so long, at this share of the capacity."""
+        for _ in range(int(seconds * 1000)):
+            self._owed += self.rng.expovariate(1.0) * share * CAPACITY / SEND / 1000
+            self.offer(int(self._owed))
+            self._owed %= 1
+            self.step()
+
+    def offer(self, sends: int) -> None:
+        self._queue.extend([self.now_ms] * sends)
+
+    def step(self) -> int:
+        """One millisecond passes; returns how many sends ended in it."""
+        self.now_ms += 1
+        ended = 0
+        while self._entries and self._entries[0].done_ms <= self.now_ms >= self.stalled_until_ms:
+            entry = self._entries.popleft()
+            self.limit.decided(SEND * len(entry.sends))
+            self.took_ms += [self.now_ms - came for came in entry.sends]
+            ended += len(entry.sends)
+        while self._queue and len(self._entries) < 2:
+            self._propose()
+        if self._queue or len(self._entries) >= 2:
+            excess = self.limit.excess(self.bytes, self.now_ms)
+            while excess > 0 and self._queue:
+                self.refused.append(self._queue.popleft())
+                excess -= SEND
+                ended += 1
+        elif not self._entries:
+            self.limit.emptied()
+        return ended
+
+    def _propose(self) -> None:
+        count = max(1, min(len(self._queue), min(ENTRY_BYTES_MAX, self.limit.entry_bytes) // SEND))
+        sends = [self._queue.popleft() for _ in range(count)]
+        begin = max(self.now_ms, self._entries[-1].done_ms if self._entries else 0, self.stalled_until_ms)
+        self._entries.append(Entry(sends, begin + 1000 * SEND * count / self.capacity + self.sync_ms()))
+
+    def p99(self) -> int:
+        return sorted(self.took_ms)[int(len(self.took_ms) * 0.99)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_steady_load_is_never_refused_whatever_the_noise_of_the_disk(seed: int) -> None:
+    """The capacity is what is left beside the noise: 0.8 of that."""
+    house = House(seed)
+    house.sync_ms = lambda: house.rng.choice(MEASURED_SYNC_MS)
+    house.run(30, 0.72)
+    assert not house.refused
+
+
+@pytest.mark.parametrize("stall_ms", [50, 150, 300, 600, 1500])
+def test_what_stands_in_the_way_for_a_while_is_no_overload(stall_ms: int) -> None:
+    """A checkpoint, a roll, an election: the house fills, and empties by itself."""
+    house = House()
+    for _ in range(10):
+        house.run(6, 0.8)
+        house.stalled_until_ms = house.now_ms + stall_ms
+    house.run(6, 0.8)
+    assert not house.refused
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stalls_at_random_times_are_no_overload(seed: int) -> None:
+    house = House(seed)
+    house.sync_ms = lambda: house.rng.choice(MEASURED_SYNC_MS)
+    for _ in range(8):
+        house.run(house.rng.uniform(3, 6), 0.72)
+        house.stalled_until_ms = house.now_ms + house.rng.choice([30, 100, 200, 300, 500, 700])
+    assert not house.refused
+
+
+def test_nothing_is_refused_while_nothing_is_decided() -> None:
+    """Without a majority a send waits for its deadline: its fate is not the limit's."""
+    house = House()
+    house.run(5, 0.9)
+    house.stalled_until_ms = 1 << 60
+    house.run(5, 0.9)
+    assert not house.refused
+
+
+def test_a_closed_loop_waits_as_long_as_it_takes() -> None:
+    house = House()
+    house.offer(4096)
+    for _ in range(20_000):
+        house.offer(house.step())
+    assert not house.refused
+    assert house.p99() > 400
+
+
+@pytest.mark.parametrize("share", [1.05, 1.2, 2.0, 5.0])
+def test_in_an_overload_the_log_stays_busy_and_nobody_waits_long(share: float) -> None:
+    house = House()
+    house.run(5, 0.2)
+    assert not house.refused
+    house.took_ms.clear()
+    house.run(60, share)
+    stored = len(house.took_ms) * SEND / 60
+    assert stored >= 0.9 * CAPACITY
+    assert house.p99() <= 100
+    assert min(house.refused) < house.now_ms - 1000 * 50, "soon"
+    assert house.bytes <= 2 * house.limit.house_bytes
+
+
+def test_an_overload_ends_with_its_load() -> None:
+    house = House()
+    house.run(10, 1.5)
+    assert house.limit.overloaded
+    house.run(LEAVE_MS / 1000 + 2, 0.8)
+    assert not house.limit.overloaded
+    before = len(house.refused)
+    house.stalled_until_ms = house.now_ms + 300
+    house.run(5, 0.8)
+    assert len(house.refused) == before
+
+
+@pytest.mark.parametrize("capacity", [CAPACITY / 4, CAPACITY * 2])
+def test_another_disk_is_learnt(capacity: float) -> None:
+    house = House()
+    house.run(10, 1.2)
+    house.capacity = capacity
+    house.run(10, 1.2 * capacity / CAPACITY)
+    house.took_ms.clear()
+    house.run(20, 1.2 * capacity / CAPACITY)
+    assert abs(house.limit.rate / capacity - 1) < 0.2
+    assert len(house.took_ms) * SEND / 20 >= 0.9 * capacity
+
+
+def test_a_slow_disk_takes_what_one_client_has_in_flight() -> None:
+    """`flow.house_bytes_min`: 80 ms of this disk are 80 kB."""
+    house = House(capacity=1_000_000)
+    house.run(20, 0.12)
+    assert house.limit.overloaded
+    assert house.limit.house_bytes == FlowSection().house_bytes_min
+
+
+def test_large_entries_are_cut_where_the_log_is_slow() -> None:
+    house = House(flow=FlowSection(house_bytes_min=1024))
+    assert house.limit.entry_bytes > ENTRY_BYTES_MAX, "nothing is known yet"
+    house.run(10, 1.2)
+    assert 150_000 < house.limit.entry_bytes < 250_000
+    slow = House(flow=FlowSection(house_bytes_min=1024), capacity=100_000)
+    slow.run(20, 0.012)
+    assert slow.limit.entry_bytes == ENTRY_BYTES_MIN
+
+
+def test_it_can_be_turned_off_and_on() -> None:
+    house = House()
+    house.run(5, 1.2)
+    assert house.refused
+    house.limit.reload(FlowSection(admission=False))
+    house.refused.clear()
+    house.run(5, 1.2)
+    assert not house.refused
+    assert house.limit.house_bytes == NO_LIMIT
+    house.limit.reload(FlowSection())
+    house.run(5, 1.2)
+    assert house.refused
+
+
+def test_another_limit_counts_at_once() -> None:
+    house = House()
+    house.run(5, 1.2)
+    before = house.limit.house_bytes
+    house.limit.reload(FlowSection(house_ms=160))
+    assert house.limit.house_bytes > 1.5 * before
