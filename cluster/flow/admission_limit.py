@@ -142,12 +142,13 @@ class AdmissionLimit:
     def _end(self, elapsed_ms: int, now_ms: int) -> None:
         """Ends an interval in which the log was at work all the time."""
         rate = 1000 * self._decided / elapsed_ms
-        stalled = rate < self.rate * STALLED
-        self._rates.append((now_ms, rate))
-        while now_ms - self._rates[0][0] > RATE_AGE_MS:
-            self._rates.popleft()
-        self.rate = max(each for _, each in self._rates)
-        self._set()
+        stalled = not rate or rate < self.rate * STALLED
+        if rate:  # else the log did nothing, which says nothing of what it can do
+            self._rates.append((now_ms, rate))
+            while now_ms - self._rates[0][0] > RATE_AGE_MS:
+                self._rates.popleft()
+            self.rate = max(each for _, each in self._rates)
+            self._set()
         mean = UNKNOWN if stalled else self._sum / self._seen
         growth = mean - self._mean_before  # NaN, which is above nothing, if either is unknown
         if self._low > self.house_bytes and growth >= self.house_bytes * GROWTH:

@@ -107,6 +107,8 @@ _BUILT = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("report-002", "50 kills while the log grows to 2 GiB: restarts scan little, no queue loses a row",
              subjects=("raftmq",), is_scripted=True),
+    Scenario("report-004-surge", "1.2 times the capacity arrives while a follower's disk is at its limit: the rest is"
+             " refused soon, and the lag goes", subjects=("raftmq",), is_scripted=True),
     Scenario("failover", "100 kills of the leader: how long each client waits", subjects=("raftmq",), is_scripted=True),
     Scenario("frozen-leader", "the leader hangs 30 times: how long each client waits", subjects=("raftmq",),
              is_scripted=True),
@@ -117,8 +119,9 @@ _BUILT = (
 )  # fmt: skip
 
 _WAITING = (
-    Scenario("report-004-surge", "a surge of traffic is held at the configured limits", waits_for="flow control"),
-)
+    Scenario("slow-follower", "a follower's disk is slow: nobody waits for it, and its lag is foretold",
+             waits_for="a forecast of lag"),
+)  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (*_BUILT, *_WAITING)}
 """Every scenario by name, including those that wait for a feature."""

@@ -11,6 +11,7 @@ from jepsen_like.live.stories import (
     story_report_000,
     story_report_001,
     story_report_002,
+    story_report_004,
 )
 from jepsen_like.live.stories.story import Story
 
@@ -18,6 +19,7 @@ STORIES: dict[str, Story] = {
     "report-000": story_report_000.STORY,
     "report-001": story_report_001.STORY,
     "report-002": story_report_002.STORY,
+    "report-004-surge": story_report_004.STORY,
     "bitflip-minority": story_bitflip.STORY,
     "failover": story_failover.FAILOVER,
     "frozen-leader": story_failover.FROZEN,

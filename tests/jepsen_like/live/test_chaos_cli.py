@@ -17,7 +17,7 @@ from jepsen_like.live.subjects.subject import Capability
 from raftmq.cli import run
 from raftmq_wire.errors import LocalError
 
-WAITING = ("report-004-surge",)
+WAITING = ("slow-follower",)
 
 
 def test_exit_codes_are_fixed() -> None:

@@ -1,0 +1,159 @@
+"""The story `report-004-surge`: five times the normal traffic arrives while a follower's disk is at its limit.
+
+Field report 004: on a sale day the traffic rose, a replica's disk could not follow, and lag and latency grew for
+minutes. Here every node's disk takes a fixed number of bytes a second, that of one follower half of it. First the
+capacity is measured by a closed loop, then the latency at a normal load, then an open loop asks for 1.2 times the
+capacity. What the log cannot take must be refused soon; what is acknowledged must be acknowledged soon, and be there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from jepsen_like.live.probes.node_watch import Watch
+from jepsen_like.live.stories.story import Scene, Story, StoryEnds
+from jepsen_like.live.subjects.subject import LoadPlan
+from raftmq.local.waiting import until
+
+DISK_KB_S: Final = 10_000
+"""Kilobytes a second that a node's log takes; the slow follower's takes half."""
+NORMAL, SURGE = 0.2, 1.2
+"""Loads, as shares of the capacity."""
+NORMAL_S, SURGE_S = 30.0, 120.0
+CONNECTIONS = 8
+TOPIC = "surge"
+GOODPUT_MIN = 0.9
+SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
+"""The p99 of the surge may be that much higher than the normal one, or P99_MIN_MS if that is more."""
+LATE_MAX = 0.01
+"""The share of arrivals that the generator may send late."""
+MEMORY_MAX = 200 << 20
+"""Bytes by which a node's memory may grow."""
+LAG_FACTOR = 1.5
+"""How much longer than its bytes take on the slow disk the follower's lag may last after the surge."""
+STEADY_MAX = 1.3
+"""How much the time of a fixed piece of work may differ between the beginning and the end of the run."""
+WORK = 2_000_000
+PATIENCE_S = 120.0
+_MIB = 1 << 20
+
+
+def play(scene: Scene) -> None:
+    """Plays the surge; raises StoryEnds and OSError if it cannot continue."""
+    subject = scene.subject
+    leader = scene.stage.leader()
+    slow = next(node for node in subject.node_ids if node != leader)
+    before_s = _work_s()
+    for node in subject.node_ids:
+        rate = DISK_KB_S // 2 if node == slow else DISK_KB_S
+        subject.set_failpoint(node, "append.fdatasync", f"rate:{rate}kB")
+    with Watch(subject) as watch:
+        with scene.act("the capacity, and a normal load") as told:
+            report = _bench(scene, ["--share", str(NORMAL)], scene.scale * NORMAL_S)
+            capacity, normal = report["capacity"], report["runs"][0]
+            told.append(f"{capacity:,.0f} messages/s in a closed loop; {_say(normal)}")
+        _wait_lag(scene, leader, slow, PATIENCE_S)
+        resting = dict(watch.latest)
+        watch.forget_peak()
+        with scene.act(f"{SURGE} times the capacity") as told:
+            plot = ["--plot", str(scene.folder / "surge.svg")]
+            surge = _bench(scene, ["--rate", f"{SURGE * capacity:.1f}", *plot], scene.scale * SURGE_S)["runs"][0]
+            told.append(f"{_say(surge)}; refused: {surge['refused'] or 'none'}, unknown: {surge['unknown']}")
+        lag = _lag(scene, leader, slow)
+        allowed_s = LAG_FACTOR * lag / (DISK_KB_S * 500) + 2.0
+        with scene.act(f"{lag / _MIB:,.0f} MiB of lag of node {slow}") as told:
+            took_s = _wait_lag(scene, leader, slow, allowed_s + PATIENCE_S)
+            told.append(f"gone after {took_s:.1f} s, {allowed_s:.1f} s allowed")
+        grown = max(watch.peak[node] - resting[node] for node in resting)
+    for node in subject.node_ids:
+        subject.set_failpoint(node, "append.fdatasync", "off")
+    steady = max(work := (before_s, _work_s())) / min(work)
+    _count(scene, normal["stored"] + surge["stored"])
+    p99_max = max(SLOWER_MAX * normal["p99_ms"], P99_MIN_MS)
+    scene.measured |= {"capacity": round(capacity), "normal": _brief(normal), "surge": _brief(surge)}
+    scene.measured |= {"lag_bytes": lag, "lag_s": round(took_s, 1), "memory_bytes": grown, "steady": round(steady, 2)}
+    scene.demand(not surge["unknown"], f"{surge['unknown']} sends of the surge have an unknown outcome")
+    scene.gate("goodput of the surge, of the capacity", surge["stored_per_second"] / capacity, GOODPUT_MIN)
+    scene.gate("p99 of the surge, ms", surge["p99_ms"], p99_max, at_most=True)
+    scene.gate("memory of a node in the surge, MiB more", grown / _MIB, MEMORY_MAX / _MIB, at_most=True)
+    scene.gate("seconds until the lag was gone", took_s, allowed_s, at_most=True)
+    scene.gate("arrivals that the generator sent late", surge["late"] / surge["arrivals"], LATE_MAX, at_most=True)
+    scene.gate("a fixed piece of work, slowest by quickest", steady, STEADY_MAX, at_most=True)
+
+
+def _bench(scene: Scene, options: list[str], seconds: float) -> dict[str, Any]:
+    """Runs the generator in a process of its own, which the harness's threads do not delay. Raises StoryEnds."""
+    command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", scene.subject.servers]
+    command += ["--topic", TOPIC, "--seconds", f"{max(2.0, seconds):.1f}", "--connections", str(CONNECTIONS), "--json"]
+    ended = subprocess.run(
+        command + options, capture_output=True, text=True, timeout=seconds + PATIENCE_S, check=False, env=_environment()
+    )
+    if ended.returncode:
+        raise StoryEnds(f"the generator ended with {ended.returncode}: {ended.stderr.strip()[-300:]}")
+    answer: dict[str, Any] = json.loads(ended.stdout)
+    return answer
+
+
+def _environment() -> dict[str, str]:
+    place = str(Path(__file__).parents[3])
+    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, (place, os.environ.get("PYTHONPATH"))))}
+
+
+def _say(run: dict[str, Any]) -> str:
+    return (
+        f"{run['stored_per_second']:,.0f} of {run['rate']:,.0f} messages/s acknowledged, p50 {run['p50_ms']:.1f} ms, "
+        f"p99 {run['p99_ms']:.1f} ms"
+    )
+
+
+def _brief(run: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key != "seconds"}
+
+
+def _lag(scene: Scene, leader: int, slow: int) -> int:
+    """Returns the bytes by which the slow follower's disk is behind the leader's log. Raises OSError."""
+    peers = scene.subject.request(leader, "GET", "/v1/status")["peers"]
+    return max(0, next(int(peer["lag_bytes"]) for peer in peers if peer["id"] == slow))
+
+
+def _wait_lag(scene: Scene, leader: int, slow: int, timeout_s: float) -> float:
+    """Waits until the follower has what the leader had at the beginning, and returns the seconds that this took. Raises
+    StoryEnds."""
+    begun = time.monotonic()
+
+    def gone() -> bool:
+        with suppress(OSError):
+            return _lag(scene, leader, slow) < _MIB // 4
+        return False
+
+    if not until(gone, timeout_s, 0.1):
+        raise StoryEnds(f"node {slow} is still behind node {leader} after {timeout_s:.0f} s")
+    return time.monotonic() - begun
+
+
+def _count(scene: Scene, acknowledged: int) -> None:
+    """Demands that every node has at least as many messages of the surge as were acknowledged."""
+    scene.wait_caught_up(PATIENCE_S)
+    for node in scene.subject.node_ids:
+        topic = scene.subject.request(node, "GET", f"/v1/topics/{TOPIC}")
+        there = sum(int(queue["max_offset"]) - int(queue["min_offset"]) for queue in topic["queues"])
+        scene.demand(there >= acknowledged, f"node {node} has {there} messages of {acknowledged} acknowledged ones")
+
+
+def _work_s() -> float:
+    """Returns the seconds of a fixed piece of work: what the machine has left for it."""
+    begun = time.perf_counter()
+    sum(range(WORK))
+    for number in range(WORK // 4):
+        hash((number, number + 1))
+    return time.perf_counter() - begun
+
+
+STORY = Story(play, free_gib=4, segment_mib=64, load=LoadPlan(20, 16), is_direct=True)
