@@ -56,6 +56,8 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The highest index known to be on its disk."""
     lag_entries: int
     """Entries that it is behind the leader's log."""
+    lag_bytes: int = 0
+    """The same in bytes of the log."""
     connected: bool
 
 

@@ -15,9 +15,10 @@ Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from cluster.config.config import FlowSection
@@ -27,19 +28,28 @@ INTERVALS_MAX: Final = 8
 """The number of intervals whose greatest rate counts."""
 RATE_AGE_MS: Final = 60_000
 """The age at which a rate is forgotten: the disk may be another one by now."""
-GROWING_MIN: Final = 2
-"""The number of intervals in a row through which the house grows above its limit, until that is an overload."""
+SCALES: Final = (1, 2, 4, 8)
+"""The lengths, in intervals, of the spans that are compared: a great overload shows in the short ones, a small one
+beside a noisy disk in the long ones."""
 GROWTH: Final = 1 / 32
-"""The share of the limit by which a house that grows does so at least, from one interval to the next."""
+"""The share of the limit by which a house that grows does so at least, from one span to the next."""
 STALLED: Final = 0.7
-"""The share of the usual rate below which an interval counts as one in which something stood in the way."""
+"""The share of the usual rate below which a span counts as one in which something stood in the way."""
 LEAVE_MS: Final = 2_000
 """Milliseconds for which the house stays within its limit until an overload is over."""
 ENTRY_SHARE: Final = 4
 """The fraction (1/n) of the limit that one entry takes: two of them are under way, and the rest waits."""
 ENTRY_BYTES_MIN: Final = 64 * 1024
 NO_LIMIT: Final = 1 << 62
-UNKNOWN: Final = math.nan
+
+
+class _Span(NamedTuple):
+    """An interval, or several in a row."""
+
+    low: float
+    """The least bytes of the house."""
+    mean: float
+    rate: float
 
 
 class AdmissionLimit:
@@ -48,13 +58,12 @@ class AdmissionLimit:
     __slots__ = (
         "_config",
         "_decided",
-        "_growing",
         "_low",
-        "_mean_before",
         "_over_ms",
         "_rates",
         "_seen",
         "_since_ms",
+        "_spans",
         "_sum",
         "entry_bytes",
         "house_bytes",
@@ -81,9 +90,8 @@ class AdmissionLimit:
         self._decided = 0
         self._low = self._sum = self._seen = 0
         """The least bytes of the house in this interval, the sum of all that were seen, and their number."""
-        self._mean_before = UNKNOWN
-        """The mean bytes of the house in the interval before, if nothing stood in the way then."""
-        self._growing = 0
+        self._spans: deque[_Span] = deque(maxlen=3 * SCALES[-1])
+        """The last intervals without a break between them, oldest first."""
 
     def reload(self, config: FlowSection) -> None:
         """Takes over a changed configuration."""
@@ -96,7 +104,8 @@ class AdmissionLimit:
     def forget(self) -> None:
         """Begins anew, with the first term of leadership for instance."""
         self.watching = self.overloaded = False
-        self.rate, self._growing = 0.0, 0
+        self.rate = 0.0
+        self._spans.clear()
         self.house_bytes = self.entry_bytes = NO_LIMIT
         self._rates.clear()
 
@@ -107,7 +116,7 @@ class AdmissionLimit:
     def emptied(self) -> None:
         """Notes that the log has nothing to do: the interval ends without a result."""
         self.watching = False
-        self._growing = 0
+        self._spans.clear()
 
     def excess(self, house: int, now_ms: int) -> int:
         """Returns the bytes of waiting sends that must be refused now, with `house` bytes undecided; 0 if none. Called
@@ -116,7 +125,6 @@ class AdmissionLimit:
             return 0
         if not self.watching:
             self.watching = True
-            self._mean_before = 0.0
             self._begin(house, now_ms)
         elif house < self._low:
             self._low = house
@@ -142,25 +150,44 @@ class AdmissionLimit:
     def _end(self, elapsed_ms: int, now_ms: int) -> None:
         """Ends an interval in which the log was at work all the time."""
         rate = 1000 * self._decided / elapsed_ms
-        stalled = not rate or rate < self.rate * STALLED
         if rate:  # else the log did nothing, which says nothing of what it can do
             self._rates.append((now_ms, rate))
             while now_ms - self._rates[0][0] > RATE_AGE_MS:
                 self._rates.popleft()
             self.rate = max(each for _, each in self._rates)
             self._set()
-        mean = UNKNOWN if stalled else self._sum / self._seen
-        growth = mean - self._mean_before  # NaN, which is above nothing, if either is unknown
-        if self._low > self.house_bytes and growth >= self.house_bytes * GROWTH:
-            self._growing += 1
-            if self._growing >= GROWING_MIN and not self.overloaded:
-                self.overloaded, self._over_ms = True, now_ms
-        else:
-            self._growing = 0
-        self._mean_before = mean
+        self._spans.append(_Span(self._low, self._sum / self._seen, rate))
+        if not self.overloaded and self._grows():
+            self.overloaded, self._over_ms = True, now_ms
+
+    def _grows(self) -> bool:
+        """Returns True if the house grows above its limit from one span to the next, while the log decides at its usual
+        rate."""
+        spans = list(self._spans)
+        usual, growth = median(each for _, each in self._rates) if self._rates else 0.0, self.house_bytes * GROWTH
+        for scale in SCALES:
+            if len(spans) < 3 * scale:
+                return False
+            first, second, third = (_joined(spans[-n * scale :][:scale]) for n in (3, 2, 1))
+            if (
+                min(second.low, third.low) > self.house_bytes
+                and min(second.mean - first.mean, third.mean - second.mean) >= growth
+                and min(first.rate, second.rate, third.rate) >= usual * STALLED
+            ):
+                return True
+        return False
 
     def _set(self) -> None:
         config = self._config
         if self.rate:
             self.house_bytes = max(config.house_bytes_min, int(self.rate * config.house_ms / 1000))
             self.entry_bytes = max(ENTRY_BYTES_MIN, self.house_bytes // ENTRY_SHARE)
+
+
+def _joined(spans: Sequence[_Span]) -> _Span:
+    count = len(spans)
+    return _Span(
+        min(each.low for each in spans),
+        sum(each.mean for each in spans) / count,
+        sum(each.rate for each in spans) / count,
+    )

@@ -17,6 +17,7 @@ from raftmq_wire import kernel
 
 if TYPE_CHECKING:
     from cluster.node.assembly import Assembly
+    from raftlog.storage.log.segmented_log import SegmentedLog
 
 _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
@@ -24,6 +25,7 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 def status(node: Assembly) -> NodeStatus:
     """Returns the current status and updates the gauges."""
     raft, load, state = node.raw.status(), _load(node), node.state
+    log = node.storage.directory.log
     note_raft(node.metrics, raft)
     note_ha(node, raft)
     node.metrics.writes_open(node.services.writes_open())
@@ -55,6 +57,7 @@ def status(node: Assembly) -> NodeStatus:
                 node=peer.node_id,
                 match_index=peer.match_index,
                 lag_entries=peer.lag,
+                lag_bytes=max(0, log.tail.end_position - _end_of(log, peer.match_index)),
                 connected=node.transport.connected(peer.node_id),
             )
             for peer in raft.peers
@@ -101,24 +104,27 @@ def note_raft(metrics: NodeMetrics, raft: Status) -> None:
     metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in raft.peers)
 
 
+def _end_of(log: SegmentedLog, index: int) -> int:
+    """Returns the position behind that entry. For an entry that the log no longer has, returns where the log begins."""
+    if index >= log.tail.index:
+        return log.tail.end_position
+    return log.position_of(index + 1) if index + 1 >= max(log.first_index, 1) else log.first_position
+
+
 def note_ha(node: Assembly, raft: Status) -> None:
     """Sets the gauges of replication and storage in bytes."""
     log = node.storage.directory.log
-
-    def end_of(index: int) -> int:
-        """Returns the position behind that entry. For an entry that the log no longer has, returns where the log
-        begins."""
-        if index >= log.tail.index:
-            return log.tail.end_position
-        return log.position_of(index + 1) if index + 1 >= max(log.first_index, 1) else log.first_position
-
     end = log.tail.end_position
     node.metrics.ha.show(
         end_position=end,
-        slaves={peer.node_id: end_of(peer.match_index) for peer in raft.peers},
+        slaves={peer.node_id: _end_of(log, peer.match_index) for peer in raft.peers},
         connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
         sent_bytes=node.transport.entry_bytes,
-        storage=(end - log.first_position, end - end_of(raft.persisted_index), end - end_of(raft.applied_index)),
+        storage=(
+            end - log.first_position,
+            end - _end_of(log, raft.persisted_index),
+            end - _end_of(log, raft.applied_index),
+        ),
     )
 
 
