@@ -70,6 +70,12 @@ class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of requests that this node holds: their outcome is open, or another node has to answer them."""
     client_inflight_bytes: int
     """Bytes of unanswered requests of all connections."""
+    admission_bytes: int = 0
+    """Bytes of undecided sends that this node takes in an overload; 0 if it has not learnt that."""
+    decided_bytes_per_second: int = 0
+    """The rate at which the log decides sends, from which that follows."""
+    overloaded: bool = False
+    """True while sends are refused because more arrive than the log takes."""
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):

@@ -252,12 +252,12 @@ class FlowSection(_Section, frozen=True, kw_only=True):
     """Overload: more sends arrive at the leader than its log takes (`cluster.flow.admission_limit`)."""
 
     admission: Annotated[bool, of_host(reload=True)] = True
-    house_ms: Annotated[int, Meta(ge=1, le=600_000, extra=within(10, 60_000)), of_host(Unit.MS, reload=True)] = 80
+    house_ms: Annotated[int, Meta(ge=1, le=600_000, extra=within(10, 60_000)), of_host(Unit.MS, reload=True)] = 70
     """The time that sends spend between their arrival and their commit in an overload: the rest is refused."""
     house_bytes_min: Annotated[int, Meta(ge=1, extra=within(1 << 10, 1 << 30)), of_host(Unit.BYTES, reload=True)] = (
-        768 << 10
+        512 << 10
     )
-    """The bytes of sends that are always taken, however slow the log is: 512 sends of 1 KiB fit in."""
+    """The bytes of sends that are always taken, however slow the log is: some 400 sends of 1 KiB."""
 
 
 class TopicsSection(_Section, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 The house is what has arrived and is not decided: the queue of sends and the entries that are proposed. By Little's law
 its bytes divided by the rate at which the log decides are the time that a send spends in it. So a limit on the time is
-a limit on the bytes, and the only thing to learn is the rate. It is learnt as BBR learns that of a path: the greatest
-of the last intervals in which the log was never without work (one with less than it could do says nothing).
+a limit on the bytes, and the only thing to learn is the rate. It is learnt as BBR learns that of a path: from the
+last intervals in which the log was never without work (one with less than it could do says nothing).
 
 A house above its limit is no overload yet. It fills while a sync, a checkpoint or an election stands in the way, and
 empties by itself. Overload is a house that stays above the limit and grows while the log decides at its usual rate. A
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 INTERVAL_MS: Final = 200
 INTERVALS_MAX: Final = 8
-"""The number of intervals whose greatest rate counts."""
+"""The number of intervals whose median rate counts."""
 RATE_AGE_MS: Final = 60_000
 """The age at which a rate is forgotten: the disk may be another one by now."""
 SCALES: Final = (1, 2, 4, 8)
 """The lengths, in intervals, of the spans that are compared: a great overload shows in the short ones, a small one
 beside a noisy disk in the long ones."""
-GROWTH: Final = 1 / 32
+GROWTH: Final = 1 / 6
 """The share of the limit by which a house that grows does so at least, from one span to the next."""
 STALLED: Final = 0.7
 """The share of the usual rate below which a span counts as one in which something stood in the way."""
@@ -154,7 +154,7 @@ class AdmissionLimit:
             self._rates.append((now_ms, rate))
             while now_ms - self._rates[0][0] > RATE_AGE_MS:
                 self._rates.popleft()
-            self.rate = max(each for _, each in self._rates)
+            self.rate = median(each for _, each in self._rates)
             self._set()
         self._spans.append(_Span(self._low, self._sum / self._seen, rate))
         if not self.overloaded and self._grows():
@@ -164,7 +164,7 @@ class AdmissionLimit:
         """Returns True if the house grows above its limit from one span to the next, while the log decides at its usual
         rate."""
         spans = list(self._spans)
-        usual, growth = median(each for _, each in self._rates) if self._rates else 0.0, self.house_bytes * GROWTH
+        usual, growth = self.rate, self.house_bytes * GROWTH
         for scale in SCALES:
             if len(spans) < 3 * scale:
                 return False

@@ -283,6 +283,9 @@ class NodeMetrics:
         self._long_polls.set(load.long_polls)
         self._inflight_bytes.set(load.inflight_bytes)
         self._client_inflight_bytes.set(load.client_inflight_bytes)
+        self._admission_bytes.set(load.admission_bytes)
+        self._decided_rate.set(load.decided_bytes_per_second)
+        self._overloaded.set(load.overloaded)
 
     def catalog(self, *, topics: int, groups: int) -> None:
         """Shows the numbers of topics and consumer groups."""
@@ -433,6 +436,16 @@ class NodeMetrics:
         )
         self._client_inflight_bytes = gauge(
             "raftmq_client_inflight_bytes", "Bytes of requests that are not answered yet, of all connections"
+        )
+        self._admission_bytes = gauge(
+            "raftmq_admission_limit_bytes",
+            "Bytes of undecided sends that are taken in an overload; 0 if not learnt yet",
+        )
+        self._decided_rate = gauge(
+            "raftmq_admission_bytes_per_second", "Bytes of sends that the log decides in a second while it is at work"
+        )
+        self._overloaded = gauge(
+            "raftmq_overloaded", "1 while sends are refused because more arrive than the log takes"
         )
         self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
         self._denied = counter("raftmq_requests_denied", "Requests that no rule allows to their user", "outcome")

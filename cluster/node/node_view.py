@@ -163,9 +163,13 @@ def _numbers(section: object) -> dict[str, int]:
 
 def _load(node: Assembly) -> LoadStatus:
     """Returns the load by clients."""
+    limit = node.proposals.limit
     return LoadStatus(
         connections=len(node.router.connections),
         long_polls=node.pulls.long_polls.count,
         inflight_bytes=node.proposals.gate.bytes,
         client_inflight_bytes=node.proposals.gate.clients.bytes,
+        admission_bytes=limit.house_bytes if limit.rate else 0,
+        decided_bytes_per_second=int(limit.rate),
+        overloaded=limit.overloaded,
     )
