@@ -37,9 +37,9 @@ LATE_MAX = 0.01
 MEMORY_MAX = 200 << 20
 """Bytes by which a node's memory may grow."""
 LAG_FACTOR = 1.5
-"""How much longer than its bytes take on the slow disk the follower's lag may last after the surge."""
+"""The factor, on the time that its bytes take on the slow disk, within which the follower's lag must be gone."""
 STEADY_MAX = 1.3
-"""How much the time of a fixed piece of work may differ between the beginning and the end of the run."""
+"""The factor by which the time of a fixed piece of work may differ between the beginning and the end of the run."""
 WORK = 2_000_000
 PATIENCE_S = 120.0
 _MIB = 1 << 20

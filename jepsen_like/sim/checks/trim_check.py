@@ -311,7 +311,8 @@ class TrimCheck:
         rules = machine.config.retention
         large = rules.bytes_max and entry.position - base > rules.bytes_max
         old = rules.keep_ms and roll.previous.timestamp_ms + rules.keep_ms <= entry.timestamp_ms
-        if not trim.evicts and self._known and position < self._known[-1].position:
+        # Up to where the nodes have evicted everything at most, only the tier has anything to remove (seed 951000237).
+        if not trim.evicts and self._known and position <= self._known[-1].position:
             large, old = self._is_much(machine.config.tier.bytes_max, base), False  # of the tier alone
         if not (large or old or "disk" in reason):  # how full the leader's was then is not known here
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")

@@ -69,7 +69,7 @@ def test_list_names_everything_and_what_it_waits_for(capsys: pytest.CaptureFixtu
     assert {name for name, feature in waits.items() if feature} == set(WAITING)
     assert {nemesis["name"] for nemesis in told["nemeses"]} == set(NEMESES)
     assert run(["chaos", "list"]) == 0
-    assert "[waits for flow control]" in capsys.readouterr().out
+    assert "[waits for a forecast of lag]" in capsys.readouterr().out
 
 
 def test_every_scenario_names_faults_that_there_are() -> None:
