@@ -15,6 +15,7 @@ Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
@@ -33,6 +34,8 @@ SCALES: Final = (1, 2, 4, 8)
 beside a noisy disk in the long ones."""
 GROWTH: Final = 1 / 6
 """The share of the limit by which a house that grows does so at least, from one span to the next."""
+RISING: Final = 1.25
+"""The factor by which the rate of a log that is not busy yet rises while its house grows: it only fills its pipe."""
 STALLED: Final = 0.7
 """The share of the usual rate below which a span counts as one in which something stood in the way."""
 LEAVE_MS: Final = 2_000
@@ -40,7 +43,14 @@ LEAVE_MS: Final = 2_000
 ENTRY_SHARE: Final = 4
 """The fraction (1/n) of the limit that one entry takes: two of them are under way, and the rest waits."""
 ENTRY_BYTES_MIN: Final = 64 * 1024
+TRIPS: Final = 10
+"""The times of the quickest decision that the house lasts at least: with less under way, a log whose majority is far
+away, or whose disk is slow with each sync, would wait for answers and not for its disks."""
+QUICKEST_AGE_MS: Final = 60_000
+"""The age at which the quickest decision is forgotten, as soon as the log has nothing to do: in an overload none is
+quick."""
 NO_LIMIT: Final = 1 << 62
+UNKNOWN_MS: Final = math.inf
 
 
 class _Span(NamedTuple):
@@ -60,6 +70,8 @@ class AdmissionLimit:
         "_decided",
         "_low",
         "_over_ms",
+        "_quickest_ms",
+        "_quickest_since_ms",
         "_rates",
         "_seen",
         "_since_ms",
@@ -92,6 +104,9 @@ class AdmissionLimit:
         """The least bytes of the house in this interval, the sum of all that were seen, and their number."""
         self._spans: deque[_Span] = deque(maxlen=3 * SCALES[-1])
         """The last intervals without a break between them, oldest first."""
+        self._quickest_ms, self._quickest_since_ms = UNKNOWN_MS, 0
+        """Milliseconds from proposal to commit of the entry that was decided quickest, and the time from which on that
+        was looked for."""
 
     def reload(self, config: FlowSection) -> None:
         """Takes over a changed configuration."""
@@ -108,10 +123,13 @@ class AdmissionLimit:
         self._spans.clear()
         self.house_bytes = self.entry_bytes = NO_LIMIT
         self._rates.clear()
+        self._quickest_ms = UNKNOWN_MS
 
-    def decided(self, size: int) -> None:
-        """Notes that the log has decided sends of so many bytes."""
+    def decided(self, size: int, took_ms: float) -> None:
+        """Notes that the log has decided an entry with sends of so many bytes, `took_ms` after its proposal."""
         self._decided += size
+        if took_ms < self._quickest_ms:
+            self._quickest_ms = took_ms
 
     def emptied(self) -> None:
         """Notes that the log has nothing to do: the interval ends without a result."""
@@ -125,6 +143,8 @@ class AdmissionLimit:
             return 0
         if not self.watching:
             self.watching = True
+            if now_ms - self._quickest_since_ms > QUICKEST_AGE_MS:
+                self._quickest_ms, self._quickest_since_ms = UNKNOWN_MS, now_ms
             self._begin(house, now_ms)
         elif house < self._low:
             self._low = house
@@ -173,6 +193,7 @@ class AdmissionLimit:
                 min(second.low, third.low) > self.house_bytes
                 and min(second.mean - first.mean, third.mean - second.mean) >= growth
                 and min(first.rate, second.rate, third.rate) >= usual * STALLED
+                and third.rate <= first.rate * RISING
             ):
                 return True
         return False
@@ -180,7 +201,9 @@ class AdmissionLimit:
     def _set(self) -> None:
         config = self._config
         if self.rate:
-            self.house_bytes = max(config.house_bytes_min, int(self.rate * config.house_ms / 1000))
+            quickest_ms = 0.0 if self._quickest_ms == UNKNOWN_MS else self._quickest_ms
+            house_ms = max(config.house_ms, TRIPS * quickest_ms)
+            self.house_bytes = max(config.house_bytes_min, int(self.rate * house_ms / 1000))
             self.entry_bytes = max(ENTRY_BYTES_MIN, self.house_bytes // ENTRY_SHARE)
 
 

@@ -570,7 +570,8 @@ class Proposals:
             if self.limit.watching:
                 before = self.gate.sends.bytes
                 decide_each(waiter.sends)
-                self.limit.decided(before - self.gate.sends.bytes)
+                took_s = self._clock.monotonic_s() - waiter.proposed_s if waiter.proposed_s else 0.0
+                self.limit.decided(before - self.gate.sends.bytes, 1000 * took_s)
             else:
                 decide_each(waiter.sends)
             if self._strict.names:
