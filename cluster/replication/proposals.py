@@ -486,9 +486,7 @@ class Proposals:
         inflight = len(self._pending)
         if inflight >= self._limits.batches_inflight_max:
             return False
-        if inflight < SMALL_BATCHES_INFLIGHT or (
-            self._sends.bytes >= LARGE_BATCH_BYTES and self.limit.entry_bytes >= LARGE_BATCH_BYTES
-        ):
+        if inflight < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
             return True
         return self._sends.waiting[0].ack in EARLY  # it needs a fast answer, not a cheap one
 

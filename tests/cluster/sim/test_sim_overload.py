@@ -88,6 +88,7 @@ def test_what_is_refused_is_not_stored_and_the_rest_is_stored_soon(sim: SimClust
     assert max(loop.took_s[number] for number in late) < 0.5, "no admitted send starves"
     sim.settle()
     assert not any(node.proposals.gate.left() for node in sim.running)
+    assert not any(node.proposals._sends.bytes for node in sim.running)
     assert "flow.house_ms" in loop.path.replies[min(loop.of(BUSY))][0][1]
 
 
@@ -143,3 +144,19 @@ def test_an_overload_goes_through_a_change_of_the_leader(sim: SimCluster) -> Non
     assert set(stored(sim)) >= loop.of(0)
     assert not set(stored(sim)) & loop.of(BUSY)
     assert max(stored(sim).values()) == 1
+    assert old.proposals.limit.rate
+    sim.leader().transfer(old.node_id)
+    sim.loop.run_until(lambda: old.proposals.open, 10)
+    assert not old.proposals.limit.rate, "a new term learns anew"
+
+
+@pytest.mark.parametrize("sim", [{"flow.admission": False}], indirect=True)
+def test_an_entry_of_an_overload_is_a_part_of_what_may_wait(sim: SimCluster) -> None:
+    """A large one makes all that come after it wait."""
+    leader = sim.leader()
+    leader.proposals.limit.entry_bytes = 1  # as it was learnt
+    before = leader.log.tail.index
+    loop = OpenLoop(sim, leader)
+    loop.run(0.5, 200)
+    assert loop.answers() == {0: 100}
+    assert leader.log.tail.index - before >= 100, "one send each"
