@@ -113,7 +113,7 @@ class AdmissionLimit:
         self._config = config
         if not config.admission:
             self.forget()
-        elif self.rate:
+        else:
             self._set()
 
     def forget(self) -> None:
@@ -146,10 +146,10 @@ class AdmissionLimit:
             if now_ms - self._quickest_since_ms > QUICKEST_AGE_MS:
                 self._quickest_ms, self._quickest_since_ms = UNKNOWN_MS, now_ms
             self._begin(house, now_ms)
-        elif house < self._low:
-            self._low = house
-        self._sum += house
-        self._seen += 1
+        else:
+            self._low = min(self._low, house)
+            self._sum += house
+            self._seen += 1
         elapsed_ms = now_ms - self._since_ms
         if elapsed_ms >= INTERVAL_MS:
             self._end(elapsed_ms, now_ms)

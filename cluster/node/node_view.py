@@ -27,7 +27,8 @@ def status(node: Assembly) -> NodeStatus:
     raft, load, state = node.raw.status(), _load(node), node.state
     log = node.storage.directory.log
     note_raft(node.metrics, raft)
-    note_ha(node, raft)
+    ends = {int(peer.node_id): _end_of(log, peer.match_index) for peer in raft.peers}
+    note_ha(node, raft, ends)
     node.metrics.writes_open(node.services.writes_open())
     node.metrics.load(load)
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
@@ -57,7 +58,7 @@ def status(node: Assembly) -> NodeStatus:
                 node=peer.node_id,
                 match_index=peer.match_index,
                 lag_entries=peer.lag,
-                lag_bytes=max(0, log.tail.end_position - _end_of(log, peer.match_index)),
+                lag_bytes=max(0, log.tail.end_position - ends[peer.node_id]),
                 connected=node.transport.connected(peer.node_id),
             )
             for peer in raft.peers
@@ -111,13 +112,13 @@ def _end_of(log: SegmentedLog, index: int) -> int:
     return log.position_of(index + 1) if index + 1 >= max(log.first_index, 1) else log.first_position
 
 
-def note_ha(node: Assembly, raft: Status) -> None:
-    """Sets the gauges of replication and storage in bytes."""
+def note_ha(node: Assembly, raft: Status, ends: dict[int, int]) -> None:
+    """Sets the gauges of replication and storage in bytes. `ends`: peer -> the position at which its copy ends."""
     log = node.storage.directory.log
     end = log.tail.end_position
     node.metrics.ha.show(
         end_position=end,
-        slaves={peer.node_id: _end_of(log, peer.match_index) for peer in raft.peers},
+        slaves=ends,
         connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
         sent_bytes=node.transport.entry_bytes,
         storage=(

@@ -563,12 +563,11 @@ class Proposals:
         if waiter.calls:
             self._barriers.lower_for(waiter.calls)
             self.offsets.decided(waiter.calls)
-        self.figures.settled(waiter, Outcome.OK)
+        took_s = self.figures.settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
             if self.limit.watching:
                 before = self.gate.sends.bytes
                 decide_each(waiter.sends)
-                took_s = self._clock.monotonic_s() - waiter.proposed_s if waiter.proposed_s else 0.0
                 self.limit.decided(before - self.gate.sends.bytes, 1000 * took_s)
             else:
                 decide_each(waiter.sends)

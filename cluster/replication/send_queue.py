@@ -93,10 +93,13 @@ class SendQueue:
         return late
 
     def take_oldest(self, size: int, count: int) -> list[Send]:
-        """Removes and returns the sends of clients that wait longest, until they have `size` bytes, or are `count`."""
+        """Removes and returns the sends of clients that wait longest, among the first `count`, until they have `size`
+        bytes."""
         kept: list[Send] = []
         taken: list[Send] = []
-        while self.waiting and size > 0 and len(taken) < count:
+        for _ in range(min(count, len(self.waiting))):
+            if size <= 0:
+                break
             send = self.waiting.popleft()
             if send.done is not None:  # a copy that the node makes itself
                 kept.append(send)

@@ -253,16 +253,18 @@ class ProposalMetrics:
             pending.proposed_s = self._clock.monotonic_s()
             self._metrics.proposed(messages, size_bytes)
 
-    def settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
-        """Counts an entry that is decided, or whose requests were answered with UNKNOWN."""
+    def settled(self, waiter: PendingEntry, outcome: Outcome) -> float:
+        """Counts an entry that is decided, or whose requests were answered with UNKNOWN. Returns the seconds since its
+        proposal; 0.0 if there are no metrics."""
         metrics = self._metrics
         if metrics is None:
-            return
+            return 0.0
         waiting = len(waiter.sends) + len(waiter.calls)
         now_s = self._clock.monotonic_s()
-        metrics.settled(outcome, waiting, now_s - waiter.proposed_s)
+        took_s = now_s - waiter.proposed_s
+        metrics.settled(outcome, waiting, took_s)
         if waiter.sends:
-            metrics.requests.sent(outcome, now_s - waiter.proposed_s, len(waiter.sends))
+            metrics.requests.sent(outcome, took_s, len(waiter.sends))
         if 1000 * now_s - waiter.deadline_ms >= self.slow.late_ms:
             self.slow.settled(waiter, outcome, 1000 * now_s)
         if outcome is Outcome.OK and waiter.built is not None:
@@ -271,3 +273,4 @@ class ProposalMetrics:
                 topic = names.get(cursor.topic_id)
                 if topic is not None:
                     metrics.messages_in(topic.name, count, size)
+        return took_s

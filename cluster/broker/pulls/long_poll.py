@@ -71,7 +71,7 @@ class LongPolls:
         them to become outdated, and their messages are on the way to clients anyway."""
         self._leaving = False
         self._denied: Callable[[Pull], Refused | None] | None = None
-        self._may_lack: Callable[[], bool] | None = None
+        self._may_lack: Callable[[], bool] = lambda: False
         self._access = services.state.access
         self.count = 0
         """The number of parked pulls."""
@@ -112,7 +112,7 @@ class LongPolls:
         pull.judged = version
         if refused is None:
             return True
-        if pull.puller.judged and not (self._may_lack is not None and self._may_lack()):
+        if pull.puller.judged and not self._may_lack():
             pull.puller.refused(refused)
         else:
             self._expire(pull)
