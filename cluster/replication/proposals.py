@@ -179,7 +179,7 @@ class Proposals:
     @property
     def idle(self) -> bool:
         """True if no request waits to be proposed, and no proposed entry is undecided."""
-        return not (self._pending or self._sends.waiting or self._calls)
+        return not (self._pending or self._sends.bytes or self._calls)
 
     def slot(self, topic: str) -> TopicSlot | None:
         """Returns the topic as the send path needs it; None if it does not exist or a change of it is pending."""
@@ -201,9 +201,7 @@ class Proposals:
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
-        queue = self._sends
-        queue.waiting.append(send)
-        queue.bytes += send.size
+        self._sends.add([send], send.size)
         self._acks |= send.ack
         if send.slot.dedup == "strict" and send.effect is None:
             self._strict.add(send)
@@ -261,7 +259,7 @@ class Proposals:
     def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
         """Returns the queued or proposed send with this identity: (entry, position in it), or the queued send itself;
         None if there is none."""
-        return find_send(self._pending.values(), self._sends.waiting, producer_id, sequence)
+        return find_send(self._pending.values(), self._sends, producer_id, sequence)
 
     def strict_inflight(self, send: Send, hashes: Iterable[int]) -> bool:
         """Returns True if a send to the same topic with the same body and one of these hashes (`Send.content`) is
@@ -315,8 +313,8 @@ class Proposals:
             charge(1 + len(entry.sends) // _SENDS_PER_UNIT)
             muted = entry.muted
             found += [send for at, send in enumerate(entry.sends) if send.connection in paths and at not in muted]
-        charge(1 + len(self._sends.waiting) // _SENDS_PER_UNIT)
-        found += [send for send in self._sends.waiting if send.connection in paths]
+        charge(1 + len(self._sends) // _SENDS_PER_UNIT)
+        found += [send for send in self._sends if send.connection in paths]
         return found + self._twins.of(paths) + self.early.held_of(paths)
 
     # --- the driver's side -------------------------------------------------------------------------------------------
@@ -327,17 +325,17 @@ class Proposals:
             self.early.advance(raw)
         if not self._open_term or not raw.leads_in(self._open_term):
             return
-        waiting = self._sends.waiting
+        queue = self._sends
         try:
             if self._calls:
                 # Sends that were checked against a topic go before a change of it: apply never rejects a row.
-                while self._barriers and waiting:
+                while self._barriers and queue.bytes:
                     self._propose_sends(raw)
                 while self._calls:
                     self._propose_commands(raw)
-            while waiting and self._window_open():
+            while queue.bytes and self._window_open():
                 self._propose_sends(raw)
-            if waiting or len(self._pending) >= SMALL_BATCHES_INFLIGHT:
+            if queue.bytes or len(self._pending) >= SMALL_BATCHES_INFLIGHT:
                 self._refuse_excess()
             elif self.limit.watching and not self._pending:
                 self.limit.emptied()
@@ -430,12 +428,13 @@ class Proposals:
             self._wake()
 
     def _refuse_excess(self) -> None:
-        """Refuses the sends that wait longest, if more arrive than the log takes; a bounded number in one turn."""
+        """Refuses sends of the owners who have most waiting, the oldest first, if more arrive than the log takes; a
+        bounded number in one turn."""
         limit, queue = self.limit, self._sends
         excess = limit.excess(self.gate.sends.bytes, self._clock.monotonic_ms())
         if excess <= 0:
             return
-        sends = queue.take_oldest(min(excess, queue.bytes), REFUSED_PER_TURN)
+        sends = queue.take_longest(min(excess, queue.bytes), REFUSED_PER_TURN)
         if not sends:
             return
         rate, house = limit.rate / 1e6, self.gate.sends.bytes
@@ -488,7 +487,7 @@ class Proposals:
             return False
         if inflight < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
             return True
-        return self._sends.waiting[0].ack in EARLY  # it needs a fast answer, not a cheap one
+        return self._sends.first().ack in EARLY  # it needs a fast answer, not a cheap one
 
     def _propose_effects(self, raw: RawNode) -> None:
         effects = self._effects.take()

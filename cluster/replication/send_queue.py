@@ -1,12 +1,17 @@
-"""The queue of sends that wait for their entry, oldest first; it decides how many of them the next entry takes."""
+"""The queue of sends that wait for their entry; it decides which of them the next entry takes.
+
+It is oldest first, as long as the next entry takes all that wait, or all that wait are of one owner and one topic.
+Otherwise `cluster.replication.fair_order` has those that wait."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
+from cluster.replication.fair_order import FairOrder, competes
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot, message_size
 from raftmq_wire.kernel import twin
 
@@ -34,85 +39,115 @@ def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Se
 
 
 class SendQueue:
-    """The queue of sends that wait for their entry. `Proposals.submit_send`, called for every message, adds to it in
-    place."""
+    """The queue of sends that wait for their entry."""
 
-    __slots__ = ("_admission", "_alone", "_limits", "bytes", "waiting")
+    __slots__ = ("_admission", "_alone", "_fair", "_limits", "_mixed", "_returned", "bytes", "waiting")
 
     def __init__(self, limits: LimitsSection, admission: AdmissionLimit) -> None:
         """`admission` has the bytes that an entry may take at present, beside the limit of the configuration."""
         self._limits = limits
         self._admission = admission
         self.waiting: deque[Send] = deque()
-        """The waiting sends, oldest first; always the same object."""
+        """The sends that came last, oldest first. All of them, unless some are in `_fair`."""
+        self._mixed = False
+        """True if they are of several owners or topics. Looked at once a read of a connection, which has one owner;
+        that it has several topics shows at the next."""
+        self._fair = FairOrder()
+        """The sends that came before, if those of one owner and topic would hold up others."""
+        self._returned: deque[Send] = deque()
+        """Sends that were taken and put back: they go first."""
         self._alone = 0
-        """The number of sends at the front that get an entry each, because one of them made a batch fail."""
+        """The number of returned sends that get an entry each, because one of them made a batch fail."""
         self.bytes = 0
-        """The bytes of the requests of all waiting sends."""
+        """The bytes of the requests of all sends; 0 if there is none."""
+
+    def __len__(self) -> int:
+        return len(self._returned) + self._fair.count + len(self.waiting)
+
+    def __iter__(self) -> Iterator[Send]:
+        return chain(self._returned, self._fair, self.waiting)
 
     def reload(self, limits: LimitsSection) -> None:
         """Takes over changed limits."""
         self._limits = limits
 
     def add(self, sends: list[Send], size: int) -> None:
-        """Adds sends, of `size` bytes together."""
-        self.waiting.extend(sends)
+        """Adds sends of one read, or one, of `size` bytes together."""
+        waiting = self.waiting
+        if waiting and not self._mixed:
+            self._mixed = competes(sends[0], waiting[-1])
+        waiting.extend(sends)
         self.bytes += size
+
+    def first(self) -> Send:
+        """Returns the send that the next entry takes first. Raises IndexError if there is none."""
+        if self._returned:
+            return self._returned[0]
+        return self._fair.first() or self.waiting[0]
 
     def cut(self) -> list[Send]:
         """Takes the waiting sends for the next entry, up to the batch limits; a large send goes alone."""
-        queue = self.waiting
         bytes_left = min(self._limits.batch_bytes_max, self._admission.entry_bytes)
         count_left = self._limits.batch_messages_max
         if self._alone:
             self._alone -= 1
             count_left = 1
-        sends, size = cut(queue, bytes_left, count_left)
+        if self._returned:
+            sends, size = cut(self._returned, bytes_left, count_left)
+        elif self._fair.count or (self._mixed and (self.bytes > bytes_left or len(self.waiting) > count_left)):
+            self._sort()
+            sends, size = self._fair.take(bytes_left, count_left)
+        else:
+            sends, size = cut(self.waiting, bytes_left, count_left)
+            if not self.waiting:
+                self._mixed = False
         self.bytes -= size
         return sends
+
+    def _sort(self) -> None:
+        """Puts what has come into its fair order."""
+        if self.waiting:
+            self._fair.add(self.waiting)
+            self.waiting.clear()
+            self._mixed = False
 
     def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
         """Puts back the sends that were taken last, because they were not proposed after all. `alone`: next time each
         gets its own entry."""
-        self.waiting.extendleft(reversed(sends))
+        self._returned.extendleft(reversed(sends))
         self.bytes += sum([send.size for send in sends])
         if alone:
             self._alone = len(sends)
 
     def replace(self, old: Send, new: Send) -> None:
         """Replaces a waiting send by its repetition."""
-        self.waiting[self.waiting.index(old)] = new
+        if not self._fair.replace(old, new):
+            queue = self.waiting if old in self.waiting else self._returned
+            queue[queue.index(old)] = new
         self.bytes += new.size - old.size
 
     def take_older(self, before_ms: int) -> list[Send]:
         """Removes and returns the sends that came at or before that time."""
-        late: list[Send] = []
-        while self.waiting and self.waiting[0].received_ms <= before_ms:
-            late.append(self.waiting.popleft())
-            self.bytes -= late[-1].size
+        late = self._fair.take_older(before_ms) if self._fair.count else []
+        for queue in (self._returned, self.waiting):
+            while queue and queue[0].received_ms <= before_ms:
+                late.append(queue.popleft())
+        self.bytes -= sum([send.size for send in late])
         return late
 
-    def take_oldest(self, size: int, count: int) -> list[Send]:
-        """Removes and returns the sends of clients that wait longest, among the first `count`, until they have `size`
-        bytes."""
-        kept: list[Send] = []
-        taken: list[Send] = []
-        for _ in range(min(count, len(self.waiting))):
-            if size <= 0:
-                break
-            send = self.waiting.popleft()
-            if send.done is not None:  # a copy that the node makes itself
-                kept.append(send)
-                continue
-            taken.append(send)
-            size -= send.size
-            self.bytes -= send.size
-        self.waiting.extendleft(reversed(kept))
+    def take_longest(self, size: int, count: int) -> list[Send]:
+        """Removes and returns sends of clients until they have `size` bytes, at most `count`: those that have waited
+        longest, of the owners of whose sends there are most."""
+        self._sort()
+        taken = self._fair.take_longest(size, count)
+        self.bytes -= sum([send.size for send in taken])
         return taken
 
     def take_all(self) -> list[Send]:
-        """Removes and returns all sends."""
-        sends = list(self.waiting)
+        """Removes and returns all sends; those of one connection to one topic are in their order."""
+        sends = list(self)
+        self._returned.clear()
+        self._fair.take_all()
         self.waiting.clear()
         self.bytes = self._alone = 0
         return sends

@@ -1,0 +1,310 @@
+"""The order in which sends of many clients go to the log, once more of them wait than the next entry takes.
+
+Start-time fair queueing (Goyal, Vin and Cheng, 1996) at two levels: first between owners (the user who signed a send,
+else the address of its client; how many connections somebody opens does not count), then between the topics of one
+owner. Each has a tag: the virtual time at which its next send begins. The least tag goes first and moves on by what
+its sends cost. Whoever was idle begins at the present, so a client that sends little is next, and nobody saves up a
+share. Deficit round robin gives the same shares, but a newcomer waits for a round, and a debt (a message of 4 MiB
+behind which nothing waits) costs empty rounds.
+
+The sends of one owner to one topic keep their order, so those of a connection to a queue do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from cluster.replication.message_batch import message_size
+from raftlog.work import charge
+
+if TYPE_CHECKING:
+    from cluster.replication.message_batch import Send
+
+MESSAGE_COST: Final = 1024
+"""The cost of a message, in bytes, beside its size: on one core a node handles small messages at the same rate as those
+of 1 KiB."""
+RUN_COST: Final = 8 * 1024
+"""The cost up to which one line is served at a time, if another one has less: a turn for each send would cost more."""
+SENDS_PER_UNIT: Final = 2
+"""Sends that are sorted, or taken, in a microsecond (a unit of `raftlog.work`)."""
+IDLE_MAX: Final = 64
+"""Owners without a waiting send who are remembered without a look at their debts, beside as many as have one."""
+OWN_COPIES: Final = -1
+"""Stands for a topic: the copies that the node makes itself keep their order, whatever their topics."""
+
+
+def cost_of(send: Send) -> int:
+    """Returns what a send costs the node, in bytes."""
+    return send.size + MESSAGE_COST * (len(send.batch) or 1)
+
+
+def competes(send: Send, other: Send) -> bool:
+    """Returns True if two sends are of different owners or topics."""
+    return send.slot is not other.slot or (send.connection is not other.connection and _key(send) != _key(other))
+
+
+class _Line:
+    """The waiting sends of one owner to one topic, oldest first."""
+
+    __slots__ = ("cost", "queued", "sends", "tag")
+
+    def __init__(self) -> None:
+        self.sends: deque[Send] = deque()
+        self.cost = 0
+        """The cost of its sends; 0 if there is none."""
+        self.tag = 0
+        self.queued = False
+        """True while it has a place in the turn of its owner, though its sends may all be gone."""
+
+
+class _Owner:
+    """The waiting sends of one owner."""
+
+    __slots__ = ("cost", "lines", "queued", "tag", "turn")
+
+    def __init__(self) -> None:
+        self.cost = 0
+        self.lines: dict[int, _Line] = {}
+        """Id of the topic -> line."""
+        self.tag = 0
+        self.queued = False
+        self.turn: _Turn[_Line] = _Turn()
+
+
+_C = TypeVar("_C", _Line, _Owner)
+
+
+class _Turn(Generic[_C]):
+    """Those who have sends, by their tags."""
+
+    __slots__ = ("_count", "_heap", "_now")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, _C]] = []
+        """(tag, number, who): of equal tags, who came first."""
+        self._now = 0
+        """The tag of the one that was served last."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def join(self, who: _C) -> None:
+        """Gives a place to somebody who was idle: now, or later after more than the share."""
+        who.queued = True
+        who.tag = max(who.tag, self._now)
+        self._count += 1
+        heappush(self._heap, (who.tag, self._count, who))
+
+    def front(self) -> _C | None:
+        """Returns the one whose turn it is; None if nobody has sends. Those in front of it whose sends are gone lose
+        their place."""
+        heap = self._heap
+        while heap:
+            who = heap[0][2]
+            if who.cost:
+                return who
+            heappop(heap)
+            who.queued = False
+        return None
+
+    def served(self, cost: int) -> None:
+        """Moves on the one in front, who has had so much."""
+        self._now, _, who = self._heap[0]
+        who.tag = self._now + cost
+        self._count += 1
+        heapreplace(self._heap, (who.tag, self._count, who))
+
+    def is_past(self, tag: int) -> bool:
+        """Returns True for the tag of somebody who has had no more than the share."""
+        return tag <= self._now
+
+
+class FairOrder:
+    """Sends by owner and topic. Event loop only."""
+
+    __slots__ = ("_owners", "_turn", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of sends."""
+        self._owners: dict[int | str, _Owner] = {}
+        """Id of the user, or address -> owner."""
+        self._turn: _Turn[_Owner] = _Turn()
+
+    def __iter__(self) -> Iterator[Send]:
+        return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
+
+    def add(self, sends: Iterable[Send]) -> None:
+        """Adds sends, in the order in which they came."""
+        connection = slot = owner = line = None
+        count = 0
+        for send in sends:
+            if owner is None or line is None or send.connection is not connection or send.slot is not slot:
+                connection, slot = send.connection, send.slot
+                owner = self._owner(send)
+                line = _line(owner, send)
+            cost = cost_of(send)
+            line.sends.append(send)
+            line.cost += cost
+            owner.cost += cost
+            count += 1
+        self.count += count
+        charge(count // SENDS_PER_UNIT)
+
+    def take(self, bytes_left: int, count_left: int) -> tuple[list[Send], int]:
+        """Takes sends in their fair order, as many as `cluster.replication.send_queue.cut` would."""
+        taken: list[Send] = []
+        size = 0
+        while (place := self._front()) is not None:
+            owner, line = place
+            run = 0
+            while line.sends and run < RUN_COST and count_left > 0:
+                send = line.sends[0]
+                bytes_left -= message_size(send, send.slot) if not send.batch else send.size
+                if bytes_left < 0 and taken:
+                    count_left = 0
+                    break
+                taken.append(line.sends.popleft())
+                size += send.size
+                count_left -= len(send.batch) or 1
+                run += cost_of(send)
+            if run:
+                line.cost -= run
+                owner.cost -= run
+                owner.turn.served(run)
+                self._turn.served(run)
+            if count_left <= 0:
+                break
+        charge(len(taken) // SENDS_PER_UNIT)
+        self._gone(len(taken))
+        return taken, size
+
+    def first(self) -> Send | None:
+        """Returns the send that is taken next; None if there is none."""
+        place = self._front()
+        return None if place is None else place[1].sends[0]
+
+    def take_longest(self, size: int, count: int) -> list[Send]:
+        """Removes and returns sends of clients until they have `size` bytes, at most `count`: each is the oldest of
+        those by the owner whose sends cost most then, to the topic whose sends cost most. Copies that the node makes
+        itself stay."""
+        taken: list[Send] = []
+        owners = _longest(self._owners.values())
+        lines: dict[int, list[tuple[int, int, _Line]]] = {}
+        while size > 0 and len(taken) < count and owners:
+            _, name, owner = owners[0]
+            if name not in lines:
+                lines[name] = _longest(line for topic, line in owner.lines.items() if topic != OWN_COPIES)
+            if not lines[name]:
+                heappop(owners)
+                continue
+            _, topic, line = lines[name][0]
+            send = line.sends.popleft()
+            taken.append(send)
+            size -= send.size
+            cost = cost_of(send)
+            line.cost -= cost
+            owner.cost -= cost
+            _moved(lines[name], topic, line)
+            _moved(owners, name, owner)
+        self._gone(len(taken))
+        return taken
+
+    def take_older(self, before_ms: int) -> list[Send]:
+        """Removes and returns the sends that came at or before that time."""
+        late: list[Send] = []
+        for owner in self._owners.values():
+            for line in owner.lines.values():
+                while line.sends and line.sends[0].received_ms <= before_ms:
+                    late.append(line.sends.popleft())
+                    line.cost -= cost_of(late[-1])
+                    owner.cost -= cost_of(late[-1])
+        self._gone(len(late))
+        return late
+
+    def take_all(self) -> list[Send]:
+        """Removes and returns all sends; those of one owner to one topic are in their order."""
+        sends = list(self)
+        self._gone(len(sends))
+        return sends
+
+    def replace(self, old: Send, new: Send) -> bool:
+        """Puts a repetition in the place of a send; returns False if that is not here."""
+        owner = self._owners.get(_key(old))
+        line = None if owner is None else owner.lines.get(_topic(old))
+        if owner is None or line is None or old not in line.sends:
+            return False
+        line.sends[line.sends.index(old)] = new
+        more = cost_of(new) - cost_of(old)
+        line.cost += more
+        owner.cost += more
+        return True
+
+    def _front(self) -> tuple[_Owner, _Line] | None:
+        owner = self._turn.front()
+        line = None if owner is None else owner.turn.front()
+        return None if owner is None or line is None else (owner, line)
+
+    def _owner(self, send: Send) -> _Owner:
+        key = _key(send)
+        owner = self._owners.get(key)
+        if owner is None:
+            if len(self._owners) > 2 * len(self._turn) + IDLE_MAX:
+                self._forget_idle()
+            owner = self._owners[key] = _Owner()
+        if not owner.queued:
+            owner.lines, owner.turn = {}, _Turn()
+            self._turn.join(owner)
+        return owner
+
+    def _forget_idle(self) -> None:
+        """Forgets owners who have no place and no debt."""
+        charge(1 + len(self._owners) // SENDS_PER_UNIT)
+        kept = {key: who for key, who in self._owners.items() if who.queued or not self._turn.is_past(who.tag)}
+        self._owners = kept
+
+    def _gone(self, count: int) -> None:
+        """Counts sends that were removed. When none is left, nobody competes any more: all tags are forgotten."""
+        self.count -= count
+        if not self.count:
+            self._owners.clear()
+            self._turn = _Turn()
+
+
+def _longest(all_of_them: Iterable[_C]) -> list[tuple[int, int, _C]]:
+    """Returns those who have sends as a heap of (-cost, number, who)."""
+    heap = [(-who.cost, n, who) for n, who in enumerate(all_of_them) if who.cost]
+    charge(1 + len(heap) // SENDS_PER_UNIT)
+    heapify(heap)
+    return heap
+
+
+def _moved(heap: list[tuple[int, int, _C]], number: int, who: _C) -> None:
+    """Gives the one in front of a heap of `_longest` its new place."""
+    if who.cost:
+        heapreplace(heap, (-who.cost, number, who))
+    else:
+        heappop(heap)
+
+
+def _key(send: Send) -> int | str:
+    """Returns the owner of a send."""
+    return send.user or send.connection.in_flight.address
+
+
+def _topic(send: Send) -> int:
+    return send.slot.topic_id if send.done is None else OWN_COPIES
+
+
+def _line(owner: _Owner, send: Send) -> _Line:
+    topic = _topic(send)
+    line = owner.lines.get(topic)
+    if line is None:
+        line = owner.lines[topic] = _Line()
+    if not line.queued:
+        owner.turn.join(line)
+    return line

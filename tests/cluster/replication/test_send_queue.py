@@ -1,0 +1,317 @@
+"""The queue of sends: who is served next when more wait than an entry takes, and who is refused in an overload."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cluster.flow.admission_limit import NO_LIMIT
+from cluster.replication.fair_order import IDLE_MAX
+from cluster.replication.message_batch import Send, TopicSlot, message_size
+from cluster.replication.send_queue import SendQueue
+from raftmq_wire.kernel import TWINS
+from tests.support.contexts import CONFIG
+from tests.support.kernels import native_kernel
+
+SLOTS = [TopicSlot(f"T{n}", n, 4, 4, 6, "retry", cast(Any, None)) for n in range(1, 5)]
+KIB = 1024
+ENTRY = 64 * KIB
+_numbers = count()
+
+
+class Client:
+    """A connection."""
+
+    def __init__(self, address: str, user: int = 0) -> None:
+        self.in_flight = SimpleNamespace(address=address)
+        self.user = user
+
+    def send(self, topic: int = 1, size: int = KIB, received_ms: int = 0, done: Any = None) -> Send:
+        return Send(
+            connection=cast(Any, self),
+            size=size,
+            origin=None,
+            oneway=False,
+            slot=SLOTS[topic - 1],
+            queue_id=0,
+            flag=0,
+            sys_flag=0,
+            born_ms=0,
+            born_host=b"",
+            reconsume_times=0,
+            body=bytes(size),
+            properties=b"",
+            tag_hash=0,
+            unique_key="",
+            kind=0,
+            producer_id=b"",
+            sequence=next(_numbers),
+            low_sequence=0,
+            batch=(),
+            received_ms=received_ms,
+            done=done,
+            user=self.user,
+        )
+
+    def sends(self, number: int, topic: int = 1, size: int = KIB) -> list[Send]:
+        return [self.send(topic, size) for _ in range(number)]
+
+
+def queue_of(entry_bytes: int = ENTRY, messages_max: int = 4096) -> SendQueue:
+    limits = msgspec.structs.replace(CONFIG.limits, batch_bytes_max=entry_bytes, batch_messages_max=messages_max)
+    return SendQueue(limits, cast(Any, SimpleNamespace(entry_bytes=NO_LIMIT)))
+
+
+def put(queue: SendQueue, *runs: list[Send]) -> None:
+    for sends in runs:
+        queue.add(sends, sum(send.size for send in sends))
+
+
+def by_owner(sends: list[Send]) -> Counter[str]:
+    return Counter(send.connection.in_flight.address for send in sends)
+
+
+def entries(queue: SendQueue) -> Iterator[list[Send]]:
+    while queue.bytes:
+        yield queue.cut()
+
+
+def test_what_fits_one_entry_goes_as_it_came() -> None:
+    one, two = Client("10.0.0.1"), Client("10.0.0.2")
+    sends = [who.send(topic) for who, topic in [(one, 1), (two, 2), (one, 2), (two, 1)]]
+    queue = queue_of()
+    put(queue, sends)
+    assert queue.first() is sends[0]
+    assert queue.cut() == sends
+    assert (len(queue), queue.bytes, list(queue)) == (0, 0, [])
+
+
+def test_one_owner_with_one_topic_goes_as_it_came() -> None:
+    connections = [Client("10.0.0.1") for _ in range(20)]
+    sends = [connections[n % 20].send() for n in range(500)]
+    queue = queue_of()
+    put(queue, sends)
+    assert [send for entry in entries(queue) for send in entry] == sends
+
+
+def test_a_client_that_sends_little_waits_for_one_entry() -> None:
+    noisy, quiet = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of()
+    put(queue, noisy.sends(1000), quiet.sends(1), noisy.sends(1000))
+    assert any(send.connection is quiet for send in queue.cut())
+    for _ in range(5):
+        lone = quiet.send()
+        put(queue, noisy.sends(50), [lone])
+        assert lone in queue.cut()
+
+
+def test_who_opens_more_connections_gets_no_more() -> None:
+    many, one = [Client("10.0.0.1") for _ in range(200)], Client("10.0.0.2")
+    queue = queue_of()
+    put(queue, *(each.sends(10) for each in many), one.sends(1000))
+    list_of = list(entries(queue))
+    served = by_owner([send for entry in list_of[:30] for send in entry])
+    assert abs(served["10.0.0.1"] - served["10.0.0.2"]) <= 16
+    assert sum(map(len, list_of)) == 3000
+
+
+def test_users_are_told_apart_at_one_address_and_known_at_several() -> None:
+    queue = queue_of()
+    put(queue, Client("10.0.0.1", 7).sends(900), Client("10.0.0.2", 7).sends(900), Client("10.0.0.1", 8).sends(900))
+    list_of = list(entries(queue))
+    served = Counter(send.user for entry in list_of[:15] for send in entry)
+    assert abs(served[7] - served[8]) <= 16
+
+
+def test_topics_of_one_owner_share_what_it_gets() -> None:
+    one, other = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of()
+    put(queue, one.sends(900, 1), one.sends(900, 2), other.sends(1200, 3))
+    list_of = list(entries(queue))
+    served = Counter(send.slot.topic_id for entry in list_of[:20] for send in entry)
+    assert abs(served[1] - served[2]) <= 16
+    assert abs(served[1] + served[2] - served[3]) <= 24
+
+
+def test_large_messages_have_no_more_than_their_share() -> None:
+    """One message of 1 MiB at a time: nothing of it waits when it was served, and yet it counts."""
+    large, small = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of()
+    put(queue, small.sends(600), [large.send(2, KIB * KIB)])
+    served: Counter[str] = Counter()
+    for n in range(300):
+        sends = queue.cut()
+        if n > 60:
+            for send in sends:
+                served[send.connection.in_flight.address] += send.size + KIB
+        back = sum(send.connection is small for send in sends)
+        put(queue, small.sends(back))
+        if back < len(sends):
+            put(queue, [large.send(2, KIB * KIB)])
+    assert 0.7 <= served["10.0.0.1"] / served["10.0.0.2"] <= 1.3
+
+
+def test_small_messages_count_for_what_they_cost_a_node() -> None:
+    tiny, usual = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of()
+    put(queue, tiny.sends(9000, 1, 32), usual.sends(3000, 2))
+    list_of = list(entries(queue))
+    served = by_owner([send for entry in list_of[:40] for send in entry])
+    assert 1.5 <= served["10.0.0.1"] / served["10.0.0.2"] <= 2.5  # 1,056 and 2,048 each
+
+
+def test_what_was_put_back_goes_first_and_alone() -> None:
+    one, two = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of()
+    put(queue, one.sends(100), two.sends(100))
+    queue.cut()
+    sends = queue.cut()
+    queue.put_back(sends)
+    assert queue.first() is sends[0]
+    assert queue.cut() == sends
+    queue.put_back(sends, alone=True)
+    assert [queue.cut() for _ in sends] == [[send] for send in sends]
+    assert len(queue.cut()) > 1
+
+
+def test_in_an_overload_those_who_send_most_are_refused() -> None:
+    noisy, quiet, own = Client("10.0.0.1"), Client("10.0.0.2"), Client("")
+    copies = [own.send(3, done=print) for _ in range(900)]
+    queue = queue_of()
+    most, few = noisy.sends(400), quiet.sends(100)
+    put(queue, few[:50], most, copies, few[50:])
+    taken = queue.take_longest(100 * KIB, 64)
+    assert taken == most[:64]
+    assert queue.take_longest(36 * KIB, 64) == most[64:100]
+    rest = queue.take_longest(500 * KIB, 4096)
+    assert rest[:200] == most[100:300], "until both have as many"
+    assert [send for send in rest if send.connection is quiet] == few
+    assert list(queue) == copies
+    assert queue.bytes == sum(send.size for send in copies)
+    assert queue.take_longest(KIB, 64) == []
+
+
+def test_of_equal_owners_equally_many_are_refused() -> None:
+    clients = [Client(f"10.0.0.{n}") for n in range(50)]
+    queue = queue_of()
+    put(queue, *(each.sends(40) for each in clients))
+    refused = by_owner(queue.take_longest(1000 * KIB, 1000))
+    assert set(refused.values()) == {20}
+
+
+def test_owners_who_are_gone_are_forgotten_while_others_go_on() -> None:
+    queue = queue_of()
+    put(queue, Client("noisy").sends(100), Client("other").sends(200, 2))
+    for n in range(1000):
+        put(queue, Client(f"address {n}").sends(1), Client("noisy").sends(62))
+        queue.cut()
+    assert len(queue._fair._owners) <= 3 * IDLE_MAX
+
+
+class Order(RuleBasedStateMachine):
+    """Whatever is done, nothing is lost or twice there, and sends of a connection to a topic keep their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = queue_of(16 * KIB, 20)
+        self.clients = [Client("a"), Client("a"), Client("b", 5), Client("c", 5), Client("d")]
+        self.here: set[int] = set()
+        self.sizes: dict[int, int] = {}
+        self.last: dict[tuple[int, int], int] = {}
+        self.now_ms = 0
+
+    @rule(who=st.integers(0, 4), topic=st.integers(1, 4), number=st.integers(1, 40), size=st.integers(32, 9000))
+    def come(self, who: int, topic: int, number: int, size: int) -> None:
+        self.now_ms += 1
+        sends = [self.clients[who].send(topic, size, self.now_ms) for _ in range(number)]
+        put(self.queue, sends)
+        self.here.update(send.sequence for send in sends)
+        self.sizes.update((send.sequence, send.size) for send in sends)
+
+    def gone(self, sends: list[Send], *, served: bool = False) -> None:
+        names = {send.sequence for send in sends}
+        assert len(names) == len(sends)
+        assert names <= self.here
+        self.here -= names
+        for send in sends:
+            line = self.clients.index(cast(Any, send.connection)), send.slot.topic_id
+            if served:
+                assert self.last.get(line, -1) < send.sequence
+                self.last[line] = send.sequence
+
+    @precondition(lambda self: self.here)
+    @rule(back=st.sampled_from(["", "", "", "back", "alone"]))
+    def entry(self, back: str) -> None:
+        first = self.queue.first()
+        sends = self.queue.cut()
+        assert sends[0] is first
+        if len(sends) > 1:
+            assert sum(message_size(send, send.slot) for send in sends) <= 16 * KIB
+        assert len(sends) <= 20
+        if back:
+            self.queue.put_back(sends, alone=back == "alone")
+        else:
+            self.gone(sends, served=True)
+
+    @rule(size=st.integers(1, 100_000), number=st.integers(1, 30))
+    def refuse(self, size: int, number: int) -> None:
+        refused = self.queue.take_longest(size, number)
+        assert len(refused) <= number
+        self.gone(refused)
+
+    @rule(age=st.integers(0, 30))
+    def give_up(self, age: int) -> None:
+        late = self.queue.take_older(self.now_ms - age)
+        assert all(send.received_ms <= self.now_ms - age for send in late)
+        self.gone(late)
+        assert all(send.received_ms > self.now_ms - age for send in self.queue)
+
+    @precondition(lambda self: self.here)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        old = data.draw(st.sampled_from(sorted(self.queue, key=lambda send: send.sequence)))
+        new = cast(Any, old.connection).send(old.slot.topic_id, old.size + 10, old.received_ms)
+        new.sequence = old.sequence
+        self.queue.replace(old, new)
+        self.sizes[new.sequence] = new.size
+        assert any(send is new for send in self.queue)
+
+    @rule()
+    def all_of_them(self) -> None:
+        sends = self.queue.take_all()
+        self.gone(sends, served=True)
+        assert not self.here
+
+    @invariant()
+    def counts(self) -> None:
+        there = [send.sequence for send in self.queue]
+        assert sorted(there) == sorted(self.here)
+        assert len(self.queue) == len(there)
+        assert self.queue.bytes == sum(self.sizes[name] for name in there)
+
+
+TestOrder = Order.TestCase
+TestOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 2), st.sampled_from([KIB, 20_000])),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_both_kernels_cut_alike(shape: list[tuple[int, int, int]]) -> None:
+    clients = [Client("a"), Client("a"), Client("b")]
+    queue = queue_of()
+    put(queue, [clients[who].send(topic, size) for who, topic, size in shape])
+    both = [cut(queue.waiting.copy(), ENTRY, 30) for cut in (TWINS["cut"], native_kernel().cut)]
+    assert both[0] == both[1]
