@@ -14,6 +14,7 @@ from zlib import crc32
 
 from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
 from cluster.node.node import Node
+from cluster.peer.transport import BULK, CONTROL
 from cluster.remoting.connection import reply_path
 from jepsen_like.sim.attack_phase import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.checks.monitor import Monitor, Violation
@@ -625,8 +626,16 @@ class World:
         return self._healthy() and not self.deaf()
 
     def deaf(self) -> bool:
-        """Returns True if a member sends on a connection to another that leads nowhere."""
-        return self.network.forgets({machine.host for machine in self.members()})
+        """Returns True if a member sends on a connection to another that leads nowhere, or has none yet: to a machine
+        that had no power, it asks again after 1 s, and after 2 s more (seed 953500102)."""
+        ids = {machine.node_id for machine in self.members()}
+        linked = all(
+            (other, channel) in node.transport.links
+            for node in self._running()
+            for other in ids - {node.node_id}
+            for channel in (CONTROL, BULK)
+        )
+        return not linked or self.network.forgets({machine.host for machine in self.members()})
 
     def _equal(self) -> bool:
         nodes = self._running()

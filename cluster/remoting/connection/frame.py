@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from cluster.remoting.connection.reply_path import ReplyPath
@@ -29,6 +31,13 @@ class Frame(msgspec.Struct, gc=False):
     """Id of the user who signed the request, as verified by the node with the connection; 0: no user."""
     judged: int = 0
     """The version of users and rules by which this node judged the request; 0: it did not."""
+    unsure: Callable[[Frame, str], None] | None = None
+    """Called, with this frame and the reason, instead of a refusal: a former leader had the send and may have stored
+    it. None if nobody had it."""
+
+    def may_be_stored(self, unsure: Callable[[Frame, str], None]) -> None:
+        """Has `unsure` answer where this send would be refused."""
+        self.unsure = unsure
 
     @property
     def version(self) -> int:

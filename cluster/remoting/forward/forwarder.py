@@ -217,7 +217,10 @@ class Forwarder:
             if promised is not None:
                 promised.hold(0)
                 path.room_given_back()
-            self._refuse(frame, over)
+            if frame.unsure is None:
+                self._refuse(frame, over)
+            else:
+                frame.unsure(frame, over.remark)
             return
         if frame.identity is None and code in SENDS:
             frame.identity = self._names.name_held(frame)
@@ -225,6 +228,7 @@ class Forwarder:
         hold = self.gate.hold(path.in_flight, size, frame.user, ask)
         held = Held(frame, hold, now_ms, now_ms + self._deadline_ms)
         held.promised = promised
+        held.tries = int(frame.unsure is not None)
         forward_id = next(self._ids)
         self._held[forward_id] = held
         if code in IN_LINE:
@@ -285,7 +289,7 @@ class Forwarder:
         charge(1 + len(self._held) // _HELD_PER_UNIT)
         for forward_id, held in self._held.items():
             if held.frame.path in closed:
-                self._remember(held)
+                self._remember(held.frame)
                 self._nobody_waits(forward_id, held)
 
     def _nobody_waits(self, forward_id: int, held: Held) -> None:
@@ -311,7 +315,7 @@ class Forwarder:
                 continue
             self._drop(forward_id)
             if held.frame.header.code in WRITES:
-                self._answer_unknown(held, f"the connection to the leader (node {peer}) was lost")
+                self._answer_unknown(held.frame, f"the connection to the leader (node {peer}) was lost")
             else:
                 self._answer_expired(held)
         if self._leader() != peer:
@@ -348,6 +352,8 @@ class Forwarder:
             if line is not None:
                 line.sent(forward_id, held.frame.header.code)
             self._drop(forward_id)
+            if held.tries and held.frame.header.code in SENDS:
+                held.frame.may_be_stored(self._answer_unsure)
             self._local(held.frame)
             return
         if leader == NOBODY or not self._transport.connected(leader):
@@ -413,17 +419,22 @@ class Forwarder:
         if code in SILENT:
             return
         if held.tries and code in WRITES:
-            self._answer_unknown(held, f"the leader did not answer within {held.deadline_ms - held.came_ms} ms")
+            self._answer_unknown(held.frame, f"the leader did not answer within {held.deadline_ms - held.came_ms} ms")
             return
         self._settle(held, stored=False)
         remark = "there is no leader now; nothing was done, try again"
         _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
-    def _answer_unknown(self, held: Held, why: str) -> None:
-        if self._closings.hears(held.frame.path):
-            self._remember(held)
+    def _answer_unknown(self, frame: Frame, why: str) -> None:
+        if self._closings.hears(frame.path):
+            self._remember(frame)
         remark = f"{UNKNOWN_REMARK} {why}; it may still be stored"
-        _answer(held.frame, ResponseCode.SYSTEM_ERROR, remark)
+        _answer(frame, ResponseCode.SYSTEM_ERROR, remark)
+
+    def _answer_unsure(self, frame: Frame, refusal: str) -> None:
+        """Answers a send that a former leader had, and this one refuses without having looked for it: nobody may be
+        told that nothing was stored (seed 953000052)."""
+        self._answer_unknown(frame, f"a leader before had it, and this one refuses it: {refusal}")
 
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
@@ -526,13 +537,17 @@ class Forwarder:
         if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
             return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
         self._drop(forward_id)
+        unsaid = reply.code != ResponseCode.SUCCESS and not (reply.remark or "").startswith(UNKNOWN_REMARK)
+        if unsaid and held.tries > 1 and held.frame.header.code in SENDS and not held.oneway:
+            self._answer_unsure(held.frame, reply.remark or "")
+            return
         if held.frame.path.closed or held.oneway:
             if held.frame.path in self._closings.waiting:
-                self._remember(held)
+                self._remember(held.frame)
             return
         if held.frame.identity is not None:
             if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):
-                self._remember(held)
+                self._remember(held.frame)
             else:
                 self._settle(held, stored=reply.code == ResponseCode.SUCCESS)
         held.frame.path.write(frame)
@@ -546,14 +561,14 @@ class Forwarder:
         if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
             return
         if not stored and self._closings.hears(frame.path):
-            self._remember(held)
+            self._remember(frame)
 
-    def _remember(self, held: Held) -> None:
+    def _remember(self, frame: Frame) -> None:
         """Remembers the identity of the send, so that its retry is recognised."""
-        if held.frame.identity is None:
+        if frame.identity is None:
             return
-        self._names.remember_held(held.frame, held.frame.identity)
-        leave_session(held.frame.path, held.frame.identity.producer_id)
+        self._names.remember_held(frame, frame.identity)
+        leave_session(frame.path, frame.identity.producer_id)
 
 
 def _answer(frame: Frame, code: int, remark: str) -> None:

@@ -48,7 +48,10 @@ class SendReplyWriter:
         self._metrics = metrics
 
     def refuse(self, frame: Frame, refused: Refused) -> None:
-        """Answers a request that never became a send."""
+        """Answers a request that never became a send: as refused, or as unknown if a former leader had it."""
+        if frame.unsure is not None:
+            frame.unsure(frame, refused.remark)
+            return
         self._count(refused)
         if not frame.header.flag & FLAG_ONEWAY:
             _answer_refused(frame, refused)

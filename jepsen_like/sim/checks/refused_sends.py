@@ -40,7 +40,7 @@ class Refusals:
         forwarder: Any = node.forwarder
         forwarder._refuse_busy = self._before(forwarder._refuse_busy, lambda frame, why: [frame.body])
         forwarder._answer_expired = self._before(forwarder._answer_expired, lambda held: [held.frame.body])
-        forwarder._answer_unknown = self._before(forwarder._answer_unknown, lambda held, why: [held.frame.body])
+        forwarder._answer_unknown = self._before(forwarder._answer_unknown, lambda frame, why: [frame.body])
         handed_back = forwarder._on_handed_back
 
         def on_handed_back(forward_id: int, held: Any) -> None:

@@ -103,7 +103,7 @@ class StallsWorld(Protocol):
         """Returns the machines whose nodes are members of the Raft group."""
 
     def deaf(self) -> bool:
-        """Returns True if a member sends on a connection to another that leads nowhere."""
+        """Returns True if a member sends on a connection to another that leads nowhere, or has none."""
 
     def pass_time(self, seconds: float) -> None:
         """Runs the simulation for this many seconds of virtual time."""

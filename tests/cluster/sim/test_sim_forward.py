@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cluster.broker.refusal import Reason, Refused
 from cluster.flow.gate import ITSELF, Ask
 from cluster.peer.transport import CONTROL
 from cluster.remoting.forward.forwarded_path import WORKS_MAX
 from cluster.runtime.peer_frames import Kind
 from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
-from raftmq_wire.codes import ResponseCode
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 
@@ -329,3 +330,33 @@ def test_an_answer_to_the_former_run_of_a_node_is_nobodys() -> None:
     """Seed 1920012: a node lost power with requests at the leader, which answered them when the node was back. Its
     numbers began at 1 again, so a client was given what another one had asked."""
     assert run_seed(1920012).violations == ()
+
+
+def full_of_early(node: SimNode) -> None:
+    assert node.proposals.gate.hold_early(node.config.limits.node_inflight_bytes_max)
+
+
+@pytest.mark.parametrize("place", ["another", "this"])
+def test_a_leader_that_has_not_looked_does_not_deny_what_is_stored(sim: SimCluster, place: str) -> None:
+    """The first leader stored it and could not say so. The next one's writes are not open yet and it has no room; or
+    it is the node that forwarded the send, and its client has lost the right meanwhile (seed 953000052)."""
+    through, leader, path = stored_and_unheard(sim)
+    other = next(node for node in sim.running if node not in (through, leader))
+    for node in sim.running:
+        full_of_early(node)
+    if place == "another":
+        other.apply.hold()
+        leader.transfer(other.node_id)
+    else:
+        replies = through.running.router._replies
+        through.forwarder._local = lambda frame: replies.refuse(frame, Refused(Reason.NO_PERMISSION, "no more"))
+        leader.transfer(other.node_id)
+        sim.loop.run_until(lambda: sim.leader(besides=leader) is other, 5)
+        other.transfer(through.node_id)
+    sim.loop.run_until(lambda: path.replies, 8)
+    assert codes(path, 1) == [ResponseCode.SYSTEM_ERROR]
+    assert path.replies[1][0][1].startswith(UNKNOWN_REMARK)
+    other.apply.release()
+    sim.mend()
+    sim.loop.run_until(lambda: other.bodies("T"), 5)
+    assert other.bodies("T") == [b"a"]
