@@ -72,6 +72,9 @@ UNACKNOWLEDGED_MS = 5000
 """Milliseconds. A connection whose bytes stay unacknowledged this long is closed; the system's own timeout is longer
 than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
+FRAMES_PER_TURN = 256
+"""The most frames that one turn of the loop handles of a connection. What came while a node stood still is read at
+once, and may be thousands of small ones (seed 953500116)."""
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"
@@ -341,18 +344,42 @@ class Inlet(asyncio.Protocol):
                 peer = self.peer
             if peer is None or self._refused:
                 return
+            METER.units += CALL_UNITS + (len(data) >> 10)
             buffer, frames = self._buffer.feed(data)
-            METER.units += CALL_UNITS + (len(data) >> 10) + FRAME_UNITS * len(frames)
-            for start, stop in frames:
-                kind, header, payload = unpack(buffer, start, stop)
-                self._owner.on_frame(peer, kind, header, payload)
+            self._handle(peer, buffer, frames, 0)
         except (WireError, FrameTooLargeError) as error:
             if self.peer is None and data.startswith(TLS_BEGINS):
                 self._owner.note_refused(self.remote, "it speaks TLS, and this node takes plain text (peer.tls)")
                 self.abort()
                 return
-            logger.warning("a bad frame on the peer port from %s, connection closed: %s", self.remote, error)
-            self.abort()
+            self._on_bad(error)
+
+    def _handle(self, peer: NodeId, buffer: bytes, frames: list[tuple[int, int]], at: int) -> None:
+        """Handles the frames of a read from index `at` on: FRAMES_PER_TURN in this turn of the loop, the others in the
+        next ones, before anything more is read."""
+        stops = min(len(frames), at + FRAMES_PER_TURN)
+        METER.units += FRAME_UNITS * (stops - at)
+        for start, stop in frames[at:stops] if at or stops < len(frames) else frames:
+            kind, header, payload = unpack(buffer, start, stop)
+            self._owner.on_frame(peer, kind, header, payload)
+        if stops < len(frames):
+            assert self.transport is not None
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on, peer, buffer, frames, stops)
+        elif at and self.transport is not None:
+            self.transport.resume_reading()
+
+    def _go_on(self, peer: NodeId, buffer: bytes, frames: list[tuple[int, int]], at: int) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return  # lost with the connection, as what was still on its way
+        try:
+            self._handle(peer, buffer, frames, at)
+        except WireError as error:
+            self._on_bad(error)
+
+    def _on_bad(self, error: Exception) -> None:
+        logger.warning("a bad frame on the peer port from %s, connection closed: %s", self.remote, error)
+        self.abort()
 
     def _take_handshake(self, data: bytes) -> bytes:
         """Handles the handshake's frames as they become complete. Returns the bytes after the handshake, which may be

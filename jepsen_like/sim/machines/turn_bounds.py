@@ -37,8 +37,9 @@ TURNS: dict[str, int] = {
     "Turns._next_turn": STEP_BOUND,
     "RaftDriver._turn": DRIVER_BOUND,
     "RaftDriver._submit_gathered": DRIVER_BOUND,
-    # What was sent while this node stood still comes in one read, and its frames are found at once.
-    "Inlet._data": 12_000,
+    # What was sent while this node stood still comes in one read.
+    "Inlet._data": DRIVER_BOUND,
+    "Inlet._go_on": DRIVER_BOUND,
     "RemotingConnection._data": 6_000,
     # The same, for a connection that had to wait for memory (seed 770000031).
     "Room._grant": 6_000,
