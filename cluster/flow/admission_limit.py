@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from cluster.config.config import FlowSection
 
 INTERVAL_MS: Final = 200
+INTERVAL_MS_MAX: Final = 800
+"""The longest interval. One in which nothing was decided goes on so long: on a slow disk an entry takes longer than
+INTERVAL_MS, and those that end in a shorter interval would count as its work alone."""
 INTERVALS_MAX: Final = 8
 """The number of intervals whose median rate counts."""
 RATE_AGE_MS: Final = 60_000
@@ -34,6 +37,8 @@ SCALES: Final = (1, 2, 4, 8)
 beside a noisy disk in the long ones."""
 GROWTH: Final = 1 / 6
 """The share of the limit by which a house that grows does so at least, from one span to the next."""
+GROWTH_OF_HOUSE: Final = 1 / 10
+"""The share of the house itself by which it grows so: after a burst, closed loops that wait behind it add a little."""
 RISING: Final = 1.25
 """The factor by which the rate of a log that is not busy yet rises while its house grows: it only fills its pipe."""
 STALLED: Final = 0.7
@@ -43,9 +48,15 @@ LEAVE_MS: Final = 2_000
 ENTRY_SHARE: Final = 4
 """The fraction (1/n) of the limit that one entry takes: two of them are under way, and the rest waits."""
 ENTRY_BYTES_MIN: Final = 64 * 1024
+ENTRY_BYTES_UNKNOWN: Final = 256 * 1024
+"""The bytes of an entry before the rate is known: with entries of 1 MiB nothing is learnt of a disk of 2 MB/s for
+seconds."""
 TRIPS: Final = 10
 """The times of the quickest decision that the house lasts at least: with less under way, a log whose majority is far
 away, or whose disk is slow with each sync, would wait for answers and not for its disks."""
+TRIPS_MS_MAX: Final = 1_000
+"""The most milliseconds that these times make. A leader that is elected in an overload sees no quick decision: each
+waits behind others."""
 QUICKEST_AGE_MS: Final = 60_000
 """The age at which the quickest decision is forgotten, as soon as the log has nothing to do: in an overload none is
 quick."""
@@ -107,21 +118,23 @@ class AdmissionLimit:
         self._quickest_ms, self._quickest_since_ms = UNKNOWN_MS, 0
         """Milliseconds from proposal to commit of the entry that was decided quickest, and the time from which on that
         was looked for."""
+        self.forget()
 
     def reload(self, config: FlowSection) -> None:
         """Takes over a changed configuration."""
         self._config = config
-        if not config.admission:
-            self.forget()
-        else:
+        if config.admission and self.rate:
             self._set()
+        else:
+            self.forget()
 
     def forget(self) -> None:
         """Begins anew, with the first term of leadership for instance."""
         self.watching = self.overloaded = False
         self.rate = 0.0
         self._spans.clear()
-        self.house_bytes = self.entry_bytes = NO_LIMIT
+        self.house_bytes = NO_LIMIT
+        self.entry_bytes = ENTRY_BYTES_UNKNOWN if self._config.admission else NO_LIMIT
         self._rates.clear()
         self._quickest_ms = UNKNOWN_MS
 
@@ -136,9 +149,9 @@ class AdmissionLimit:
         self.watching = False
         self._spans.clear()
 
-    def excess(self, house: int, now_ms: int) -> int:
-        """Returns the bytes of waiting sends that must be refused now, with `house` bytes undecided; 0 if none. Called
-        as long as the log is at work."""
+    def excess(self, house: int, waiting: int, now_ms: int) -> int:
+        """Returns how many of the `waiting` bytes must be refused now, with `house` bytes undecided, these included; 0
+        if none. Called as long as the log is at work."""
         if not self._config.admission:
             return 0
         if not self.watching:
@@ -151,17 +164,16 @@ class AdmissionLimit:
             self._sum += house
             self._seen += 1
         elapsed_ms = now_ms - self._since_ms
-        if elapsed_ms >= INTERVAL_MS:
+        if elapsed_ms >= (INTERVAL_MS if self._decided else INTERVAL_MS_MAX):
             self._end(elapsed_ms, now_ms)
             self._begin(house, now_ms)
-        if not self.overloaded:
-            return 0
-        if house > self.house_bytes:
-            self._over_ms = now_ms
-            return house - self.house_bytes
-        if now_ms - self._over_ms > LEAVE_MS:
+        if self.overloaded and now_ms - self._over_ms > LEAVE_MS:  # also if the log had nothing to do meanwhile
             self.overloaded = False
-        return 0
+        if not self.overloaded or house <= self.house_bytes:
+            return 0
+        self._over_ms = now_ms
+        # What is under way may be more than the limit. The next entry waits all the same, or the log would.
+        return max(0, min(house - self.house_bytes, waiting - self.house_bytes // ENTRY_SHARE))
 
     def _begin(self, house: int, now_ms: int) -> None:
         self._since_ms, self._decided, self._low = now_ms, 0, house
@@ -176,7 +188,8 @@ class AdmissionLimit:
                 self._rates.popleft()
             self.rate = median(each for _, each in self._rates)
             self._set()
-        self._spans.append(_Span(self._low, self._sum / self._seen, rate))
+        span = _Span(self._low, self._sum / self._seen, rate)
+        self._spans.extend([span] * (elapsed_ms // INTERVAL_MS))
         if not self.overloaded and self._grows():
             self.overloaded, self._over_ms = True, now_ms
 
@@ -184,11 +197,12 @@ class AdmissionLimit:
         """Returns True if the house grows above its limit from one span to the next, while the log decides at its usual
         rate."""
         spans = list(self._spans)
-        usual, growth = self.rate, self.house_bytes * GROWTH
+        usual = self.rate
         for scale in SCALES:
             if len(spans) < 3 * scale:
                 return False
             first, second, third = (_joined(spans[-n * scale :][:scale]) for n in (3, 2, 1))
+            growth = max(self.house_bytes * GROWTH, third.mean * GROWTH_OF_HOUSE)
             if (
                 min(second.low, third.low) > self.house_bytes
                 and min(second.mean - first.mean, third.mean - second.mean) >= growth
@@ -202,7 +216,7 @@ class AdmissionLimit:
         config = self._config
         if self.rate:
             quickest_ms = 0.0 if self._quickest_ms == UNKNOWN_MS else self._quickest_ms
-            house_ms = max(config.house_ms, TRIPS * quickest_ms)
+            house_ms = max(config.house_ms, min(TRIPS * quickest_ms, TRIPS_MS_MAX))
             self.house_bytes = max(config.house_bytes_min, int(self.rate * house_ms / 1000))
             self.entry_bytes = max(ENTRY_BYTES_MIN, self.house_bytes // ENTRY_SHARE)
 

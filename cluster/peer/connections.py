@@ -72,7 +72,7 @@ UNACKNOWLEDGED_MS = 5000
 """Milliseconds. A connection whose bytes stay unacknowledged this long is closed; the system's own timeout is longer
 than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
-FRAMES_PER_TURN = 256
+FRAMES_PER_TURN = 128
 """The most frames that one turn of the loop handles of a connection. What came while a node stood still is read at
 once, and may be thousands of small ones (seed 953500116)."""
 HELLO_MAX = 1024

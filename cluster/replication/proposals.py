@@ -431,10 +431,10 @@ class Proposals:
         """Refuses sends of the owners who have most waiting, the oldest first, if more arrive than the log takes; a
         bounded number in one turn."""
         limit, queue = self.limit, self._sends
-        excess = limit.excess(self.gate.sends.bytes, self._clock.monotonic_ms())
-        if excess <= 0:
+        excess = limit.excess(self.gate.sends.bytes, queue.bytes, self._clock.monotonic_ms())
+        if not excess:
             return
-        sends = queue.take_longest(min(excess, queue.bytes), REFUSED_PER_TURN)
+        sends = queue.take_longest(excess, REFUSED_PER_TURN)
         if not sends:
             return
         rate, house = limit.rate / 1e6, self.gate.sends.bytes

@@ -83,6 +83,8 @@ class SendQueue:
         """Returns the send that the next entry takes first. Raises IndexError if there is none."""
         if self._returned:
             return self._returned[0]
+        if self._fair.count:
+            self._sort()
         return self._fair.first() or self.waiting[0]
 
     def cut(self) -> list[Send]:
@@ -128,10 +130,13 @@ class SendQueue:
 
     def take_older(self, before_ms: int) -> list[Send]:
         """Removes and returns the sends that came at or before that time."""
-        late = self._fair.take_older(before_ms) if self._fair.count else []
-        for queue in (self._returned, self.waiting):
-            while queue and queue[0].received_ms <= before_ms:
-                late.append(queue.popleft())
+        late = [send for send in self._returned if send.received_ms <= before_ms]
+        if late:
+            self._returned = deque(send for send in self._returned if send.received_ms > before_ms)
+        if self._fair.count:
+            late += self._fair.take_older(before_ms)
+        while self.waiting and self.waiting[0].received_ms <= before_ms:
+            late.append(self.waiting.popleft())
         self.bytes -= sum([send.size for send in late])
         return late
 

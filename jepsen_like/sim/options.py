@@ -83,6 +83,8 @@ RESIZED_FROM = 5_300_000
 """First seed of those of which a quarter have a topic whose number of queues goes up and down."""
 APART_FROM = 5_300_000
 """First seed of those of which a quarter have a group whose members want different topics."""
+SURGES_FROM = 954_000_000
+"""First seed of those of which a quarter have clients that send more than the log takes."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -223,6 +225,8 @@ class Options(NamedTuple):
     (`sim/clients/resized_topics.py`)."""
     apart: int = 0
     """1: members of one group want different topics (`sim/clients/members_apart.py`)."""
+    surges: int = 0
+    """1: a client sends more than the log takes, and another a little beside it (`sim/clients/surges.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -311,7 +315,15 @@ def draw(seed: int) -> Options:
         carried = carried._replace(resized=int(stream(seed, "resized").random() < 1 / 4))
     if seed >= APART_FROM:
         carried = carried._replace(apart=int(stream(seed, "apart").random() < 1 / 4))
+    if seed >= SURGES_FROM and stream(seed, "surges").random() < 1 / 4:
+        carried = _with_surges(carried)
     return _with_tier(carried, seed)
+
+
+def _with_surges(drawn: Options) -> Options:
+    """Adds surges. Other limits than that of an overload are out of the way."""
+    deadline_ms, budget = max(3000, drawn.deadline_ms), 2 * drawn.event_budget
+    return drawn._replace(surges=1, node_inflight_bytes_max=128 << 20, deadline_ms=deadline_ms, event_budget=budget)
 
 
 def _with_tier(drawn: Options, seed: int) -> Options:

@@ -272,6 +272,14 @@ class Stage(World, Interpreter):
             self._pulls_answered(self.waits)
         self._revoked()
 
+    def do_surge(self, seconds: str = "0") -> None:
+        if self.surges is None:
+            raise ValueError("`nodes` says surges=1")
+        if float(seconds):
+            self._start([self.surges])
+            self._pass_time(float(seconds))
+        self._surged()
+
     def do_malice(self, seconds: str, *names: str) -> None:
         if self.attackers is None or self.requesters is None or self.guessers is None:
             raise ValueError("`nodes` says users=1")

@@ -29,6 +29,7 @@ from jepsen_like.sim.clients.client_machines import (
     Foreign,
     ForeignProducer,
     OwnProducer,
+    id_of,
 )
 from jepsen_like.sim.clients.delayed_messages import Delayed
 from jepsen_like.sim.clients.deleted_topics import DeletedTopics
@@ -44,6 +45,7 @@ from jepsen_like.sim.clients.repeated_sends import Repeater
 from jepsen_like.sim.clients.reset_clients import Resets
 from jepsen_like.sim.clients.resized_topics import ResizedTopics
 from jepsen_like.sim.clients.staged_writers import Writers
+from jepsen_like.sim.clients.surges import Surges
 from jepsen_like.sim.clients.transaction_producers import Transactors
 from jepsen_like.sim.faults.fault_plan import Fault, plan
 from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
@@ -261,6 +263,9 @@ class World:
             self.token_owners = TokenOwners(host(), self.nemesis_leader, self.users.users.new_secret)
             self._watch_shared(check)
         self.apart = MembersApart(host(), report, self._first_of) if options.apart else None
+        self.surges: Surges | None = None
+        if options.surges:
+            self.surges = Surges(host(), host(), report, self.members, self._reign, self._queued)
 
     def _watch_shared(self, check: AccessCheck) -> None:
         """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
@@ -477,6 +482,18 @@ class World:
         if self.waits is not None:
             self._pulls_answered(self.waits)
         self._revoked()
+        self._surged()
+
+    def _surged(self) -> None:
+        """Has clients send more than the log takes, if there are any."""
+        surges = self.surges
+        if surges is None:
+            return
+        surges.stopped = True
+        self._wait(lambda: surges.done, FINISH_S, "clients wait for ever")
+        if self._wait(self._heard, PROGRESS_S, "no progress after everything was healed"):
+            surges.play()
+            self._wait(lambda: surges.done, FINISH_S, "clients wait for ever")
 
     def _revoked(self) -> None:
         """Takes a right away from a user whose pulls are parked, if there are users."""
@@ -512,6 +529,8 @@ class World:
             self.store.weather = QUICK  # messages that lie alone are read back one by one
         if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
+        if self.surges is not None:
+            self.surges.judge()
         if self.monitor.tier is not None:
             self.monitor.tier.judge_end(self._running())
         apart = self.apart
@@ -543,7 +562,9 @@ class World:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
         later = self.delayed, self.failures, self.resets, self.legacies, self.writers, self.users, self.requesters
         of_users = self.attackers, self.registrations, self.guessers, self.token_owners
-        more: list[Client] = [one for one in (*some, *later, *of_users, self.resized, self.apart) if one is not None]
+        more: list[Client] = [
+            one for one in (*some, *later, *of_users, self.resized, self.apart, self.surges) if one is not None
+        ]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 
@@ -595,6 +616,15 @@ class World:
             if machine.host == host and node is not None and hasattr(node, "proposals") and node.proposals.open:
                 return node.raw.term
         return None
+
+    def _reign(self) -> tuple[int, int] | None:
+        """Returns (term, node) of the leader that takes writes; None if there is none."""
+        open_at = [node for node in self._running() if node.proposals.open]
+        return max(((node.raw.term, int(node.node_id)) for node in open_at), default=None)
+
+    def _queued(self) -> set[str]:
+        """Returns the ids of the messages that wait in the leader's queue."""
+        return {id_of(send.body) for node in self._running() if node.proposals.open for send in node.proposals._sends}
 
     def _writable(self) -> bool:
         return any(

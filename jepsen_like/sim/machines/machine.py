@@ -15,6 +15,7 @@ from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.config.config import (
     AuthSection,
     Config,
+    FlowSection,
     HaSection,
     LimitsSection,
     Listener,
@@ -572,6 +573,7 @@ def config_of(node_id: int, options: Options) -> Config:
             node_unsent_bytes_max=4 * options.unsent_bytes,
             stalled_ms=2_000 if options.hostile else 10_000,
         ),
+        flow=FlowSection(house_bytes_min=max(16 << 10, 4 * options.batch_bytes_max) if options.surges else 512 << 10),
         send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
         modes=ModesSection(
             flush_disk_type="ASYNC_FLUSH" if options.flush_async else "SYNC_FLUSH",

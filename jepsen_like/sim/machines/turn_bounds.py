@@ -51,7 +51,7 @@ TURNS: dict[str, int] = {
 APPEND_BOUND = 6_000
 """Most units of one drain of the append lane: it writes all waiting frames, and after a pause these fill several of the
 small segments of a simulated node, each with files of its own."""
-FLUSH_BOUND = 14_000
+FLUSH_BOUND = 18_000
 """Most units of one drain of the flush lane: a checkpoint reads each new table for its checksum, and all rows of a
 simulated store are in one table (seed 760000163)."""
 DRAINS: dict[str, int] = {"apply": APPLY_BOUND, "append": APPEND_BOUND, "flush": FLUSH_BOUND}

@@ -1,0 +1,290 @@
+"""Surges: a client that sends more than the log takes, and another that sends a little beside it.
+
+During the faults, bursts come at random times. After the heal, with disks that are slower, there are two stages:
+
+- **A burst**: many sends at once, of one owner. They are no overload, so none is refused. What the quiet client sends
+  meanwhile does not wait for them: it stands in the log before half of those that waited when it was sent.
+- **An overload**: twice what is acknowledged arrives, until the leader refuses some. None of the quiet client's sends
+  is refused then, and each is answered.
+
+In the end no refused send is stored, and each acknowledged one is stored once, where its answer said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from jepsen_like.hostile.request_fields import topic_fields
+from jepsen_like.hostile.wire import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send
+from jepsen_like.sim.clients.history_recorder import stored_at
+from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.single_request import Asker, dial
+from jepsen_like.sim.clients.stored_messages import stored_on
+from raftmq.client.errors import is_unknown
+from raftmq_wire.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.machines.machine import Machine
+
+TOPICS = ("surge", "surge-beside")
+BURST, SMALL_BURST = 120, 40
+"""Sends of a burst after the heal, and of one during the faults."""
+CONNECTIONS = 3
+"""Connections of the client that sends much."""
+QUIET_EVERY_S, QUIET_SENDS = 0.1, 6
+TICK_S = 0.02
+SENDS_PER_TICK = 100
+WAITING_MAX = 1_000
+"""Sends of the surge without an answer, above which it sends no more."""
+CALM_S = 3.0
+"""Time in seconds after which an overload of before is over (`admission_limit.LEAVE_MS`)."""
+OVERLOAD_S = 20.0
+"""Time in seconds within which an overload is noticed at the latest: entries are few on a slow disk, and so are the
+intervals that can be compared."""
+MORE_S = 2.0
+"""Time in seconds for which the overload goes on after the first refusal."""
+ANSWERED_S = 12.0
+"""Time in seconds within which each send is answered: it waits send.deadline_ms at most."""
+SLOW_S = 0.04
+"""Time in seconds that the slowest operation of a lane takes while disks are slower."""
+BUSY = ResponseCode.SYSTEM_BUSY
+
+
+class Sent(NamedTuple):
+    """An answered send."""
+
+    topic: str
+    code: int
+    remark: str
+    queue_offset: int
+    position: int
+    """Place in its queue, and in the log; -1 if it is not stored."""
+
+    @property
+    def unknown(self) -> bool:
+        return is_unknown(self.code, self.remark)
+
+
+class Surges(Asker):
+    """The clients. Setting `stopped` ends the bursts; `play` begins the stages after the heal. `done` is True when all
+    that was begun has ended."""
+
+    def __init__(
+        self,
+        host: ClientHost,
+        quiet: ClientHost,
+        report: Report,
+        machines: Callable[[], list[Machine]],
+        leads: Callable[[], tuple[int, int] | None],
+        queued: Callable[[], set[str]],
+    ) -> None:
+        """`quiet`: the host of the client that sends a little. `machines`: the members. `leads`: (term, node) of the
+        leader that takes writes; None without one. `queued`: ids of the messages that wait in its queue."""
+        super().__init__(host, report)
+        self._quiet, self._machines, self._leads, self._queued = quiet, machines, leads, queued
+        self._sent = 0
+        self._quiet_ended = True
+        self.answers: dict[str, Sent] = {}
+        """Id -> the answer. Sends without an answer are not here."""
+        topics = TOPICS if host.options.users else (TOPICS[0],)
+        self._topic_beside = topics[-1]  # all clients of a run with users are one user: its topics are told apart
+
+    def play(self) -> None:
+        """Begins the stages after the heal."""
+        self._spawn(self._play)
+
+    async def _work(self) -> None:
+        rng = random.Random(self.rng.random())
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(0.5, 2.5))
+            connections = await self._dial_all(rng)
+            if connections and await self._topics_made(connections[0]):
+                self._send(rng, connections, SMALL_BURST)
+                await asyncio.sleep(rng.uniform(0.2, 1.5))
+            for connection in connections:
+                connection.transport.close()
+
+    async def _dial_all(self, rng: random.Random) -> list[RawConnection]:
+        made = [await self._dial(rng, "a surge") for _ in range(CONNECTIONS)]
+        return [connection for connection in made if connection is not None]
+
+    async def _dial_beside(self, node: str) -> RawConnection | None:
+        """Connects from the machine of the quiet client."""
+        made: list[RawConnection | None] = []
+        dialled = asyncio.Event()
+
+        async def run() -> None:
+            made.append(await dial(self._quiet, node, "a quiet client", self._report))
+            dialled.set()
+
+        self._quiet.spawn(run)
+        await dialled.wait()
+        return made[0]
+
+    async def _topics_made(self, connection: RawConnection) -> bool:
+        for topic in TOPICS:
+            answer = await self._ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, 1))
+            if answer is None or answer.code != ResponseCode.SUCCESS:
+                return False
+        return True
+
+    def _send(self, rng: random.Random, connections: list[RawConnection], count: int) -> None:
+        """Sends messages of the surge without waiting for answers."""
+        size = min(1500, self.host.options.batch_bytes_max // 4)
+        parts: dict[RawConnection, list[bytes]] = {}
+        for _ in range(count):
+            connection = rng.choice(connections)
+            self._sent += 1
+            name = f"surge-{self._sent}"
+            parts.setdefault(connection, []).append(self._frame(connection, TOPICS[0], name, size))
+        for connection, frames in parts.items():
+            connection.write(b"".join(frames))
+
+    def _frame(
+        self, connection: RawConnection, topic: str, name: str, size: int, told: Callable[[], None] | None = None
+    ) -> bytes:
+        def heard(answer: Answer) -> None:
+            offset = position = -1
+            if answer.code == ResponseCode.SUCCESS:
+                offset, position = stored_at(answer)[1], int(answer.ext["msgId"][-16:], 16)
+            self.answers[name] = Sent(topic, answer.code, answer.remark or "", offset, position)
+            if told is not None:
+                told()
+
+        ext = foreign_send(topic, name, 0) | {"i": ""}  # without a key: nothing is known of a repetition
+        return connection.frame(SEND_CODE, ext, self.host.body(topic, name, size), heard=heard)
+
+    # --- after the heal ----------------------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        rng = random.Random(self.rng.random())
+        connections = await self._dial_all(rng)
+        beside = await self._dial_beside(rng.choice(self._quiet.nodes))
+        if not connections or beside is None or not await self._topics_made(connections[0]):
+            return
+        slow = max(self.host.options.disk_s[1], self.host.options.apply_s[1])
+        for machine in self._machines():
+            machine.disk_factor = max(1.0, SLOW_S / slow)
+        await asyncio.sleep(CALM_S)
+        try:
+            reign = self._leads()
+            await self._burst(rng, connections, beside, reign)
+            await self._overload(rng, connections, beside, reign)
+        finally:
+            for machine in self._machines():
+                machine.disk_factor = 1.0
+            for connection in (*connections, beside):
+                connection.transport.close()
+
+    async def _burst(
+        self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
+    ) -> None:
+        first = self._sent + 1
+        self._send(rng, connections, BURST)
+        names = [f"surge-{number}" for number in range(first, self._sent + 1)]
+        await asyncio.sleep(TICK_S)
+        for _ in range(QUIET_SENDS):
+            before = self._queued() & set(names)
+            if len(before) < BURST // 3:
+                break
+            sent = self.answers.get(await self._ask_beside(beside))
+            if sent is None or sent.code != ResponseCode.SUCCESS or self._leads() != reign:
+                break
+            answered = [self.answers[name] for name in before if name in self.answers]
+            sooner = sum(-1 < other.position < sent.position for other in answered)
+            if 2 * sooner > len(before):
+                self._report("flow", f"a send waited for {sooner} of {len(before)} of another client")
+                return
+        await self._answered(connections)
+        refused = [name for name in names if (sent := self.answers.get(name)) and _for_overload(sent)]
+        if refused:
+            self._report("flow", f"{len(refused)} sends of a burst are refused: {self.answers[refused[0]].remark}")
+
+    async def _overload(
+        self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
+    ) -> None:
+        now = self.host.loop
+        began_s, seen_s, before = now.now, 0.0, len(self.answers)
+        quiet_s = now.now
+        while self._leads() == reign and not all(connection.closed for connection in connections):
+            fresh = list(self.answers.values())[before:]
+            before += len(fresh)
+            if not seen_s and any(map(_for_overload, fresh)):
+                seen_s = now.now
+            stored = sum(sent.code == ResponseCode.SUCCESS for sent in fresh)
+            if sum(len(connection.unanswered) for connection in connections) < WAITING_MAX:
+                self._send(rng, connections, min(SENDS_PER_TICK, 2 * stored + 1))
+            await asyncio.sleep(TICK_S)
+            if seen_s and self._quiet_ended and now.now >= quiet_s + QUIET_EVERY_S:
+                quiet_s, self._quiet_ended = now.now, False
+                self._spawn(lambda: self._not_refused(beside, reign))
+            if seen_s and now.now > seen_s + MORE_S:
+                break
+            if not seen_s and now.now > began_s + OVERLOAD_S:
+                if len(self._queued()) > WAITING_MAX // 2:
+                    much = f"twice what is acknowledged arrives for {OVERLOAD_S:.0f} s"
+                    self._report("flow", f"{much}, and nothing is refused")
+                break
+        await self._answered(connections)
+
+    async def _not_refused(self, beside: RawConnection, reign: object) -> None:
+        sent = self.answers.get(await self._ask_beside(beside))
+        self._quiet_ended = True
+        if sent is not None and sent.code != ResponseCode.SUCCESS and self._leads() == reign:
+            self._report("flow", f"a send of a client that sends little is refused: {sent.code} {sent.remark}")
+
+    async def _ask_beside(self, connection: RawConnection) -> str:
+        """Sends one message of the quiet client. Returns its id, or "" if there was no answer."""
+        self._sent += 1
+        name, told = f"quiet-{self._sent}", asyncio.Event()
+        connection.write(self._frame(connection, self._topic_beside, name, 20, told.set))
+        try:
+            async with asyncio.timeout(ANSWERED_S):
+                await told.wait()
+        except TimeoutError:
+            if not connection.closed and not connection.transport.leads_nowhere:
+                self._report("flow", f"{name} has no answer after {ANSWERED_S:.0f} s")
+            return ""
+        return name
+
+    async def _answered(self, connections: list[RawConnection]) -> None:
+        """Waits until each send of the surge is answered."""
+        end = self.host.loop.now + ANSWERED_S
+        while any(connection.unanswered and not connection.closed for connection in connections):
+            if self.host.loop.now > end:
+                if not any(connection.transport.leads_nowhere for connection in connections):
+                    self._report("flow", f"sends of a surge have no answer after {ANSWERED_S:.0f} s")
+                return
+            await asyncio.sleep(TICK_S)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Compares what a replica has with the answers; the replicas are equal."""
+        machine = self._machines()[0]
+        for topic in TOPICS:
+            messages, trimmed = stored_on(machine, topic)
+            places: dict[str, list[int]] = {}
+            for message in messages:
+                places.setdefault(message.body.split()[0].decode(), []).append(message.queue_offset)
+            lowest = min((offset for offsets in places.values() for offset in offsets), default=1 << 60)
+            for name, sent in self.answers.items():
+                if sent.topic != topic or sent.unknown:
+                    continue
+                found = places.get(name, [])
+                if sent.code != ResponseCode.SUCCESS:
+                    right = not found
+                else:
+                    right = found == [sent.queue_offset] or (trimmed and not found and sent.queue_offset < lowest)
+                if not right:
+                    self._report("flow", f"{name} of {topic} was answered {sent}, and stands at {found}")
+                    return
+
+
+def _for_overload(sent: Sent) -> bool:
+    """Returns True if the send was refused because more arrives than the log takes."""
+    return sent.code == BUSY and "flow.house_ms" in sent.remark
