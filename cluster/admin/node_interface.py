@@ -58,6 +58,10 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Entries that it is behind the leader's log."""
     lag_bytes: int = 0
     """The same in bytes of the log."""
+    lag_ms: int = 0
+    """Age of the oldest entry that it lacks; 0 if it lacks none."""
+    sync_ms: float | None = None
+    """Mean time of a sync of its log in the last 10 s, as it reports it; None if it reports none."""
     connected: bool
 
 
@@ -138,6 +142,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Active alarms, oldest first."""
     peers: list[PeerStatus]
     """The other members; empty unless this node leads."""
+    sync_ms: float | None = None
+    """Mean time of a sync of this node's log in the last 10 s; None if there was none."""
     quorum: QuorumView | None = None
     """The voters in force, and how many of them may fail."""
     links: list[LinkView] = []

@@ -31,6 +31,12 @@ class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
     match_index: int | None = None
     """The highest index known to be on the member's disk."""
     lag_entries: int | None = None
+    lag_bytes: int | None = None
+    """The bytes of the leader's log that are not on its disk."""
+    lag_ms: int | None = None
+    """Age of the oldest entry that it lacks."""
+    sync_ms: float | None = None
+    """Mean time of a sync of its log in the last 10 s; null if there was none, or if it does not report it."""
     state: str | None = None
     """The state of replication to the member at the leader: PROBE, REPLICATE or SNAPSHOT."""
     live: bool | None = None

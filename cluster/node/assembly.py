@@ -35,6 +35,7 @@ from cluster.peer.admission import Implausible
 from cluster.peer.confirmed_index import ConfirmedIndex
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
+from cluster.peer.sync_times import SyncTimes
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
 from cluster.remoting.connection.frame import Frame
@@ -48,6 +49,7 @@ from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
+from cluster.replication.lag.follower_lag import FollowerLag
 from cluster.replication.mode_assembly import Modes
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
@@ -238,7 +240,9 @@ class Assembly:
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
-        self.links = links_of(context, transport, metrics.links, transfer)
+        self.syncs = SyncTimes(context.clock, metrics.appends.syncs, config.ha.send_heartbeat_interval_ms)
+        self.links = links_of(context, transport, metrics.links, transfer, self.syncs)
+        self.lag = FollowerLag(raw, log)
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
 
     def _build_repair(self) -> None:

@@ -20,6 +20,10 @@ CONNECTIONS = "rocketmq_ha_connection_count"
 SEND_TIMEOUTS = "ha_send_timeout_count"
 PEER_LAG = "raftmq_peer_lag_bytes"
 PEER_LAG_TEXT = "Bytes by which the peer's disk is behind the leader's log"
+PEER_DELAYS = (
+    ("raftmq_peer_lag_seconds", "Age of the oldest entry of the leader's log that is not on the peer's disk"),
+    ("raftmq_peer_sync_seconds", "Mean time of a sync of the peer's log in the last 10 s, as the peer reports it"),
+)
 STORAGE = (
     "rocketmq_storage_size",
     "rocketmq_storage_flush_behind_bytes",
@@ -45,6 +49,7 @@ class HaMetrics:
         self._storage: tuple[int, int, int] = (0, 0, 0)
         self._master_offset = 0
         self._slaves: dict[str, int] = {}
+        self._delays: dict[str, tuple[int, float | None]] = {}
         self._connections = 0
         registry.register(self)
 
@@ -61,16 +66,19 @@ class HaMetrics:
         *,
         end_position: int,
         slaves: Mapping[int, int],
+        delays: Mapping[int, tuple[int, float | None]],
         connections: int,
         sent_bytes: int,
         storage: tuple[int, int, int],
     ) -> None:
         """Sets the position at which this node's log ends and, if it leads, those at which the followers' copies end.
-        `sent_bytes`: of entries, since the start; `storage`: the values of STORAGE. All in bytes."""
+        `sent_bytes`: of entries, since the start; `storage`: the values of STORAGE. All in bytes. `delays`: the values
+        of PEER_DELAYS in milliseconds, None if unknown."""
         self._sent_bytes = sent_bytes
         self._storage = storage
         self._master_offset = end_position
         self._slaves = {str(node): offset for node, offset in slaves.items()}
+        self._delays = {str(node): values for node, values in delays.items()}
         self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
@@ -91,6 +99,12 @@ class HaMetrics:
         for node, offset in self._slaves.items():
             behind.add_metric([node], max(0, self._master_offset - offset))
         yield behind
+        for place, (name, what) in enumerate(PEER_DELAYS):
+            family = GaugeMetricFamily(name, what, labels=["peer"])
+            for node, values in self._delays.items():
+                if (value := values[place]) is not None:
+                    family.add_metric([node], value / 1000)
+            yield family
         yield GaugeMetricFamily(MASTER_OFFSET, "Position in bytes at which this node's log ends", self._master_offset)
         yield GaugeMetricFamily(CONNECTIONS, "Other members that are connected", self._connections)
         text = "Sends that were undecided at their deadline; counts since the start"
@@ -131,6 +145,10 @@ class AppendMetrics:
     def counts(self) -> tuple[int, ...]:
         """The number of writes in each bucket by their time, fdatasync included."""
         return tuple(self._whole)
+
+    def syncs(self) -> tuple[int, float]:
+        """Returns the number of writes since the start, and the seconds of fdatasync in them."""
+        return sum(self._sync), self._sync_s
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics for the registry."""
