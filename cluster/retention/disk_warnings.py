@@ -7,7 +7,7 @@
 `disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
 than `log.slow_append_ms` over the last minute, so the 99th percentile is above that limit. A disk that has just become
 slow makes few appends, and thousands of quick ones from before would hide them for minutes; so the alarm is also raised
-when most appends of the last slice were slow. Every node measures its own disk: if all disks are slow, all nodes show
+when most appends of the last slice were slow, or of the last half of one. Every node measures its own disk: if all disks are slow, all nodes show
 it.
 
 Both alarms have hysteresis: a disk that stays close to a limit does not make them flap.
@@ -136,7 +136,10 @@ class SlowAppends:
     def tick(self, now_ms: int, appends: int) -> None:
         """Moves the window on when a slice is over, and raises or clears the alarm. `appends` is the number since the
         start."""
-        if now_ms - self._slice_ms < SLICE_MS:
+        passed_ms = now_ms - self._slice_ms
+        if passed_ms < SLICE_MS:
+            if self._slow >= SLOW_MIN and passed_ms >= SLICE_MS // 2 and not self._raised:
+                self._raise_early(appends - self._counted, passed_ms)
             return
         self._slice_ms = now_ms
         self._slices.append([appends - self._counted, self._slow, self._slowish])
@@ -149,6 +152,12 @@ class SlowAppends:
             self._raise(slow, total, "minute")
         elif newest_slow >= SLOW_MIN and newest_slow * 2 > newest:
             self._raise(newest_slow, newest, f"{SLICE_MS // 1000} s")
+
+    def _raise_early(self, appends: int, passed_ms: int) -> None:
+        """Raises the alarm before the slice is over, if most of its appends were slow. Other nodes ask for findings
+        every few seconds, and an operator should see a slow disk within 15 s."""
+        if self._slow * 2 > appends:
+            self._raise(self._slow, appends, f"{passed_ms / 1000:.1f} s")
 
     def _raise(self, slow: int, total: int, span: str) -> None:
         self._raised = True
