@@ -62,6 +62,13 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Age of the oldest entry that it lacks; 0 if it lacks none."""
     sync_ms: float | None = None
     """Mean time of a sync of its log in the last 10 s, as it reports it; None if it reports none."""
+    lag_bytes_per_s: int | None = None
+    """Bytes by which its lag grows in a second, negative while it shrinks; None if it is too early to tell, or while
+    the follower fetches a snapshot."""
+    caught_up_in_s: int | None = None
+    """Seconds until its lag is gone; None unless it shrinks."""
+    snapshot_in_s: int | None = None
+    """Seconds until the leader may delete what it lacks, at this rate; None if that is not expected in 30 days."""
     connected: bool
 
 

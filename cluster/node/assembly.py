@@ -242,7 +242,7 @@ class Assembly:
         transfer = self.succession.transfer
         self.syncs = SyncTimes(context.clock, metrics.appends.syncs, config.ha.send_heartbeat_interval_ms)
         self.links = links_of(context, transport, metrics.links, transfer, self.syncs)
-        self.lag = FollowerLag(raw, log)
+        self.lag = FollowerLag(raw, log, config.retention)
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
 
     def _build_repair(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.node_interface import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
@@ -10,6 +11,7 @@ from cluster.broker.groups.group_members import Members
 from cluster.members.checks import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
 from cluster.replication.lag.follower_lag import end_of
+from cluster.replication.metrics import Delays
 from cluster.retention.views import settings_of
 from cluster.runtime.host.versions import versions
 from raftlog.core.status import PeerStatus as RaftPeer
@@ -74,7 +76,7 @@ def status(node: Assembly) -> NodeStatus:
 
 
 def _peer(node: Assembly, peer: RaftPeer, now_ms: int) -> PeerStatus:
-    lag = node.lag.of(peer, now_ms)
+    lag, course = node.lag.of(peer, now_ms), node.lag.forecast_of(peer.node_id)
     return PeerStatus(
         node=peer.node_id,
         match_index=peer.match_index,
@@ -82,8 +84,16 @@ def _peer(node: Assembly, peer: RaftPeer, now_ms: int) -> PeerStatus:
         lag_bytes=lag.size_bytes,
         lag_ms=lag.age_ms,
         sync_ms=_rounded(node.syncs.of(peer.node_id)),
+        lag_bytes_per_s=course.bytes_per_s if course else None,
+        caught_up_in_s=course.caught_up_in_s if course else None,
+        snapshot_in_s=course.snapshot_in_s if course else None,
         connected=node.transport.connected(peer.node_id),
     )
+
+
+def _delays(peer: PeerStatus) -> Delays:
+    snapshot_in_s = inf if peer.snapshot_in_s is None else peer.snapshot_in_s
+    return Delays(peer.lag_ms / 1000, None if peer.sync_ms is None else peer.sync_ms / 1000, snapshot_in_s)
 
 
 def _rounded(milliseconds: float | None) -> float | None:
@@ -122,7 +132,7 @@ def note_ha(node: Assembly, raft: Status, peers: list[PeerStatus]) -> None:
     node.metrics.ha.show(
         end_position=end,
         slaves={peer.node: end - peer.lag_bytes for peer in peers},
-        delays={peer.node: (peer.lag_ms, peer.sync_ms) for peer in peers},
+        delays={peer.node: _delays(peer) for peer in peers},
         connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
         sent_bytes=node.transport.entry_bytes,
         storage=(

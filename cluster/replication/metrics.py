@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from math import inf
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -23,7 +24,21 @@ PEER_LAG_TEXT = "Bytes by which the peer's disk is behind the leader's log"
 PEER_DELAYS = (
     ("raftmq_peer_lag_seconds", "Age of the oldest entry of the leader's log that is not on the peer's disk"),
     ("raftmq_peer_sync_seconds", "Mean time of a sync of the peer's log in the last 10 s, as the peer reports it"),
+    (
+        "raftmq_peer_snapshot_in_seconds",
+        "Time until the leader may delete what the peer lacks, at the rate of the last minute; +Inf if not expected",
+    ),
 )
+
+
+class Delays(NamedTuple):
+    """The values of PEER_DELAYS for one peer, in seconds; None if unknown."""
+
+    lag_s: float
+    sync_s: float | None
+    snapshot_in_s: float
+
+
 STORAGE = (
     "rocketmq_storage_size",
     "rocketmq_storage_flush_behind_bytes",
@@ -49,7 +64,7 @@ class HaMetrics:
         self._storage: tuple[int, int, int] = (0, 0, 0)
         self._master_offset = 0
         self._slaves: dict[str, int] = {}
-        self._delays: dict[str, tuple[int, float | None]] = {}
+        self._delays: dict[str, Delays] = {}
         self._connections = 0
         registry.register(self)
 
@@ -66,14 +81,13 @@ class HaMetrics:
         *,
         end_position: int,
         slaves: Mapping[int, int],
-        delays: Mapping[int, tuple[int, float | None]],
+        delays: Mapping[int, Delays],
         connections: int,
         sent_bytes: int,
         storage: tuple[int, int, int],
     ) -> None:
         """Sets the position at which this node's log ends and, if it leads, those at which the followers' copies end.
-        `sent_bytes`: of entries, since the start; `storage`: the values of STORAGE. All in bytes. `delays`: the values
-        of PEER_DELAYS in milliseconds, None if unknown."""
+        `sent_bytes`: of entries, since the start; `storage`: the values of STORAGE. All in bytes."""
         self._sent_bytes = sent_bytes
         self._storage = storage
         self._master_offset = end_position
@@ -101,9 +115,10 @@ class HaMetrics:
         yield behind
         for place, (name, what) in enumerate(PEER_DELAYS):
             family = GaugeMetricFamily(name, what, labels=["peer"])
-            for node, values in self._delays.items():
-                if (value := values[place]) is not None:
-                    family.add_metric([node], value / 1000)
+            for node, told in self._delays.items():
+                value = (told.lag_s, told.sync_s, told.snapshot_in_s)[place]
+                if value is not None:
+                    family.add_metric([node], value)
             yield family
         yield GaugeMetricFamily(MASTER_OFFSET, "Position in bytes at which this node's log ends", self._master_offset)
         yield GaugeMetricFamily(CONNECTIONS, "Other members that are connected", self._connections)

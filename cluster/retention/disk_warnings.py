@@ -7,8 +7,8 @@
 `disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
 than `log.slow_append_ms` over the last minute, so the 99th percentile is above that limit. A disk that has just become
 slow makes few appends, and thousands of quick ones from before would hide them for minutes; so the alarm is also raised
-when most appends of the last slice were slow, or of the last half of one. Every node measures its own disk: if all disks are slow, all nodes show
-it.
+when most appends of the last slice were slow, or of the first half of the present one. Every node measures its own
+disk: if all disks are slow, all nodes show it.
 
 Both alarms have hysteresis: a disk that stays close to a limit does not make them flap.
 """

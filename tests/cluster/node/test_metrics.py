@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from cluster.broker.groups.group_lag import QueueLag
 from cluster.node.event_watch import reason_of
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.link_state import LinkFigures, LinkState
+from cluster.replication.metrics import Delays
 from cluster.replication.outcome import Outcome
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler
 from cluster.runtime.turns.work import Turns
@@ -172,7 +174,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.findings([("disk_full", "critical")])
     metrics.repair.failed.labels("2").inc()
     metrics.elected("start")
-    delays: dict[int, tuple[int, float | None]] = {2: (1, 1.0)}
+    delays = {2: Delays(1.0, 1.0, 1.0)}
     metrics.ha.show(end_position=1, slaves={2: 1}, delays=delays, connections=1, sent_bytes=1, storage=(1, 0, 0))
     metrics.members.note(Membership(UUID(int=1), ()), committed=True, removed=False)
     metrics.links.expired.labels("2", "dialled").inc()
@@ -212,7 +214,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
     metrics.ha.show(
         end_position=900,
         slaves={2: 500, 3: 900},
-        delays={2: (2500, 800.0), 3: (0, None)},
+        delays={2: Delays(2.5, 0.8, 60.0), 3: Delays(0.0, None, inf)},
         connections=2,
         sent_bytes=70,
         storage=(800, 10, 20),
@@ -228,6 +230,8 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
         'raftmq_peer_lag_seconds{peer="2"} 2.5',
         'raftmq_peer_lag_seconds{peer="3"} 0.0',
         'raftmq_peer_sync_seconds{peer="2"} 0.8',
+        'raftmq_peer_snapshot_in_seconds{peer="2"} 60.0',
+        'raftmq_peer_snapshot_in_seconds{peer="3"} +Inf',
         "rocketmq_ha_master_max_offset 900.0",
         "rocketmq_ha_connection_count 2.0",
         "ha_send_timeout_count 4.0",
