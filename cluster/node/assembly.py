@@ -209,7 +209,10 @@ class Assembly:
         storage, metrics = self.storage, self.metrics
         self.raw = raw = storage.raw_node(config, self.environment.random(), self.environment.send_bytes)
         self.inbox = inbox = DriverInbox(loop)
-        self.succession = Succession(raw, inbox.wake)
+        self.syncs = syncs = SyncTimes(
+            config.node_id, self._clock, metrics.appends.syncs, config.ha.send_heartbeat_interval_ms
+        )
+        self.succession = Succession(raw, inbox.wake, syncs.is_slower)
         share, paused = self.environment.turn_share, Paused(loop, lambda: self.driver.turns)
         turns = Turns(loop.call_soon, share, patient=paused)
         self._context = context = NodeContext(
@@ -240,8 +243,7 @@ class Assembly:
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
-        self.syncs = SyncTimes(context.clock, metrics.appends.syncs, config.ha.send_heartbeat_interval_ms)
-        self.links = links_of(context, transport, metrics.links, transfer, self.syncs)
+        self.links = links_of(context, transport, metrics.links, transfer, syncs)
         self.lag = FollowerLag(raw, log, config.retention)
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
 

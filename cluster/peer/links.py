@@ -165,6 +165,7 @@ def links_of(
     config = context.config
     raw, patience = context.raw, patience_ms(config.raft)
     slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms)
+    slow.slower = syncs.is_slower
     slow.on_slow, slow.on_handed = metrics.slow_turn.inc, metrics.slow_turns_handed_over.inc
     links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, slow, syncs, patience)
     links.leaving = lambda: not LEAVING.isdisjoint(raw.raft.holds)

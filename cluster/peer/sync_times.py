@@ -41,9 +41,10 @@ class _Word(NamedTuple):
 class SyncTimes:
     """The mean sync time of this node and of its peers. Event loop only."""
 
-    def __init__(self, clock: Clock, counted: Callable[[], tuple[int, float]], interval_ms: int) -> None:
-        """`counted` returns the syncs of this node since its start: their number, and the seconds that they took.
-        `interval_ms` is the interval of PINGs."""
+    def __init__(self, own: NodeId, clock: Clock, counted: Callable[[], tuple[int, float]], interval_ms: int) -> None:
+        """`counted` returns the syncs of this node, `own`, since its start: their number, and the seconds that they
+        took. `interval_ms` is the interval of PINGs."""
+        self._own = own
         self._clock = clock
         self._counted = counted
         self._counts: deque[_Count] = deque(maxlen=WINDOW + 1)
@@ -81,8 +82,10 @@ class SyncTimes:
         self._words[peer] = _Word(self._clock.monotonic_ms(), word / 1000)
 
     def of(self, peer: NodeId) -> float | None:
-        """Returns the mean of the peer's syncs in milliseconds, as it reported it recently; None if it did not, or had
-        none."""
+        """Returns the mean of a node's syncs in milliseconds, as a peer reported it recently; None if it did not, or
+        had none."""
+        if peer == self._own:
+            return self.own_ms
         word = self._words.get(peer)
         if word is None or self._clock.monotonic_ms() - word.at_ms > self._told_ms:
             return None

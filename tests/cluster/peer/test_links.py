@@ -133,7 +133,7 @@ class World:
         wire: Any = self.wire
         raw: Any = self.raw
         slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
-        syncs = SyncTimes(clock, lambda: (0, 0.0), 1000)
+        syncs = SyncTimes(NodeId(1), clock, lambda: (0, 0.0), 1000)
         self.links = Links(wire, raw, clock, HaSection(**ha), LinkMetrics(self.registry), lambda: None, slow, syncs)
 
     def run(self, milliseconds: int, *speaking: Any) -> None:

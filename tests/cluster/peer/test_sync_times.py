@@ -20,7 +20,7 @@ class One:
     def __init__(self) -> None:
         self.clock = Clock()
         self.syncs, self.seconds = 0, 0.0
-        self.times = SyncTimes(self.clock, lambda: (self.syncs, self.seconds), 1_000)
+        self.times = SyncTimes(NodeId(1), self.clock, lambda: (self.syncs, self.seconds), 1_000)
         self.times.tick(self.clock.now_ms)
 
     def second(self, syncs: int, each_s: float) -> None:
@@ -96,3 +96,12 @@ def test_a_disk_is_slower_beyond_noise(two_ms: float | None, three_ms: float | N
         one.times.heard(node, None if sync_ms is None else int(1000 * sync_ms))
     assert one.times.is_slower(TWO, (TWO, THREE)) is slower
     assert not one.times.is_slower(FOUR, (TWO, THREE))
+
+
+def test_a_peers_disk_is_compared_with_this_nodes_own() -> None:
+    one = One()
+    one.times.heard(TWO, 800_000)
+    assert not one.times.is_slower(TWO, (NodeId(1),))
+    one.second(100, 0.002)
+    assert one.times.is_slower(TWO, (NodeId(1),))
+    assert not one.times.is_slower(NodeId(1), (TWO,))

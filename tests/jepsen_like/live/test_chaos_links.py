@@ -43,7 +43,7 @@ class Peer:
         raw: Any = SimpleNamespace(role=Role.FOLLOWER, leader_id=NodeId(1), last_index=0, catch_up_waits=False)
         clock = SystemClock()
         slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
-        syncs = SyncTimes(clock, lambda: (0, 0.0), 1000)
+        syncs = SyncTimes(NodeId(1), clock, lambda: (0, 0.0), 1000)
         self.links = Links(self.transport, raw, clock, HA, LinkMetrics(CollectorRegistry()), lambda: None, slow, syncs)
 
     async def start(self) -> None:
