@@ -14,6 +14,7 @@ from cluster.replication.lag.log_times import LogTimes
 from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
+from raftlog.errors import DamagedLogError
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
@@ -35,10 +36,16 @@ class Lag(NamedTuple):
 
 
 def end_of(log: SegmentedLog, index: int) -> int:
-    """Returns the position behind that entry. For an entry that the log no longer has, returns where the log begins."""
+    """Returns the position behind that entry. For an entry that the log no longer has, or whose place was lost with a
+    damaged segment, returns where the log begins."""
     if index >= log.tail.index:
         return log.tail.end_position
-    return log.position_of(index + 1) if index + 1 >= max(log.first_index, 1) else log.first_position
+    if index + 1 < max(log.first_index, 1):
+        return log.first_position
+    try:
+        return log.position_of(index + 1)
+    except DamagedLogError:
+        return log.first_position
 
 
 class FollowerLag:

@@ -11,6 +11,7 @@ from cluster.config.config import RetentionSection
 from cluster.replication.lag.follower_lag import EVERY_MS, FETCHES, FollowerLag, Lag
 from cluster.replication.lag.forecast import Forecast
 from raftlog.core.status import PeerStatus
+from raftlog.errors import DamagedLogError
 from raftlog.types import NodeId, Role
 from tests.support.node_kit import Clock
 
@@ -25,6 +26,7 @@ class Leader:
     def __init__(self, rules: RetentionSection | None = None) -> None:
         self.clock = Clock()
         self.last = 0
+        self.lost: range | None = None
         self.matches = {TWO: 0, THREE: 0}
         self.state = "REPLICATE"
         raw: Any = SimpleNamespace(role=Role.LEADER, term=3, status=lambda: SimpleNamespace(peers=self.peers()))
@@ -39,6 +41,8 @@ class Leader:
         return SimpleNamespace(index=self.last, end_position=self.position_of(self.last + 1))
 
     def position_of(self, index: int) -> int:
+        if self.lost is not None and index in self.lost:
+            raise DamagedLogError("lost", position=index * ENTRY, first_index=index, last_index=index)
         return index * ENTRY
 
     def peers(self) -> list[PeerStatus]:
@@ -66,6 +70,15 @@ def test_a_lag_has_bytes_and_an_age() -> None:
     assert leader.of(THREE) == Lag(1_000 * ENTRY, 9_990)
     leader.first_index, leader.first_position = 1_500, 1_500 * ENTRY
     assert leader.of(THREE).size_bytes == 501 * ENTRY, "the log begins above what it lacks"
+
+
+def test_a_place_that_was_lost_stops_nothing() -> None:
+    leader = Leader()
+    leader.seconds(20)
+    leader.lost = range(900, 1_100)
+    leader.seconds(1, three=0)
+    assert leader.of(THREE).size_bytes == 2_101 * ENTRY
+    assert leader.of(TWO).size_bytes == 0
 
 
 def test_its_forecast_follows_the_rules_of_retention() -> None:
