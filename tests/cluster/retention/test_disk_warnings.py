@@ -195,6 +195,36 @@ def test_half_a_slice_of_slow_appends_is_enough_and_three_of_many_are_not() -> N
         assert seen.slices(0) == alarms, quick
 
 
+@pytest.mark.parametrize("sync_ms", [800, 1_300, 1_700, 2_400])
+def test_long_syncs_are_found_within_15_s_however_few_they_are(sync_ms: int) -> None:
+    """A follower takes all that has arrived with one sync: of syncs of 2 s, five do in ten seconds."""
+    for begins_ms in range(0, SLICE_MS, 500):
+        seen = Watched()
+        for _ in range(600):
+            seen.appends(*[0.003] * 30)
+            seen.now_ms += 100
+            seen.disk.tick(seen.now_ms)
+        seen.now_ms += begins_ms
+        seen.disk.tick(seen.now_ms)
+        began_ms, told_ms = seen.now_ms, list[int]()
+        while seen.now_ms < began_ms + MINUTE_MS:
+            if (seen.now_ms - began_ms) % sync_ms == 0 and seen.now_ms > began_ms:
+                seen.appends(sync_ms / 1000)
+            seen.now_ms += 50
+            seen.disk.tick(seen.now_ms)
+            if seen.slices(0) == {SLOW}:
+                told_ms.append(seen.now_ms - began_ms)
+        assert told_ms, begins_ms
+        assert told_ms[0] <= 10_050, (begins_ms, "the other nodes learn of it within 5 s")
+        assert len(told_ms) == (MINUTE_MS - told_ms[0]) // 50 + 1, "it does not flap"
+
+
+def test_one_long_sync_is_a_hiccup() -> None:
+    seen = Watched()
+    seen.appends(4.0)
+    assert seen.slices(1) == set()
+
+
 def test_slow_appends_of_a_minute_ago_are_forgotten() -> None:
     seen = Watched()
     seen.appends(1.0, 1.0)
