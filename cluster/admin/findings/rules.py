@@ -121,12 +121,14 @@ def suspicion(link: LinkView) -> str:
 
 def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     """Yields a condition for each follower that is many entries behind for long, or whose disk does not keep up: what
-    it lacks grows old although its link works."""
+    it lacks grows old although its link works. One whose course is not known yet has just joined, or fetches a
+    snapshot."""
     health = port.config.health
     doubted = {link.peer for link in status.links if suspicion(link)}
     for peer in status.peers:
         is_far = peer.lag_entries >= health.follower_behind_entries
-        is_late = peer.lag_ms >= LATE_MS and peer.connected and peer.node not in doubted
+        is_late = peer.lag_ms >= LATE_MS and peer.lag_bytes_per_s is not None
+        is_late = is_late and peer.connected and peer.node not in doubted
         if is_far or is_late:
             yield Condition(
                 "follower_behind",

@@ -100,7 +100,13 @@ def lag(node: Any) -> set[str]:
 
 def late(node: Any, **changes: Any) -> Condition | None:
     """Returns the finding about a follower that lacks an entry of 4 s, with these changes of it."""
-    fields = {"lag_entries": 70, "lag_bytes": 3 << 19, "lag_ms": 4_000, "connected": True} | changes
+    fields = {
+        "lag_entries": 70,
+        "lag_bytes": 3 << 19,
+        "lag_ms": 4_000,
+        "connected": True,
+        "lag_bytes_per_s": 0,
+    } | changes
     (peer,) = node.status().peers
     return conditions(node, peers=[msgspec.structs.replace(peer, **fields)], sync_ms=2.4).get("follower_behind")
 
@@ -112,8 +118,7 @@ DELETES = "The leader may delete what node 2 lacks"
 @pytest.mark.parametrize(
     ("changes", "course"),
     [
-        ({}, ""),
-        ({"lag_bytes_per_s": 0}, ". The lag stays the same"),
+        ({}, ". The lag stays the same"),
         ({"lag_bytes_per_s": 2_048}, ". The lag grows by 2.0 KiB a second"),
         (
             {"lag_bytes_per_s": 2_048, "snapshot_in_s": 7_300},
@@ -127,7 +132,7 @@ DELETES = "The leader may delete what node 2 lacks"
             {"lag_bytes_per_s": -900, "caught_up_in_s": 44},
             ". The lag shrinks by 900 B a second and will be gone in about 44 s",
         ),
-        ({"sync_ms": 812.3}, ". A sync takes 812 ms on node 2 and 2 ms on node 1"),
+        ({"sync_ms": 812.3}, ". The lag stays the same. A sync takes 812 ms on node 2 and 2 ms on node 1"),
     ],
 )
 def test_a_late_follower_is_a_finding_with_a_forecast(node: Any, changes: dict[str, Any], course: str) -> None:
@@ -142,8 +147,9 @@ def test_a_follower_that_is_late_for_another_reason_is_not(node: Any) -> None:
     """The finding of its link, or that it is down, says more."""
     assert late(node, lag_ms=rules.LATE_MS - 1) is None
     assert late(node, connected=False) is None
+    assert late(node, lag_bytes_per_s=None) is None, "it fetches a snapshot"
     (peer,) = node.status().peers
-    behind = msgspec.structs.replace(peer, lag_ms=9_000, connected=True)
+    behind = msgspec.structs.replace(peer, lag_ms=9_000, connected=True, lag_bytes_per_s=0)
     silent = link("SUSPEND", "nothing has come for 9 s: silent")
     assert "follower_behind" in conditions(node, peers=[behind])
     assert "follower_behind" not in conditions(node, peers=[behind], links=[silent])
@@ -154,6 +160,9 @@ def test_a_follower_that_is_many_entries_behind_is_one_after_longer(node: Any) -
     far = late(node, lag_entries=health.follower_behind_entries, lag_ms=0, caught_up_in_s=5, lag_bytes_per_s=-1)
     assert far is not None
     assert (far.hold_ms, far.severity) == (health.follower_behind_ms, None)
+    unknown = late(node, lag_entries=health.follower_behind_entries, lag_bytes_per_s=None)
+    assert unknown is not None
+    assert unknown.says.endswith("4 s old")
 
 
 def flood(node: Any) -> set[str]:
