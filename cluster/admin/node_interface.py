@@ -58,6 +58,17 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Entries that it is behind the leader's log."""
     lag_bytes: int = 0
     """The same in bytes of the log."""
+    lag_ms: int = 0
+    """Age of the oldest entry that it lacks; 0 if it lacks none."""
+    sync_ms: float | None = None
+    """Mean time of a sync of its log in the last 10 s, as it reports it; None if it reports none."""
+    lag_bytes_per_s: int | None = None
+    """Bytes by which its lag grows in a second, negative while it shrinks; None if it is too early to tell, or while
+    the follower fetches a snapshot."""
+    caught_up_in_s: int | None = None
+    """Seconds until its lag is gone; None unless it shrinks."""
+    snapshot_in_s: int | None = None
+    """Seconds until the leader may delete what it lacks, at this rate; None if that is not expected in 30 days."""
     connected: bool
 
 
@@ -138,6 +149,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Active alarms, oldest first."""
     peers: list[PeerStatus]
     """The other members; empty unless this node leads."""
+    sync_ms: float | None = None
+    """Mean time of a sync of this node's log in the last 10 s; None if there was none."""
     quorum: QuorumView | None = None
     """The voters in force, and how many of them may fail."""
     links: list[LinkView] = []

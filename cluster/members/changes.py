@@ -51,12 +51,14 @@ class MemberChanges:
         slow_turns: SlowTurns | None = None,
     ) -> None:
         """`transfer` hands leadership to a node. `slow_turns` keeps leadership from going back by preference to a node
-        whose turns of the event loop are long, or that lost it for that reason a short while ago."""
+        whose turns of the event loop are long, or that lost it for that reason a short while ago. Nor does it go by
+        preference to a node whose disk is slower than this leader's."""
         raft = context.config.raft
         self._raw = context.raw
         self._service = service
         self._wake = context.wake
         self._transfer = transfer
+        self._succession = context.succession
         self._rounds = Rounds(raft.election_ticks * raft.tick_ms)
         self._caught_up: set[NodeId] = set()
         self._preference = Preference(service.own_id, raft.preferred_leaders, raft.preferred_lag_entries)
@@ -129,7 +131,7 @@ class MemberChanges:
         """Returns the voter that takes over before this leader's own address changes; NOBODY if this node is the only
         voter. Raises LocalError if there are other voters and none could lead now."""
         group = self.group()
-        return checks.successor(group) if len(group.voters) > 1 else NOBODY
+        return checks.successor(group, self._succession.slower) if len(group.voters) > 1 else NOBODY
 
     def promote(self, node: NodeId, done: Callable[[Ending], None]) -> EntryId:
         """Makes a learner a voter. Raises LocalError, RaftLogError."""
@@ -152,7 +154,7 @@ class MemberChanges:
     def successor(self) -> NodeId:
         """Returns the voter that could take over from this leader at once; NOBODY if there is none."""
         try:
-            return checks.successor(self.group())
+            return checks.successor(self.group(), self._succession.slower)
         except LocalError:
             return NOBODY
 
@@ -164,7 +166,7 @@ class MemberChanges:
         """Keeps this node, leader or not, from leading until it restarts or `held` is False. A leader hands over.
         Raises LocalError if this node leads and no other could."""
         if held and self._raw.role is Role.LEADER:
-            checks.successor(self.group())
+            checks.successor(self.group(), self._succession.slower)
         self.drained = held
         self._raw.hold_campaigns(DRAINED, held)
         self._leave()
@@ -221,7 +223,9 @@ class MemberChanges:
 
     def _may_go_to(self, node: NodeId) -> bool:
         slow = self._slow_turns
-        return slow is None or not (slow.paused or slow.is_slow(node))
+        if slow is not None and (slow.paused or slow.is_slow(node)):
+            return False
+        return not self._succession.slower(node, (self._service.own_id,))
 
     def _hand_over(self) -> None:
         if self._raw.status().transferee != NOBODY:

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from cluster.members.addresses import MemberAddresses
-from cluster.runtime.leader_handover import best
+from cluster.runtime.leader_handover import Slower, best, none_slower
 from raftlog.core.state.quorum import majority
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
@@ -231,9 +231,9 @@ def transfer(group: Group, node: NodeId) -> None:
     )
 
 
-def successor(group: Group) -> NodeId:
+def successor(group: Group, slower: Slower = none_slower) -> NodeId:
     """Returns the voter that should lead when the present leader must not. Raises LocalError if no voter can."""
-    to = best(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id))
+    to = best(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id), slower)
     if to != NOBODY:
         return to
     others = [voter for voter in group.voters if voter != group.leader]

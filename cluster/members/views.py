@@ -31,6 +31,18 @@ class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
     match_index: int | None = None
     """The highest index known to be on the member's disk."""
     lag_entries: int | None = None
+    lag_bytes: int | None = None
+    """The bytes of the leader's log that are not on its disk."""
+    lag_ms: int | None = None
+    """Age of the oldest entry that it lacks."""
+    sync_ms: float | None = None
+    """Mean time of a sync of its log in the last 10 s; null if there was none, or if it does not report it."""
+    lag_bytes_per_s: int | None = None
+    """Bytes by which its lag grows in a second, negative while it shrinks."""
+    caught_up_in_s: int | None = None
+    """Seconds until its lag is gone; null unless it shrinks."""
+    snapshot_in_s: int | None = None
+    """Seconds until the leader may delete what it lacks, at this rate; null if that is not expected in 30 days."""
     state: str | None = None
     """The state of replication to the member at the leader: PROBE, REPLICATE or SNAPSHOT."""
     live: bool | None = None

@@ -35,6 +35,7 @@ from cluster.peer.admission import Implausible
 from cluster.peer.confirmed_index import ConfirmedIndex
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
+from cluster.peer.sync_times import SyncTimes
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
 from cluster.remoting.connection.frame import Frame
@@ -48,6 +49,7 @@ from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
+from cluster.replication.lag.follower_lag import FollowerLag
 from cluster.replication.mode_assembly import Modes
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
@@ -207,7 +209,10 @@ class Assembly:
         storage, metrics = self.storage, self.metrics
         self.raw = raw = storage.raw_node(config, self.environment.random(), self.environment.send_bytes)
         self.inbox = inbox = DriverInbox(loop)
-        self.succession = Succession(raw, inbox.wake)
+        self.syncs = syncs = SyncTimes(
+            config.node_id, self._clock, metrics.appends.syncs, config.ha.send_heartbeat_interval_ms
+        )
+        self.succession = Succession(raw, inbox.wake, syncs.is_slower)
         share, paused = self.environment.turn_share, Paused(loop, lambda: self.driver.turns)
         turns = Turns(loop.call_soon, share, patient=paused)
         self._context = context = NodeContext(
@@ -238,7 +243,8 @@ class Assembly:
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
-        self.links = links_of(context, transport, metrics.links, transfer)
+        self.links = links_of(context, transport, metrics.links, transfer, syncs)
+        self.lag = FollowerLag(raw, log, config.retention)
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
 
     def _build_repair(self) -> None:

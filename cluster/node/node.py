@@ -125,6 +125,8 @@ class Node(Assembly):
             self.changes.part(),
             Part(name="disk lag", tick=DiskLag(self.raw, self.succession).tick),
             Part(name="slow turns", tick=self.links.slow_turns.tick),
+            self.lag.part(),
+            Part(name="sync times", tick=self.syncs.tick),
             self.disk.part(),
             self.modes.part(),
             self.links.part(),

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.node_interface import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.broker.groups.group_members import Members
 from cluster.members.checks import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
+from cluster.replication.lag.follower_lag import end_of
+from cluster.replication.metrics import Delays
 from cluster.retention.views import settings_of
 from cluster.runtime.host.versions import versions
+from raftlog.core.status import PeerStatus as RaftPeer
 from raftlog.core.status import Status
 from raftlog.types import NodeId, Role
 from raftmq_wire import kernel
 
 if TYPE_CHECKING:
     from cluster.node.assembly import Assembly
-    from raftlog.storage.log.segmented_log import SegmentedLog
 
 _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
@@ -25,10 +28,10 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 def status(node: Assembly) -> NodeStatus:
     """Returns the current status and updates the gauges."""
     raft, load, state = node.raw.status(), _load(node), node.state
-    log = node.storage.directory.log
+    now_ms = node.services.monotonic_ms()
     note_raft(node.metrics, raft)
-    ends = {int(peer.node_id): _end_of(log, peer.match_index) for peer in raft.peers}
-    note_ha(node, raft, ends)
+    peers = [_peer(node, peer, now_ms) for peer in raft.peers]
+    note_ha(node, raft, peers)
     node.metrics.writes_open(node.services.writes_open())
     node.metrics.load(load)
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
@@ -53,16 +56,8 @@ def status(node: Assembly) -> NodeStatus:
         failpoints=node.failpoints.enabled,
         failure=str(node.failure) if node.failure else None,
         alarms=node.alarms.all(),
-        peers=[
-            PeerStatus(
-                node=peer.node_id,
-                match_index=peer.match_index,
-                lag_entries=peer.lag,
-                lag_bytes=max(0, log.tail.end_position - ends[peer.node_id]),
-                connected=node.transport.connected(peer.node_id),
-            )
-            for peer in raft.peers
-        ],
+        peers=peers,
+        sync_ms=_rounded(node.syncs.own_ms),
         quorum=quorum(node),
         load=load,
         recovery=node.storage.recovery.status(node.storage.checkpointer.run),
@@ -76,8 +71,33 @@ def status(node: Assembly) -> NodeStatus:
         python_finding=node.environment.python_finding,
         kernel=KernelView(kernel.NAME, kernel.VERSION, kernel.WHY),
         secret=_secret(node),
-        uptime_ms=node.services.monotonic_ms() - node.started_ms,
+        uptime_ms=now_ms - node.started_ms,
     )
+
+
+def _peer(node: Assembly, peer: RaftPeer, now_ms: int) -> PeerStatus:
+    lag, course = node.lag.of(peer, now_ms), node.lag.forecast_of(peer.node_id)
+    return PeerStatus(
+        node=peer.node_id,
+        match_index=peer.match_index,
+        lag_entries=peer.lag,
+        lag_bytes=lag.size_bytes,
+        lag_ms=lag.age_ms,
+        sync_ms=_rounded(node.syncs.of(peer.node_id)),
+        lag_bytes_per_s=course.bytes_per_s if course else None,
+        caught_up_in_s=course.caught_up_in_s if course else None,
+        snapshot_in_s=course.snapshot_in_s if course else None,
+        connected=node.transport.connected(peer.node_id),
+    )
+
+
+def _delays(peer: PeerStatus) -> Delays:
+    snapshot_in_s = inf if peer.snapshot_in_s is None else peer.snapshot_in_s
+    return Delays(peer.lag_ms / 1000, None if peer.sync_ms is None else peer.sync_ms / 1000, snapshot_in_s)
+
+
+def _rounded(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds, 2)
 
 
 def quorum(node: Assembly) -> QuorumView:
@@ -105,26 +125,20 @@ def note_raft(metrics: NodeMetrics, raft: Status) -> None:
     metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in raft.peers)
 
 
-def _end_of(log: SegmentedLog, index: int) -> int:
-    """Returns the position behind that entry. For an entry that the log no longer has, returns where the log begins."""
-    if index >= log.tail.index:
-        return log.tail.end_position
-    return log.position_of(index + 1) if index + 1 >= max(log.first_index, 1) else log.first_position
-
-
-def note_ha(node: Assembly, raft: Status, ends: dict[int, int]) -> None:
-    """Sets the gauges of replication and storage in bytes. `ends`: peer -> the position at which its copy ends."""
+def note_ha(node: Assembly, raft: Status, peers: list[PeerStatus]) -> None:
+    """Sets the gauges of replication and storage, in bytes and seconds."""
     log = node.storage.directory.log
     end = log.tail.end_position
     node.metrics.ha.show(
         end_position=end,
-        slaves=ends,
+        slaves={peer.node: end - peer.lag_bytes for peer in peers},
+        delays={peer.node: _delays(peer) for peer in peers},
         connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
         sent_bytes=node.transport.entry_bytes,
         storage=(
             end - log.first_position,
-            end - _end_of(log, raft.persisted_index),
-            end - _end_of(log, raft.applied_index),
+            end - end_of(log, raft.persisted_index),
+            end - end_of(log, raft.applied_index),
         ),
     )
 

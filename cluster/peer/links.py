@@ -20,6 +20,7 @@ from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_state import Evidence, LinkFigures, LinkMetrics, LinkState, judge
 from cluster.peer.reachability import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
 from cluster.peer.slow_leader_transfer import SlowTurns
+from cluster.peer.sync_times import SyncTimes
 from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.runtime.clock import Clock
 from cluster.runtime.context import NodeContext
@@ -154,14 +155,19 @@ def heartbeat_net(config: Config) -> HeartbeatNet:
 
 
 def links_of(
-    context: NodeContext, transport: PeerTransport, metrics: LinkMetrics, transfer: Callable[[NodeId], None]
+    context: NodeContext,
+    transport: PeerTransport,
+    metrics: LinkMetrics,
+    transfer: Callable[[NodeId], None],
+    syncs: SyncTimes,
 ) -> Links:
-    """Makes the links of a node. `transfer` hands leadership to another node."""
+    """Makes the links of a node. `transfer` hands leadership to another node. `syncs` is told in PING."""
     config = context.config
     raw, patience = context.raw, patience_ms(config.raft)
     slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms)
+    slow.slower = syncs.is_slower
     slow.on_slow, slow.on_handed = metrics.slow_turn.inc, metrics.slow_turns_handed_over.inc
-    links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, slow, patience)
+    links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, slow, syncs, patience)
     links.leaving = lambda: not LEAVING.isdisjoint(raw.raft.holds)
     return links
 
@@ -206,6 +212,7 @@ class Links:
         metrics: LinkMetrics,
         wake: Callable[[], None],
         slow_turns: SlowTurns,
+        syncs: SyncTimes,
         away_ms: int = AWAY_MS,
     ) -> None:
         """`wake` makes the driver look at the core. `away_ms`: silence in milliseconds after which a peer counts as out
@@ -214,6 +221,7 @@ class Links:
         """Returns True while this node announces that it is leaving, so that clients should use other nodes."""
         self._leaves = False
         self.slow_turns = slow_turns
+        self.syncs = syncs
         self._slow = 0
         """The numbers of slow turns and of hand-overs for them, as last sent to the peers."""
         self._reach = Reach(away_ms)
@@ -250,6 +258,7 @@ class Links:
         """Changes the settings."""
         self._ha = ha
         self.slow_turns.reload(ha.send_heartbeat_interval_ms)
+        self.syncs.reload(ha.send_heartbeat_interval_ms)
         self._catch_up.reload(ha.catch_up_bytes_per_second)
         self._ping_due_ms = 0
 
@@ -341,7 +350,7 @@ class Links:
         self._asked[self._number] = 1000 * self._clock.monotonic_s()
         interval_ms = self._ha.send_heartbeat_interval_ms
         header = [channel, self._number, interval_ms, self._reach.word(self._led), self._leaves, self.slow_turns.word()]
-        self._transport.send_on(peer, channel, Kind.PING, header)
+        self._transport.send_on(peer, channel, Kind.PING, [*header, self.syncs.word()])
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
@@ -367,6 +376,7 @@ class Links:
             if peer in self._records:
                 self._records[peer].leaves = header[4] is True if len(header) > 4 else False
                 self.slow_turns.heard(peer, header[5] if len(header) > 5 else None)
+                self.syncs.heard(peer, header[6] if len(header) > 6 else None)
         for inlet in self._transport.inlets:
             if inlet.peer == peer and inlet.channel == channel:
                 inlet.expect_pings(interval_ms)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
-from cluster.runtime.leader_handover import best
+from cluster.runtime.leader_handover import Slower, best, none_slower
 from cluster.runtime.peer_frames import WireError
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
@@ -69,6 +69,7 @@ class SlowTurns:
         self._raw, self._clock, self._alarms, self._transfer = raw, clock, alarms, transfer
         self._turns: deque[_Turn] = deque(maxlen=100)
         self._words: dict[NodeId, _Word] = {}
+        self.slower: Slower = none_slower
         self._own_ms: int | None = None
         """Time when this node last handed over for slow turns."""
         self._handed_ms: int | None = None
@@ -155,7 +156,7 @@ class SlowTurns:
         status = self._raw.status()
         if status.transferee != NOBODY:
             return
-        to = best(status.peers, status.voters, self._could_lead)
+        to = best(status.peers, status.voters, self._could_lead, self.slower)
         if to == NOBODY:
             return  # all fare alike, or are behind: perhaps at a later look
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from math import inf
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -20,6 +21,24 @@ CONNECTIONS = "rocketmq_ha_connection_count"
 SEND_TIMEOUTS = "ha_send_timeout_count"
 PEER_LAG = "raftmq_peer_lag_bytes"
 PEER_LAG_TEXT = "Bytes by which the peer's disk is behind the leader's log"
+PEER_DELAYS = (
+    ("raftmq_peer_lag_seconds", "Age of the oldest entry of the leader's log that is not on the peer's disk"),
+    ("raftmq_peer_sync_seconds", "Mean time of a sync of the peer's log in the last 10 s, as the peer reports it"),
+    (
+        "raftmq_peer_snapshot_in_seconds",
+        "Time until the leader may delete what the peer lacks, at the rate of the last minute; +Inf if not expected",
+    ),
+)
+
+
+class Delays(NamedTuple):
+    """The values of PEER_DELAYS for one peer, in seconds; None if unknown."""
+
+    lag_s: float
+    sync_s: float | None
+    snapshot_in_s: float
+
+
 STORAGE = (
     "rocketmq_storage_size",
     "rocketmq_storage_flush_behind_bytes",
@@ -45,6 +64,7 @@ class HaMetrics:
         self._storage: tuple[int, int, int] = (0, 0, 0)
         self._master_offset = 0
         self._slaves: dict[str, int] = {}
+        self._delays: dict[str, Delays] = {}
         self._connections = 0
         registry.register(self)
 
@@ -61,6 +81,7 @@ class HaMetrics:
         *,
         end_position: int,
         slaves: Mapping[int, int],
+        delays: Mapping[int, Delays],
         connections: int,
         sent_bytes: int,
         storage: tuple[int, int, int],
@@ -71,6 +92,7 @@ class HaMetrics:
         self._storage = storage
         self._master_offset = end_position
         self._slaves = {str(node): offset for node, offset in slaves.items()}
+        self._delays = {str(node): values for node, values in delays.items()}
         self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
@@ -91,6 +113,13 @@ class HaMetrics:
         for node, offset in self._slaves.items():
             behind.add_metric([node], max(0, self._master_offset - offset))
         yield behind
+        for place, (name, what) in enumerate(PEER_DELAYS):
+            family = GaugeMetricFamily(name, what, labels=["peer"])
+            for node, told in self._delays.items():
+                value = (told.lag_s, told.sync_s, told.snapshot_in_s)[place]
+                if value is not None:
+                    family.add_metric([node], value)
+            yield family
         yield GaugeMetricFamily(MASTER_OFFSET, "Position in bytes at which this node's log ends", self._master_offset)
         yield GaugeMetricFamily(CONNECTIONS, "Other members that are connected", self._connections)
         text = "Sends that were undecided at their deadline; counts since the start"
@@ -131,6 +160,10 @@ class AppendMetrics:
     def counts(self) -> tuple[int, ...]:
         """The number of writes in each bucket by their time, fdatasync included."""
         return tuple(self._whole)
+
+    def syncs(self) -> tuple[int, float]:
+        """Returns the number of writes since the start, and the seconds of fdatasync in them."""
+        return sum(self._sync), self._sync_s
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics for the registry."""

@@ -7,8 +7,8 @@
 `disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
 than `log.slow_append_ms` over the last minute, so the 99th percentile is above that limit. A disk that has just become
 slow makes few appends, and thousands of quick ones from before would hide them for minutes; so the alarm is also raised
-when most appends of the last slice were slow. Every node measures its own disk: if all disks are slow, all nodes show
-it.
+when most appends of the last slice were slow, or of the first half of the present one. Every node measures its own
+disk: if all disks are slow, all nodes show it.
 
 Both alarms have hysteresis: a disk that stays close to a limit does not make them flap.
 """
@@ -41,6 +41,8 @@ SLICES = 12
 """Slices in the window of one minute; the window moves on by one slice."""
 SLOW_MIN = 3
 """The least number of slow appends that makes a slow disk."""
+SLOW_LONG_MIN = 2
+"""The same if they took half of a slice together: of syncs of 2 s, no more than two fit into one."""
 
 
 class Filling:
@@ -116,6 +118,8 @@ class SlowAppends:
         """All appends since the start, as of the end of the last slice."""
         self._slow = self._slowish = 0
         """Appends since the end of the last slice that took longer than the bound, and longer than half of it."""
+        self._slowish_ms = 0
+        """Milliseconds that those took which took longer than half of the bound."""
         self._slice_ms = 0
         self._raised = False
         self.slow_total = 0
@@ -127,6 +131,7 @@ class SlowAppends:
         if seconds <= self.suspect_s:
             return False
         self._slowish += 1
+        self._slowish_ms += int(1000 * seconds)
         if seconds <= self._bound_s:
             return False
         self._slow += 1
@@ -136,19 +141,28 @@ class SlowAppends:
     def tick(self, now_ms: int, appends: int) -> None:
         """Moves the window on when a slice is over, and raises or clears the alarm. `appends` is the number since the
         start."""
-        if now_ms - self._slice_ms < SLICE_MS:
+        passed_ms = now_ms - self._slice_ms
+        if passed_ms < SLICE_MS:
+            if self._slow >= SLOW_LONG_MIN and passed_ms >= SLICE_MS // 2 and not self._raised:
+                self._raise_early(appends - self._counted, passed_ms)
             return
         self._slice_ms = now_ms
-        self._slices.append([appends - self._counted, self._slow, self._slowish])
-        self._counted, self._slow, self._slowish = appends, 0, 0
-        total, slow, slowish = (sum(column) for column in zip(*self._slices, strict=True))
-        newest, newest_slow, _ = self._slices[-1]
+        self._slices.append([appends - self._counted, self._slow, self._slowish, self._slowish_ms])
+        self._counted, self._slow, self._slowish, self._slowish_ms = appends, 0, 0, 0
+        total, slow, slowish, _ = (sum(column) for column in zip(*self._slices, strict=True))
+        newest, newest_slow, _, newest_ms = self._slices[-1]
         if self._raised:
             self._end_if_quick(total, slowish)
         elif slow >= SLOW_MIN and slow * 100 > total:
             self._raise(slow, total, "minute")
-        elif newest_slow >= SLOW_MIN and newest_slow * 2 > newest:
+        elif _is_slow(newest, newest_slow, newest_ms):
             self._raise(newest_slow, newest, f"{SLICE_MS // 1000} s")
+
+    def _raise_early(self, appends: int, passed_ms: int) -> None:
+        """Raises the alarm before the slice is over, if most of its appends were slow. Other nodes ask for findings
+        every few seconds, and an operator should see a slow disk within 15 s."""
+        if _is_slow(appends, self._slow, self._slowish_ms):
+            self._raise(self._slow, appends, f"{passed_ms / 1000:.1f} s")
 
     def _raise(self, slow: int, total: int, span: str) -> None:
         self._raised = True
@@ -157,7 +171,7 @@ class SlowAppends:
     def _end_if_quick(self, total: int, slowish: int) -> None:
         """Clears the alarm, unless a slice in which most appends were slow is still in the window: many quick ones
         beside it prove nothing."""
-        bad = any(some >= SLOW_MIN and some * 2 > appends for appends, _, some in self._slices)
+        bad = any(_is_slow(appends, some, some_ms) for appends, _, some, some_ms in self._slices)
         if not bad and slowish * 100 <= total:
             self._raised = False
             self._alarms.clear(SLOW)
@@ -169,3 +183,9 @@ class SlowAppends:
             f"log.slow_append_ms = {bound_ms}, and acknowledgements wait for them. Check what else uses the disk "
             f"(iostat -x 1), or move the data directory; the alarm ends when 99 of 100 take at most {bound_ms // 2} ms"
         )
+
+
+def _is_slow(appends: int, slow: int, slow_ms: int) -> bool:
+    """Returns True if most appends of a slice were slow, and so many that it is no hiccup."""
+    least = SLOW_LONG_MIN if slow_ms * 2 >= SLICE_MS else SLOW_MIN
+    return slow >= least and slow * 2 > appends

@@ -1,7 +1,8 @@
 """Chooses the next leader: the only place of a node where a leader chooses its successor and hands over.
 
 Services decide that leadership should move, and which voters are acceptable. This module chooses the best of those, by
-`raftlog.core.successor`.
+`raftlog.core.successor`. A voter with a slower disk than another one is only chosen if no other can take over at once:
+with an equal log at this moment it would still make every acknowledgement late that depends on its own disk.
 """
 
 from __future__ import annotations
@@ -13,28 +14,49 @@ from raftlog.core.status import PeerStatus
 from raftlog.core.successor import successor
 from raftlog.types import NOBODY, NodeId
 
-__all__ = ["NOBODY", "Succession", "best"]
+__all__ = ["NOBODY", "Slower", "Succession", "best", "none_slower"]
+
+Slower = Callable[[NodeId, Collection[NodeId]], bool]
+"""Returns True if the disk of a node is known to be slower than that of one of the others."""
+
+
+def none_slower(_node: NodeId, _others: Collection[NodeId]) -> bool:
+    """Returns False: nothing is known about any disk."""
+    return False
 
 
 def best(
-    peers: Iterable[PeerStatus], voters: Collection[NodeId], fit: Callable[[PeerStatus], bool] = lambda peer: True
+    peers: Iterable[PeerStatus],
+    voters: Collection[NodeId],
+    fit: Callable[[PeerStatus], bool] = lambda peer: True,
+    slower: Slower = none_slower,
 ) -> NodeId:
-    """Returns the voter that could take over soonest among those that are `fit`; NOBODY if there is none."""
-    return successor(peers, voters, fit)
+    """Returns the voter that could take over soonest among those that are `fit`, one whose disk is `slower` last;
+    NOBODY if there is none."""
+    able = [peer for peer in peers if peer.fit and peer.node_id in voters and fit(peer)]
+    nodes = [peer.node_id for peer in able]
+    heard = any(peer.recent_active for peer in able)  # right after a check-quorum, nobody was
+
+    def is_quick(peer: PeerStatus) -> bool:
+        return peer.recent_active is heard and peer.caught_up and not slower(peer.node_id, nodes)
+
+    quick = successor(able, voters, is_quick)
+    return quick if quick != NOBODY else successor(able, voters)
 
 
 class Succession:
     """Chooses successors and hands leadership over, for one node. Event loop only."""
 
-    def __init__(self, raw: RawNode, wake: Callable[[], None]) -> None:
-        """`wake` schedules a turn of the driver."""
+    def __init__(self, raw: RawNode, wake: Callable[[], None], slower: Slower = none_slower) -> None:
+        """`wake` schedules a turn of the driver. `slower` compares the disks of nodes."""
         self._raw = raw
         self._wake = wake
+        self.slower = slower
 
     def choose(self, fit: Callable[[PeerStatus], bool] = lambda peer: True) -> NodeId:
         """Returns the voter that should replace this leader; NOBODY if no voter is `fit`."""
         status = self._raw.status()
-        return best(status.peers, status.voters, fit)
+        return best(status.peers, status.voters, fit, self.slower)
 
     def transfer(self, to: NodeId) -> None:
         """Starts a leadership transfer; its result shows in `RawNode.leader_id`. Raises RaftLogError if it cannot

@@ -12,7 +12,7 @@ from typing import Final
 
 from cluster.admin.findings.catalogue import UNPROVEN_DO, code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
-from cluster.admin.node_interface import AdminPort, NodeStatus
+from cluster.admin.node_interface import AdminPort, NodeStatus, PeerStatus
 from cluster.config.exposure_check import open_folder, open_ports, ports_beyond
 from cluster.config.ranges import dangers
 from cluster.config.source import toml_value
@@ -25,6 +25,10 @@ LEADER_HOLD_MS: Final = 2_000
 """Milliseconds without a leader that are reported. An election takes less."""
 LINK_HOLD_MS: Final = 3_000
 MARGIN_HOLD_MS: Final = 3_000
+LATE_MS: Final = 3_000
+"""Milliseconds. A follower is late if it lacks an entry that is older although its link works."""
+LATE_HOLD_MS: Final = 5_000
+"""Milliseconds for which a follower must be late. One that was restarted catches up in less, unless it lacks much."""
 OPERATOR_SHOWN_MS: Final = 3_600_000
 UNCLEAN_SHOWN_MS: Final = 3_600_000
 """Milliseconds for which an unclean start is shown."""
@@ -116,16 +120,53 @@ def suspicion(link: LinkView) -> str:
 
 
 def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    """Yields a condition for each follower that is many entries behind for long, or whose disk does not keep up: what
+    it lacks grows old although its link works. One whose course is not known yet has just joined, or fetches a
+    snapshot."""
     health = port.config.health
+    doubted = {link.peer for link in status.links if suspicion(link)}
     for peer in status.peers:
-        if peer.lag_entries >= health.follower_behind_entries:
+        is_far = peer.lag_entries >= health.follower_behind_entries
+        is_late = peer.lag_ms >= LATE_MS and peer.lag_bytes_per_s is not None
+        is_late = is_late and peer.connected and peer.node not in doubted
+        if is_far or is_late:
             yield Condition(
                 "follower_behind",
                 node_object(peer.node),
-                f"the disk of node {peer.node} is {peer.lag_entries} entries behind the log of the leader, node "
-                f"{status.node} (health.follower_behind_entries = {health.follower_behind_entries})",
-                hold_ms=health.follower_behind_ms,
+                _behind(status, peer),
+                severity="info" if not is_far and peer.caught_up_in_s is not None else None,
+                hold_ms=LATE_HOLD_MS if is_late else health.follower_behind_ms,
             )
+
+
+def _behind(status: NodeStatus, peer: PeerStatus) -> str:
+    """Describes a lag: how far, since when, what becomes of it, and if the disk is to blame."""
+    node, leader = f"node {peer.node}", f"node {status.node}"
+    says = (
+        f"the disk of {node} is {peer.lag_entries} entries behind the log of the leader, {leader}: "
+        f"{_size(peer.lag_bytes)}, the oldest {_span(peer.lag_ms // 1000)} old"
+    )
+    rate = peer.lag_bytes_per_s
+    if rate is not None and rate < 0:
+        ends = f" and will be gone in about {_span(peer.caught_up_in_s)}" if peer.caught_up_in_s is not None else ""
+        says += f". The lag shrinks by {_size(-rate)} a second{ends}"
+    elif rate is not None:
+        says += f". The lag grows by {_size(rate)} a second" if rate else ". The lag stays the same"
+    if peer.snapshot_in_s is not None:
+        when = f"in about {_span(peer.snapshot_in_s)}" if peer.snapshot_in_s else "now"
+        says += f". The leader may delete what {node} lacks {when} ([retention]); {node} then needs a snapshot"
+    if peer.sync_ms is not None:
+        beside = "" if status.sync_ms is None else f" and {status.sync_ms:.0f} ms on {leader}"
+        says += f". A sync takes {peer.sync_ms:.0f} ms on {node}{beside}"
+    return says
+
+
+def _size(count: int) -> str:
+    """Formats bytes as "1.2 MiB"."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{count} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def _alarms(status: NodeStatus) -> Iterator[Condition]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.handler_request import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true, decided
-from cluster.admin.node_interface import AdminPort
+from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
 from cluster.config.config import PeerNode, split_address
@@ -69,7 +69,7 @@ async def list_members(call: Call) -> MembersView:
         reason=members.reason,
         detail=members.detail,
         quorum=len(members.voters) // 2 + 1,
-        members=[_member(port, NodeId(node), group) for node in sorted(members.node_uuids)],
+        members=[_member(port, NodeId(node), group, status) for node in sorted(members.node_uuids)],
         removed=[FormerMember(id=voter.id, uuid=str(voter.uuid)) for voter in members.removed],
         next_id=service.next_id,
         removed_since=service.removed_since,
@@ -77,10 +77,12 @@ async def list_members(call: Call) -> MembersView:
     )
 
 
-def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
+def _member(port: AdminPort, node: NodeId, group: Group, status: NodeStatus) -> NodeMember:
     service, peer = port.membership, group.peers.get(node)
     members, addresses = service.in_force, service.addresses.get(node, MemberAddresses("", 0, "", {}))
     is_learner, knows = node in members.learner_ids, peer is not None
+    seen = next((each for each in status.peers if each.node == node), None)
+    sync_ms = status.sync_ms if node == status.node else seen.sync_ms if seen else None
     return NodeMember(
         id=node,
         uuid=str(members.node_uuids[node]),
@@ -94,6 +96,12 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
         connected=node == port.config.node.id or port.connected(node),
         match_index=peer.match_index if peer else None,
         lag_entries=peer.lag if peer else None,
+        lag_bytes=seen.lag_bytes if seen else None,
+        lag_ms=seen.lag_ms if seen else None,
+        sync_ms=sync_ms,
+        lag_bytes_per_s=seen.lag_bytes_per_s if seen else None,
+        caught_up_in_s=seen.caught_up_in_s if seen else None,
+        snapshot_in_s=seen.snapshot_in_s if seen else None,
         state=peer.state if peer else None,
         live=node in group.live if knows else None,
         fit=peer.fit if peer else None,

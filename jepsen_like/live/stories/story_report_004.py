@@ -8,15 +8,12 @@ capacity. What the log cannot take must be refused soon; what is acknowledged mu
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from typing import Any, Final
 
 from jepsen_like.live.probes.node_watch import Watch
+from jepsen_like.live.stories.open_load import PATIENCE_S, OpenLoad, brief, count_stored, said
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.subjects.subject import LoadPlan
 from raftmq.local.waiting import until
@@ -26,7 +23,6 @@ DISK_KB_S: Final = 10_000
 NORMAL, SURGE = 0.2, 1.2
 """Loads, as shares of the capacity."""
 NORMAL_S, SURGE_S = 30.0, 120.0
-CONNECTIONS = 8
 TOPIC = "surge"
 GOODPUT_MIN = 0.9
 SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
@@ -40,7 +36,6 @@ LAG_FACTOR = 1.5
 STEADY_MAX = 1.3
 """The factor by which the time of a fixed piece of work may differ between the beginning and the end of the run."""
 WORK = 2_000_000
-PATIENCE_S = 120.0
 _MIB = 1 << 20
 
 
@@ -57,14 +52,14 @@ def play(scene: Scene) -> None:
         with scene.act("the capacity, and a normal load") as told:
             report = _bench(scene, ["--share", str(NORMAL)], scene.scale * NORMAL_S)
             capacity, normal = report["capacity"], report["runs"][0]
-            told.append(f"{capacity:,.0f} messages/s in a closed loop; {_say(normal)}")
+            told.append(f"{capacity:,.0f} messages/s in a closed loop; {said(normal)}")
         _wait_lag(scene, leader, slow, PATIENCE_S)
         resting = dict(watch.latest)
         watch.forget_peak()
         with scene.act(f"{SURGE} times the capacity") as told:
             plot = ["--plot", str(scene.folder / "surge.svg")]
             surge = _bench(scene, ["--rate", f"{SURGE * capacity:.1f}", *plot], scene.scale * SURGE_S)["runs"][0]
-            told.append(f"{_say(surge)}; refused: {surge['refused'] or 'none'}, unknown: {surge['unknown']}")
+            told.append(f"{said(surge)}; refused: {surge['refused'] or 'none'}, unknown: {surge['unknown']}")
         lag = _lag(scene, leader, slow)
         allowed_s = LAG_FACTOR * lag / (DISK_KB_S * 500) + 2.0
         with scene.act(f"{lag / _MIB:,.0f} MiB of lag of node {slow}") as told:
@@ -74,9 +69,9 @@ def play(scene: Scene) -> None:
     for node in subject.node_ids:
         subject.set_failpoint(node, "append.fdatasync", "off")
     steady = max(work := (before_s, _work_s())) / min(work)
-    _count(scene, normal["stored"] + surge["stored"])
+    count_stored(scene, TOPIC, normal["stored"] + surge["stored"])
     p99_max = max(SLOWER_MAX * normal["p99_ms"], P99_MIN_MS)
-    scene.measured |= {"capacity": round(capacity), "normal": _brief(normal), "surge": _brief(surge)}
+    scene.measured |= {"capacity": round(capacity), "normal": brief(normal), "surge": brief(surge)}
     scene.measured |= {"lag_bytes": lag, "lag_s": round(took_s, 1), "memory_bytes": grown, "steady": round(steady, 2)}
     scene.demand(not surge["unknown"], f"{surge['unknown']} sends of the surge have an unknown outcome")
     scene.gate("goodput of the surge, of the capacity", surge["stored_per_second"] / capacity, GOODPUT_MIN)
@@ -88,31 +83,9 @@ def play(scene: Scene) -> None:
 
 
 def _bench(scene: Scene, options: list[str], seconds: float) -> dict[str, Any]:
-    """Runs the generator in a process of its own, which the harness's threads do not delay. Raises StoryEnds."""
-    command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", scene.subject.servers]
-    command += ["--topic", TOPIC, "--seconds", f"{max(2.0, seconds):.1f}", "--connections", str(CONNECTIONS), "--json"]
-    generator = subprocess.Popen(command + options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        with suppress(OSError):  # it stands for clients on other machines, so it does not wait for the nodes' turns
-            os.sched_setscheduler(generator.pid, os.SCHED_RR, os.sched_param(1))
-        out, err = generator.communicate(timeout=2 * seconds + PATIENCE_S)
-    finally:
-        generator.kill()
-    if generator.returncode:
-        raise StoryEnds(f"the generator ended with {generator.returncode}: {err.strip()[-300:]}")
-    answer: dict[str, Any] = json.loads(out)
-    return answer
-
-
-def _say(run: dict[str, Any]) -> str:
-    return (
-        f"{run['stored_per_second']:,.0f} of {run['rate']:,.0f} messages/s acknowledged, p50 {run['p50_ms']:.1f} ms, "
-        f"p99 {run['p99_ms']:.1f} ms"
-    )
-
-
-def _brief(run: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in run.items() if key != "seconds"}
+    """Runs the generator. Raises StoryEnds."""
+    with OpenLoad(scene, TOPIC, options, seconds) as load:
+        return load.report()
 
 
 def _lag(scene: Scene, leader: int, slow: int) -> int:
@@ -134,15 +107,6 @@ def _wait_lag(scene: Scene, leader: int, slow: int, timeout_s: float) -> float:
     if not until(gone, timeout_s, 0.1):
         raise StoryEnds(f"node {slow} is still behind node {leader} after {timeout_s:.0f} s")
     return time.monotonic() - begun
-
-
-def _count(scene: Scene, acknowledged: int) -> None:
-    """Demands that every node has at least as many messages of the surge as were acknowledged."""
-    scene.wait_caught_up(PATIENCE_S)
-    for node in scene.subject.node_ids:
-        topic = scene.subject.request(node, "GET", f"/v1/topics/{TOPIC}")
-        there = sum(int(queue["max_offset"]) - int(queue["min_offset"]) for queue in topic["queues"])
-        scene.demand(there >= acknowledged, f"node {node} has {there} messages of {acknowledged} acknowledged ones")
 
 
 def _work_s() -> float:

@@ -12,6 +12,7 @@ from jepsen_like.live.stories import (
     story_report_001,
     story_report_002,
     story_report_004,
+    story_slow_follower,
 )
 from jepsen_like.live.stories.story import Story
 
@@ -20,6 +21,7 @@ STORIES: dict[str, Story] = {
     "report-001": story_report_001.STORY,
     "report-002": story_report_002.STORY,
     "report-004-surge": story_report_004.STORY,
+    "slow-follower": story_slow_follower.STORY,
     "bitflip-minority": story_bitflip.STORY,
     "failover": story_failover.FAILOVER,
     "frozen-leader": story_failover.FROZEN,

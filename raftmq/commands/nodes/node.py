@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from raftmq.commands.shared_options import (
     print_json,
     print_table,
     show,
+    size_of,
 )
 from raftmq.commands.value_types import AddressType, ApiType, ListenerType
 from raftmq.local import stop_check
@@ -72,7 +73,7 @@ def node() -> None:
 @node.command("list")
 @cluster_options
 def list_nodes(data: str | None, admin: str | None, as_json: bool) -> None:
-    """List the members, their addresses, and how far each lags behind the leader."""
+    """List the members: addresses, how far each lags behind the leader, and how long its disk takes for a sync."""
     api = AdminApi(admin_addresses(admin, data), LOOK)
     view = _from_leader(api)
     if as_json:
@@ -81,7 +82,7 @@ def list_nodes(data: str | None, admin: str | None, as_json: bool) -> None:
     out = console()
     out.print(_headline(view))
     print_table(
-        ["node", "role", "state", "lag", "match", "peers", "admin"],
+        ["node", "role", "state", "lag", "bytes", "age", "sync", "match", "peers", "admin"],
         [_row(view, member) for member in view["members"]],
     )
     if view["removed"]:
@@ -118,10 +119,19 @@ def _row(view: dict[str, Any], member: dict[str, Any]) -> list[object]:
         role,
         _state(view, member),
         member["lag_entries"],
+        _known(member, "lag_bytes", size_of),
+        _known(member, "lag_ms", lambda age_ms: f"{age_ms / 1000:.1f} s"),
+        _known(member, "sync_ms", lambda sync_ms: f"{sync_ms:.1f} ms"),
         member["match_index"],
         place,
         member["admin"] or "-",
     ]
+
+
+def _known(member: dict[str, Any], name: str, text: Callable[[Any], str]) -> str | None:
+    """Returns the text of a value; None if it is unknown, or the node is of a release that does not report it."""
+    value = member.get(name)
+    return None if value is None else text(value)
 
 
 def _state(view: dict[str, Any], member: dict[str, Any]) -> str:

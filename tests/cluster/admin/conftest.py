@@ -181,6 +181,7 @@ class FakeNode:
         fake.commits = self._commit_soon
         self.raw: Any = cast("Any", fake)
         context = context_of(self.raw, self.alarms, config=self.config)
+        self.succession = context.succession
         self.membership = MembersService(context, identity, self.metrics.members)
         self.routes = RouteMap(
             BrokerGroup(

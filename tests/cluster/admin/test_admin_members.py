@@ -308,6 +308,19 @@ async def test_leadership_goes_to_the_preferred_node_when_it_is_near(make_node: 
     assert asked == [3], "a follower wishes nothing"
 
 
+async def test_a_leader_hands_over_to_the_slower_disk_only_if_that_is_asked_for(make_node: Any) -> None:
+    node = make_node(1, raft__preferred_leaders="3;1")
+    node.raw.lag = {2: 0, 3: 0}
+    assert node.changes.successor() == 2
+    node.succession.slower = lambda each, _others: each == 2
+    assert node.changes.successor() == 3
+    node.succession.slower = lambda each, others: each == 3 and tuple(others) == (1,)
+    node.transfer = lambda to: pytest.fail(f"node {to} is preferred, but its disk is slower than the leader's")
+    for now_ms in range(0, 91_000, 1000):
+        node.changes.tick(now_ms)
+    node.changes.check_transfer(3)
+
+
 async def test_a_leader_that_is_removed_hands_over_first_and_the_next_one_removes_it(
     make_node: Any, serve: Any
 ) -> None:

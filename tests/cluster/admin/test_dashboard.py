@@ -5,6 +5,7 @@ What the pages show is for tests/browser to see.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from cluster.admin.handlers.dashboard import CONTENT_TYPES, INDEX, static_files
+from tests.support.dashboard import run_dashboard
+from tests.support.tools import needs
 
 OWN = sorted(name for name in static_files() if not name.startswith("uplot"))
 SCRIPTS = [name for name in OWN if name.endswith(".js")]
@@ -120,3 +123,33 @@ def test_long_names_do_not_make_a_narrow_page_wider() -> None:
     assert ".group { display: inline-flex; flex-wrap: wrap;" in style, "the kinds of events"
     narrow = style.partition("@media (max-width: 640px)")[2]
     assert ".panel .tight, .panel .words { overflow-wrap: anywhere; }" in narrow
+
+
+NONE = "\u2013"
+MEMBERS = """
+const { lagOf, courseOf } = await import(`${folder}/members.js`);
+const members = [
+  {},
+  { lag_bytes: null, lag_ms: null },
+  { lag_bytes: 0, lag_ms: 0, lag_bytes_per_s: 0 },
+  { lag_bytes: 1572864, lag_ms: 4200, lag_bytes_per_s: -900, caught_up_in_s: 44 },
+  { lag_bytes: 1572864, lag_ms: 4200, lag_bytes_per_s: 900, snapshot_in_s: 7300 },
+  { lag_bytes: 1572864, lag_ms: 4200, lag_bytes_per_s: 2048 },
+  { lag_bytes: 1572864, lag_ms: 4200, snapshot_in_s: 0 },
+];
+console.log(JSON.stringify(members.map((member) => [lagOf(member), courseOf(member)])));
+"""
+
+
+@needs("node")
+def test_a_member_has_its_lag_and_what_becomes_of_it(tmp_path: Path) -> None:
+    lag = "1.50 MiB, 4 s"
+    assert json.loads(run_dashboard(tmp_path, MEMBERS, "127.0.0.1:1")) == [
+        [NONE, None],
+        [NONE, None],
+        ["0 B", None],
+        [lag, ["info", "gone in 44 s"]],
+        [lag, ["warn", "snapshot in 2 h 1 min"]],
+        [lag, ["warn", "grows by 2 KiB/s"]],
+        [lag, ["warn", "snapshot at any time"]],
+    ]

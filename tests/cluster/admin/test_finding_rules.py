@@ -98,6 +98,73 @@ def lag(node: Any) -> set[str]:
     return set(conditions(node, peers=[behind]))
 
 
+def late(node: Any, **changes: Any) -> Condition | None:
+    """Returns the finding about a follower that lacks an entry of 4 s, with these changes of it."""
+    fields = {
+        "lag_entries": 70,
+        "lag_bytes": 3 << 19,
+        "lag_ms": 4_000,
+        "connected": True,
+        "lag_bytes_per_s": 0,
+    } | changes
+    (peer,) = node.status().peers
+    return conditions(node, peers=[msgspec.structs.replace(peer, **fields)], sync_ms=2.4).get("follower_behind")
+
+
+LATE = "the disk of node 2 is 70 entries behind the log of the leader, node 1: 1.5 MiB, the oldest 4 s old"
+DELETES = "The leader may delete what node 2 lacks"
+
+
+@pytest.mark.parametrize(
+    ("changes", "course"),
+    [
+        ({}, ". The lag stays the same"),
+        ({"lag_bytes_per_s": 2_048}, ". The lag grows by 2.0 KiB a second"),
+        (
+            {"lag_bytes_per_s": 2_048, "snapshot_in_s": 7_300},
+            f". The lag grows by 2.0 KiB a second. {DELETES} in about 2 h ([retention]); node 2 then needs a snapshot",
+        ),
+        (
+            {"lag_bytes_per_s": 0, "snapshot_in_s": 0},
+            f". The lag stays the same. {DELETES} now ([retention]); node 2 then needs a snapshot",
+        ),
+        (
+            {"lag_bytes_per_s": -900, "caught_up_in_s": 44},
+            ". The lag shrinks by 900 B a second and will be gone in about 44 s",
+        ),
+        ({"sync_ms": 812.3}, ". The lag stays the same. A sync takes 812 ms on node 2 and 2 ms on node 1"),
+    ],
+)
+def test_a_late_follower_is_a_finding_with_a_forecast(node: Any, changes: dict[str, Any], course: str) -> None:
+    found = late(node, **changes)
+    assert found is not None
+    assert found.says == LATE + course
+    assert found.hold_ms == rules.LATE_HOLD_MS
+    assert found.severity == ("info" if "caught_up_in_s" in changes else None)
+
+
+def test_a_follower_that_is_late_for_another_reason_is_not(node: Any) -> None:
+    """The finding of its link, or that it is down, says more."""
+    assert late(node, lag_ms=rules.LATE_MS - 1) is None
+    assert late(node, connected=False) is None
+    assert late(node, lag_bytes_per_s=None) is None, "it fetches a snapshot"
+    (peer,) = node.status().peers
+    behind = msgspec.structs.replace(peer, lag_ms=9_000, connected=True, lag_bytes_per_s=0)
+    silent = link("SUSPEND", "nothing has come for 9 s: silent")
+    assert "follower_behind" in conditions(node, peers=[behind])
+    assert "follower_behind" not in conditions(node, peers=[behind], links=[silent])
+
+
+def test_a_follower_that_is_many_entries_behind_is_one_after_longer(node: Any) -> None:
+    health = node.config.health
+    far = late(node, lag_entries=health.follower_behind_entries, lag_ms=0, caught_up_in_s=5, lag_bytes_per_s=-1)
+    assert far is not None
+    assert (far.hold_ms, far.severity) == (health.follower_behind_ms, None)
+    unknown = late(node, lag_entries=health.follower_behind_entries, lag_bytes_per_s=None)
+    assert unknown is not None
+    assert unknown.says.endswith("4 s old")
+
+
 def flood(node: Any) -> set[str]:
     load = msgspec.structs.replace(node.status().load, connections=node.config.limits.connections_max)
     return set(conditions(node, load=load))

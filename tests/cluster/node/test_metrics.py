@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from cluster.broker.groups.group_lag import QueueLag
 from cluster.node.event_watch import reason_of
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.link_state import LinkFigures, LinkState
+from cluster.replication.metrics import Delays
 from cluster.replication.outcome import Outcome
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler
 from cluster.runtime.turns.work import Turns
@@ -172,7 +174,8 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.findings([("disk_full", "critical")])
     metrics.repair.failed.labels("2").inc()
     metrics.elected("start")
-    metrics.ha.show(end_position=1, slaves={2: 1}, connections=1, sent_bytes=1, storage=(1, 0, 0))
+    delays = {2: Delays(1.0, 1.0, 1.0)}
+    metrics.ha.show(end_position=1, slaves={2: 1}, delays=delays, connections=1, sent_bytes=1, storage=(1, 0, 0))
     metrics.members.note(Membership(UUID(int=1), ()), committed=True, removed=False)
     metrics.links.expired.labels("2", "dialled").inc()
     metrics.links.changed.labels("2", LinkState.READY.value).inc()
@@ -208,7 +211,14 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
 
 
 def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics) -> None:
-    metrics.ha.show(end_position=900, slaves={2: 500, 3: 900}, connections=2, sent_bytes=70, storage=(800, 10, 20))
+    metrics.ha.show(
+        end_position=900,
+        slaves={2: 500, 3: 900},
+        delays={2: Delays(2.5, 0.8, 60.0), 3: Delays(0.0, None, inf)},
+        connections=2,
+        sent_bytes=70,
+        storage=(800, 10, 20),
+    )
     metrics.ha.received(30)
     metrics.settled(Outcome.UNKNOWN, 4, 3.0)
     lines = metrics.render().decode().splitlines()
@@ -217,6 +227,11 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
         'rocketmq_ha_transfer_byte_total{role="slave"} 30.0',
         'rocketmq_ha_slave_max_offset{slaveId="2"} 500.0',
         'raftmq_peer_lag_bytes{peer="2"} 400.0',
+        'raftmq_peer_lag_seconds{peer="2"} 2.5',
+        'raftmq_peer_lag_seconds{peer="3"} 0.0',
+        'raftmq_peer_sync_seconds{peer="2"} 0.8',
+        'raftmq_peer_snapshot_in_seconds{peer="2"} 60.0',
+        'raftmq_peer_snapshot_in_seconds{peer="3"} +Inf',
         "rocketmq_ha_master_max_offset 900.0",
         "rocketmq_ha_connection_count 2.0",
         "ha_send_timeout_count 4.0",
@@ -225,6 +240,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
         "rocketmq_storage_dispatch_behind_bytes 20.0",
     ):
         assert line in lines
+    assert 'raftmq_peer_sync_seconds{peer="3"}' not in metrics.render().decode(), "a peer that reports none has none"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import Evidence, LinkMetrics, LinkState, judge
 from cluster.peer.links import LOOK_EVERY_MS, Links
 from cluster.peer.slow_leader_transfer import SlowTurns
+from cluster.peer.sync_times import SyncTimes
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.core.status import PeerStatus
@@ -132,7 +133,8 @@ class World:
         wire: Any = self.wire
         raw: Any = self.raw
         slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
-        self.links = Links(wire, raw, clock, HaSection(**ha), LinkMetrics(self.registry), lambda: None, slow)
+        syncs = SyncTimes(NodeId(1), clock, lambda: (0, 0.0), 1000)
+        self.links = Links(wire, raw, clock, HaSection(**ha), LinkMetrics(self.registry), lambda: None, slow, syncs)
 
     def run(self, milliseconds: int, *speaking: Any) -> None:
         for _ in range(milliseconds // 50):

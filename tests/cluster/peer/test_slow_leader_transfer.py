@@ -124,6 +124,13 @@ def test_leadership_goes_to_a_voter_that_says_that_it_has_none(two: Any, to: Nod
     assert leader.handed == [to]
 
 
+def test_leadership_does_not_go_to_the_slower_disk() -> None:
+    leader = Leader()
+    leader.slow.slower = lambda node, _others: node == TWO
+    leader.stand_still(*[600] * TURNS)
+    assert leader.handed == [THREE]
+
+
 def test_without_such_a_voter_it_stays() -> None:
     leader = Leader()
     leader.hear(two=[1, -1], three=[2, -1])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.live.conclusion import Conclusion
-from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
+from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, Scenario, nemeses_named, scenario_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Deck, choose
 from jepsen_like.live.run_lifecycle import Wish, check_space, run_folder, space_needed
 from jepsen_like.live.stories.story_table import STORIES
@@ -17,7 +17,14 @@ from jepsen_like.live.subjects.subject import Capability
 from raftmq.cli import run
 from raftmq_wire.errors import LocalError
 
-WAITING = ("slow-follower",)
+WAITING = Scenario("waiting", "a scenario that waits", waits_for="a feature that is planted here")
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    """A scenario that waits for a feature; at times there is none."""
+    monkeypatch.setitem(SCENARIOS, WAITING.name, WAITING)
+    return WAITING
 
 
 def test_exit_codes_are_fixed() -> None:
@@ -29,12 +36,13 @@ def test_exit_codes_are_fixed() -> None:
     }
 
 
-@pytest.mark.parametrize("name", WAITING)
-def test_a_scenario_that_waits_for_a_feature_is_unsupported(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["chaos", "run", "--scenario", name, "--json"]) == 6
+def test_a_scenario_that_waits_for_a_feature_is_unsupported(
+    waiting: Scenario, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["chaos", "run", "--scenario", waiting.name, "--json"]) == 6
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "unsupported"
-    assert SCENARIOS[name].waits_for in told["reasons"][0]
+    assert str(waiting.waits_for) in told["reasons"][0]
 
 
 def test_what_a_subject_cannot_do_is_unsupported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,14 +70,14 @@ def test_scenario_and_nemesis_exclude_each_other(capsys: pytest.CaptureFixture[s
     assert "exclude each other" in capsys.readouterr().err
 
 
-def test_list_names_everything_and_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_everything_and_what_it_waits_for(waiting: Scenario, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["chaos", "list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     waits = {scenario["name"]: scenario["waits_for"] for scenario in told["scenarios"]}
-    assert {name for name, feature in waits.items() if feature} == set(WAITING)
+    assert {name for name, feature in waits.items() if feature} == {waiting.name}
     assert {nemesis["name"] for nemesis in told["nemeses"]} == set(NEMESES)
     assert run(["chaos", "list"]) == 0
-    assert "[waits for a forecast of lag]" in capsys.readouterr().out
+    assert f"[waits for {waiting.waits_for}]" in capsys.readouterr().out
 
 
 def test_every_scenario_names_faults_that_there_are() -> None:

@@ -13,6 +13,7 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import Links
 from cluster.peer.slow_leader_transfer import SlowTurns
+from cluster.peer.sync_times import SyncTimes
 from cluster.peer.transport import Handlers, HeartbeatNet, PeerTransport
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock
@@ -42,7 +43,8 @@ class Peer:
         raw: Any = SimpleNamespace(role=Role.FOLLOWER, leader_id=NodeId(1), last_index=0, catch_up_waits=False)
         clock = SystemClock()
         slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
-        self.links = Links(self.transport, raw, clock, HA, LinkMetrics(CollectorRegistry()), lambda: None, slow)
+        syncs = SyncTimes(NodeId(1), clock, lambda: (0, 0.0), 1000)
+        self.links = Links(self.transport, raw, clock, HA, LinkMetrics(CollectorRegistry()), lambda: None, slow, syncs)
 
     async def start(self) -> None:
         frame = lambda peer, kind, header, payload: self.links.on_frame(peer, kind, header)  # noqa: E731

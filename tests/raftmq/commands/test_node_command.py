@@ -53,8 +53,8 @@ VIEW = {
     "cluster_id": "c",
     "drained": False,
     "members": [
-        member(1, leader=True, match_index=None, lag_entries=None, state=None, live=None, fit=None),
-        member(2, live=False, lag_entries=70),
+        member(1, leader=True, match_index=None, lag_entries=None, state=None, live=None, fit=None, sync_ms=2.04),
+        member(2, live=False, lag_entries=70, lag_bytes=70 << 20, lag_ms=4_440, sync_ms=812.3),
         member(3, fit=False),
         member(5, role="learner", caught_up=False, lag_entries=12),
         member(6, role="learner", state="SNAPSHOT"),
@@ -133,12 +133,12 @@ def test_the_list_tells_how_each_node_is(api: str, capsys: pytest.CaptureFixture
         "node 1 leads (term 4); 3 voters, 3 are a majority; a change is in progress: node 5 joins (entry 31)"
     )
     rows = {line.split()[0]: " ".join(line.split()) for line in lines[2:8]}
-    assert rows["1"] == "1 leader ok - - h:10901 h:9601"
-    assert rows["2"].startswith("2 voter silent 70")
+    assert rows["1"] == "1 leader ok - - - 2.0 ms - h:10901 h:9601"
+    assert rows["2"].startswith("2 voter silent 70 70.0 MiB 4.4 s 812.3 ms 9")
     assert rows["3"].startswith("3 voter not fit to lead 0")
     assert rows["5"].startswith("5 learner catches up 12")
     assert rows["6"].startswith("6 learner fetches a snapshot 0")
-    assert rows["7"].startswith("7 learner (stays) ok 0 9 unknown")
+    assert rows["7"].startswith("7 learner (stays) ok 0 - - - 9 unknown")
     assert lines[8] == "removed: 4"
 
 

@@ -1,0 +1,233 @@
+"""The story `slow-follower`: the disk of one follower becomes slow, and well again, under a steady load.
+
+A random follower syncs in 800 ms, or takes half of the bytes that arrive and later more than that. Nobody may wait for
+it: the others' latency stays, no send is refused or unknown, and leadership stays. It must be a finding within 15 s,
+with a forecast if its lag grows. The lag must be gone at the time that was foretold once it shrank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from jepsen_like.live.stories.open_load import PATIENCE_S, OpenLoad, brief, count_stored, said
+from jepsen_like.live.stories.story import Scene, Story, StoryEnds
+from jepsen_like.live.subjects.subject import LoadPlan
+from raftmq.local.waiting import until
+
+RATE: Final = 300
+SIZE: Final = 4096
+SLOW, BETTER = 0.5, 1.5
+"""Bytes a second that the follower's disk takes while it does not keep up, and then, as shares of the load's."""
+ENTRY_SHARE: Final = 1.1
+"""The bytes that a message takes in the log, by those of its body, about."""
+SYNC: Final = "delay:800ms"
+POINT: Final = "append.fdatasync"
+ROUNDS: Final = 2
+NORMAL_S, SYNC_S, LAG_S, WELL_S = 20.0, 30.0, 40.0, 60.0
+"""Seconds of the load: before any fault, beside slow syncs, while the lag grows, and while it shrinks."""
+BEGINS_S = (2.0, 7.0)
+"""Seconds, from and to, after which a fault begins: anywhere within a slice of the alarm's window."""
+TOPIC: Final = "slow-follower"
+FOUND_S: Final = 15.0
+"""Seconds within which a slow follower must be a finding: a promise, at any scale."""
+CODES: Final = ("disk_slow", "follower_behind")
+SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
+"""The p99 beside a slow follower may be that much higher than before, or P99_MIN_MS if that is more."""
+FORECAST_MAX_S: Final = 20.0
+"""Seconds within which the finding about a lag that grows must be there: the lag first has to grow old."""
+FORECAST_FACTOR, FORECAST_S = 2.0, 10.0
+"""The factor within which the lag must be gone, on the time that was foretold, and seconds more."""
+GONE_BYTES: Final = 1 << 18
+
+
+class Found(NamedTuple):
+    """A slow follower as the leader shows it."""
+
+    after_s: float
+    code: str
+    says: str
+
+
+class Watched:
+    """One follower as its leader sees it."""
+
+    def __init__(self, scene: Scene, leader: int, node: int) -> None:
+        self.node = node
+        self._scene = scene
+        self._leader = leader
+
+    def peer(self) -> dict[str, Any]:
+        """Returns the follower's lag and forecast. Raises OSError."""
+        peers: list[dict[str, Any]] = self._scene.subject.request(self._leader, "GET", "/v1/status")["peers"]
+        return next(peer for peer in peers if peer["node"] == self.node)
+
+    def finding(self, codes: tuple[str, ...] = CODES) -> tuple[str, str] | None:
+        """Returns code and text of the first finding of these codes about the follower; None if there is none. Raises
+        OSError."""
+        findings = self._scene.subject.request(self._leader, "GET", "/v1/health")["findings"]
+        known = {each["code"]: each["says"] for each in findings if each["object"] == f"node {self.node}"}
+        return next(((code, known[code]) for code in codes if code in known), None)
+
+    def wait_unfound(self) -> None:
+        """Waits until there is no finding about the follower: that of an earlier round stands for a minute. Raises
+        StoryEnds."""
+
+        def is_so() -> bool:
+            with suppress(OSError):
+                return self.finding() is None
+            return False
+
+        if not until(is_so, PATIENCE_S, 0.5):
+            raise StoryEnds(f"node {self.node} is still a finding {PATIENCE_S:.0f} s after it was well again")
+
+    def found(self, since_s: float) -> Found | None:
+        """Waits for a finding for twice the time that it may take; None if there is none. `since_s`: when the fault
+        began, monotonic."""
+        while time.monotonic() - since_s < 2 * FOUND_S:
+            with suppress(OSError):
+                if (known := self.finding()) is not None:
+                    return Found(time.monotonic() - since_s, *known)
+            time.sleep(0.1)
+        return None
+
+    def lag_finding(self, timeout_s: float) -> str:
+        """Waits for the finding about the follower's lag, and returns its text; "" if it does not come."""
+        end_s = time.monotonic() + timeout_s
+        while time.monotonic() < end_s:
+            with suppress(OSError):
+                if (known := self.finding(CODES[1:])) is not None:
+                    return known[1]
+            time.sleep(0.1)
+        return ""
+
+    def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
+        """Waits until `holds` of the follower is true, and returns the follower. Raises StoryEnds."""
+        seen: dict[str, Any] = {}
+
+        def is_so() -> bool:
+            with suppress(OSError):
+                seen.update(self.peer())
+                return holds(seen)
+            return False
+
+        if not until(is_so, timeout_s, 0.1):
+            raise StoryEnds(f"node {self.node}: {what} did not come within {timeout_s:.0f} s: {seen}")
+        return seen
+
+
+def play(scene: Scene) -> None:
+    """Plays the rounds; raises StoryEnds and OSError if it cannot continue."""
+    with scene.act("a normal load") as told, _load(scene, NORMAL_S) as load:
+        normal = load.report()["runs"][0]
+        told.append(said(normal))
+    runs = [normal]
+    measured: list[dict[str, Any]] = []
+    for play_one in (_slow_syncs, _slow_rate) * scene.count(ROUNDS):
+        leader = scene.stage.leader()
+        watched = Watched(scene, leader, scene.rng.choice([each for each in scene.subject.node_ids if each != leader]))
+        watched.wait_unfound()
+        run, round_ = play_one(scene, watched)
+        judge(scene, normal, run, leader, watched.node)
+        runs.append(run)
+        measured.append({"node": watched.node, "leader": leader, "run": brief(run)} | round_)
+    count_stored(scene, TOPIC, sum(run["stored"] for run in runs))
+    scene.measured |= {"normal": brief(normal), "rounds": measured}
+    worst = max(run["p99_ms"] for run in runs[1:])
+    scene.gate("p99 beside a slow follower, ms", worst, max(SLOWER_MAX * normal["p99_ms"], P99_MIN_MS), at_most=True)
+
+
+def _load(scene: Scene, seconds: float) -> OpenLoad:
+    return OpenLoad(scene, TOPIC, ["--rate", str(RATE), "--size", str(SIZE)], seconds)
+
+
+@contextmanager
+def _fault(scene: Scene, node: int, action: str) -> Iterator[float]:
+    """A context with a fault on a node; yields when it began, monotonic seconds."""
+    time.sleep(scene.rng.uniform(*BEGINS_S))
+    scene.subject.set_failpoint(node, POINT, action)
+    try:
+        yield time.monotonic()
+    finally:
+        scene.subject.set_failpoint(node, POINT, "off")
+
+
+def _slow_syncs(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Makes a follower sync in 800 ms. Returns what the load and the harness measured."""
+    node = watched.node
+    with scene.act(f"node {node}: {SYNC}") as told, _load(scene, SYNC_S) as load:
+        with _fault(scene, node, SYNC) as began_s:
+            found = demand_found(scene, watched, began_s, told)
+            slow = watched.wait("its sync time", lambda peer: (peer["sync_ms"] or 0.0) >= 700.0, PATIENCE_S)
+            told.append(f"a sync takes {slow['sync_ms']:.0f} ms, the lag is {slow['lag_bytes']:,} bytes")
+            run = load.report()["runs"][0]
+        watched.wait("the end of its lag", lambda peer: peer["lag_bytes"] < GONE_BYTES, PATIENCE_S)
+        told.append(said(run))
+    return run, {"fault": SYNC, "found_s": found, "sync_ms": slow["sync_ms"], "lag_bytes": slow["lag_bytes"]}
+
+
+def _slow_rate(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Makes a follower's disk take fewer bytes than arrive, then more. Returns what the load and the harness
+    measured."""
+    node, bytes_s = watched.node, RATE * SIZE * ENTRY_SHARE
+    slow, better = (f"rate:{int(share * bytes_s / 1000)}kB" for share in (SLOW, BETTER))
+    with scene.act(f"node {node}: {slow}, then {better}") as told, _load(scene, LAG_S + WELL_S) as load:
+        with _fault(scene, node, slow) as began_s:
+            found = demand_found(scene, watched, began_s, told)
+            grows = watched.wait("a forecast", lambda peer: (peer["lag_bytes_per_s"] or 0) > 0, PATIENCE_S)
+            scene.demand(grows["snapshot_in_s"] is not None, f"no snapshot is foretold: {grows}")
+            says = watched.lag_finding(LAG_S)
+            forecast_s = time.monotonic() - began_s
+            scene.demand("The lag grows" in says and "needs a snapshot" in says, f"a finding without forecast: {says}")
+            time.sleep(max(0.0, began_s + LAG_S - time.monotonic()))
+            before = watched.peer()
+            scene.subject.set_failpoint(node, POINT, better)
+            shrinks = watched.wait("the end of its lag in sight", lambda peer: peer["caught_up_in_s"] is not None, 60.0)
+            foretold_s, at_s = shrinks["caught_up_in_s"], time.monotonic()
+            watched.wait("the end of its lag", lambda peer: peer["lag_bytes"] < GONE_BYTES, PATIENCE_S)
+            took_s = time.monotonic() - at_s
+            run = load.report()["runs"][0]
+        told.append(f"after {forecast_s:.1f} s: {says}")
+        told.append(f"{before['lag_bytes']:,} bytes of lag; {foretold_s} s were foretold and it took {took_s:.1f} s")
+        told.append(said(run))
+    allowed_s = FORECAST_FACTOR * foretold_s + FORECAST_S
+    scene.gate(f"seconds until the finding about node {node} had a forecast", forecast_s, FORECAST_MAX_S, at_most=True)
+    scene.gate(f"seconds until the lag of node {node} was gone", took_s, allowed_s, at_most=True)
+    return run, {
+        "fault": slow,
+        "found_s": found,
+        "forecast_s": round(forecast_s, 1),
+        "lag_bytes": before["lag_bytes"],
+        "lag_ms": before["lag_ms"],
+        "bytes_per_s": before["lag_bytes_per_s"],
+        "snapshot_in_s": before["snapshot_in_s"],
+        "foretold_s": foretold_s,
+        "took_s": round(took_s, 1),
+    }
+
+
+def demand_found(scene: Scene, watched: Watched, began_s: float, told: list[str]) -> float | None:
+    """Demands a finding in time; returns the seconds that it took, None without one."""
+    found = watched.found(began_s)
+    if found is None:
+        scene.demand(False, f"node {watched.node} is slow, and no finding says so")
+        return None
+    told.append(f"{found.code} after {found.after_s:.1f} s")
+    scene.demand(
+        found.after_s <= FOUND_S, f"node {watched.node} was a finding after {found.after_s:.1f} s: {found.says}"
+    )
+    return round(found.after_s, 1)
+
+
+def judge(scene: Scene, normal: dict[str, Any], run: dict[str, Any], leader: int, node: int) -> None:
+    """Demands that nobody else noticed."""
+    scene.demand(not run["unknown"], f"{run['unknown']} sends beside slow node {node} have an unknown outcome")
+    scene.demand(not run["refused"], f"sends beside slow node {node} were refused: {run['refused']}")
+    scene.demand(scene.stage.leader() == leader, f"node {leader} no longer leads, although only node {node} was slow")
+    few = 0.95 * normal["stored_per_second"]
+    scene.demand(run["stored_per_second"] >= few, f"{said(run)} beside slow node {node}; before: {said(normal)}")
+
+
+STORY = Story(play, free_gib=3, segment_mib=64, load=LoadPlan(20, 16), is_direct=True)
