@@ -74,7 +74,7 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
     and range. Raises ConfigError."""
     if not isinstance(raw, dict):
         raise _wrong_shape(path, "a table", raw, source, f"write it as [{dotted(path)}] with its keys below")
-    fields = _fields_of(kind)
+    fields = _fields_of(kind)  # type: ignore[arg-type]  # a class is hashable
     for key in raw:
         if key not in fields:
             raise _unknown_key(kind, key, path, source)
