@@ -11,7 +11,8 @@ _.lag_bytes  # cluster/admin/node_interface.py
 _.committed_offset, _.set_ms, _.body_base64, _.waiting_for, _.durability, _.next_check_ms  # cluster/admin
 # cluster/admin/figure_history.py: the names of the series
 _.messages_in_per_s, _.messages_out_per_s, _.bytes_in_per_s, _.bytes_out_per_s, _.commit_p50_ms, _.commit_p99_ms
-_.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms
+_.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms, _.demand_bytes_per_s, _.decided_bytes_per_s
+_.admission_limit_bytes, _.refused_overload_per_s, _.refused_busy_per_s, _.refused_other_per_s
 _.body_cut  # cluster/admin/handlers/messages.py
 _.xxh3  # cluster/tier/manifest_format.py
 _.bytes_exact, _.bytes_applied_index  # cluster/admin/handlers/topics.py

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 SAMPLES_MAX: Final = 720
-"""The most samples: those of an hour. With at most PEERS_MAX + 16 numbers each they take less than 1 MB."""
+"""The most samples: those of an hour. With at most PEERS_MAX + 24 numbers each they take less than 1 MB."""
 PEERS_MAX: Final = 16
 
 
@@ -47,6 +47,22 @@ class Figures(NamedTuple):
     term: float
     connections: float
     inflight_bytes: float
+    """Bytes of requests that this node holds: on the leader, the house (docs/flow.md)."""
+    demand_bytes_per_s: float | None
+    """Bytes of sends that arrived at the leader per second, the refused ones too; None on a follower. Estimated: each
+    refused send counts as many bytes as an acknowledged one has on average, because their bytes are not counted."""
+    decided_bytes_per_s: float | None
+    """The rate at which the leader's log decides sends, as it was learnt; None if it is not known."""
+    admission_limit_bytes: float | None
+    """The limit of the house in an overload; None if it is not known."""
+    overloaded: float
+    """1 while sends are refused because more arrive than the log takes, else 0."""
+    refused_overload_per_s: float | None
+    """Requests refused per second in an overload."""
+    refused_busy_per_s: float | None
+    """Requests refused per second above the limits of bytes in flight."""
+    refused_other_per_s: float | None
+    """Requests refused per second for any other reason."""
     disk_used_percent: float | None
     loop_lag_ms: float
     """The longest delay of a timer in the last 10 s, in milliseconds."""

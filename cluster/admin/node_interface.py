@@ -205,6 +205,8 @@ class Counted(NamedTuple):
     append_bounds_s: tuple[float, ...]
     loop_lag_s: float
     """The longest delay in seconds of a timer on the event loop in the last 10 s."""
+    refused: dict[str, int]
+    """Reason -> requests refused before anything was proposed."""
 
 
 class Figures(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
     and range. Raises ConfigError."""
     if not isinstance(raw, dict):
         raise _wrong_shape(path, "a table", raw, source, f"write it as [{dotted(path)}] with its keys below")
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields_of(kind)  # type: ignore[arg-type]  # a class is hashable
     for key in raw:
         if key not in fields:
             raise _unknown_key(kind, key, path, source)
@@ -86,6 +87,13 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
         elif field.required:
             raise _missing_key(name, field.type, path, source)
     return kind(**values)
+
+
+@cache
+def _fields_of(kind: type[Any]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Returns name -> field of a table. Kept, because msgspec evaluates every annotation to make them, and a node that
+    reads its configuration again does so on its event loop."""
+    return {field.name: field for field in msgspec.structs.fields(kind)}
 
 
 def value_of(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:

@@ -49,17 +49,17 @@ class ReloadView(msgspec.Struct, frozen=True, kw_only=True):
 def differences(old: Config, new: Config) -> list[KeyChange]:
     """Returns every key that differs between two configurations, in the order of the sections."""
     found = []
-    for section in msgspec.structs.fields(Config):
-        before, after = getattr(old, section.name), getattr(new, section.name)
+    # Names only: msgspec.structs.fields evaluates every annotation anew, some 5 ms of the event loop at each reload.
+    for section in Config.__struct_fields__:
+        before, after = getattr(old, section), getattr(new, section)
         if isinstance(before, tuple):
             if before != after:
-                found.append(KeyChange(key=section.name, before=f"{len(before)} tables", after=f"{len(after)} tables"))
+                found.append(KeyChange(key=section, before=f"{len(before)} tables", after=f"{len(after)} tables"))
             continue
-        for field in msgspec.structs.fields(before):
-            one, other = getattr(before, field.name), getattr(after, field.name)
+        for name in before.__struct_fields__:
+            one, other = getattr(before, name), getattr(after, name)
             if one != other:
-                key = f"{section.name}.{field.name}"
-                found.append(KeyChange(key=key, before=toml_value(one), after=toml_value(other)))
+                found.append(KeyChange(key=f"{section}.{name}", before=toml_value(one), after=toml_value(other)))
     return found
 
 

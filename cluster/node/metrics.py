@@ -224,7 +224,8 @@ class NodeMetrics:
 
     def refused(self, reason: str) -> None:
         """Counts a request that was refused before anything was proposed; `reason` is one of a few short texts."""
-        self._refused.labels(reason).inc()
+        counts = self._refused.values
+        counts[reason] = counts.get(reason, 0) + 1
 
     def code_refused(self, code: str, language: str) -> None:
         """Counts a request whose code is not supported; both labels have few values."""
@@ -333,6 +334,7 @@ class NodeMetrics:
             appends=self.appends.counts,
             append_bounds_s=self.appends.bounds,
             loop_lag_s=self._loop_lag_s,
+            refused=dict(self._refused.values),
         )
 
     def scraped(
@@ -447,7 +449,9 @@ class NodeMetrics:
         self._overloaded = gauge(
             "raftmq_overloaded", "1 while sends are refused because more arrive than the log takes"
         )
-        self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
+        self._refused = self._tallies(
+            "raftmq_requests_refused", "Requests refused before anything was proposed", "reason"
+        )
         self._denied = counter("raftmq_requests_denied", "Requests that no rule allows to their user", "outcome")
         self._codes_refused = counter(
             "raftmq_codes_refused", "Requests with a code that this version does not support", "code", "language"

@@ -57,24 +57,51 @@ SETTINGS = (
         "os.sh of RocketMQ sets 360000 (an hour): other programs' data then piles up in front of a sync",
     ),
     Setting("vm/swappiness", lambda value: value <= 10, "1", "a node whose memory is swapped out loses elections"),
+    Setting(
+        "vm/overcommit_memory",
+        lambda value: value != 2,
+        "0",
+        "with 2 the kernel refuses memory that nobody uses, and so threads and RocksDB's tables, while much is free; "
+        "os.sh of RocketMQ sets 1, which is as good as 0",
+    ),
+    Setting(
+        "vm/zone_reclaim_mode",
+        lambda value: value == 0,
+        "0",
+        "else the page cache of the log is dropped on one processor's memory while there is room on another's",
+    ),
     Setting("vm/max_map_count", lambda value: value >= 65_530, "65530 or more", "RocksDB maps its table files"),
     Setting("net/core/somaxconn", lambda value: value >= 1_024, "1024 or more", "many clients connect again at once"),
 )
 SCHEDULERS = ("none", "mq-deadline", "deadline", "noop", "kyber")
 """I/O schedulers that do not delay a sync in favour of other processes, as bfq and cfq may."""
+SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
+"""Sources of time that a program asks the kernel for, which takes a microsecond and more."""
+BUSY_MAX = 0.8
+LOOK_S = 1.0
+RESERVE_BYTES = 64 << 20
+RESERVE_SHARE = 0.005
+"""The share of the memory that the kernel should keep free, if that is less than RESERVE_BYTES."""
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
 
-def host_checks(directory: Path, root: Path = Path("/")) -> Iterator[HostCheck]:
-    """Yields all checks. `directory`: where the log is or will be; `root`: the root of /proc and /sys."""
+def host_checks(
+    directory: Path, root: Path = Path("/"), wait: Callable[[float], None] = time.sleep
+) -> Iterator[HostCheck]:
+    """Yields all checks. `directory`: where the log is or will be; `root`: the root of /proc and /sys; `wait` lets
+    so many seconds pass, in which the disk is watched."""
     for setting in SETTINGS:
         yield _setting(setting, root)
+    yield _reserve(root)
+    yield _huge_pages(root)
     yield _swap(root)
     yield _file_system(directory, root)
     yield from _disk(directory, root)
+    yield _disk_times(directory, root, wait)
     yield _sync_speed(directory)
     yield _open_files()
     yield _clock()
+    yield _clock_source(root)
 
 
 def _setting(setting: Setting, root: Path) -> HostCheck:
@@ -88,10 +115,48 @@ def _setting(setting: Setting, root: Path) -> HostCheck:
     return HostCheck(name, str(value), f"set it to {setting.wanted}: {setting.why}")
 
 
+def _reserve(root: Path) -> HostCheck:
+    """Checks the memory that the kernel keeps free."""
+    try:
+        kept_kib = int((root / "proc/sys/vm/min_free_kbytes").read_text())
+        wanted_kib = int(min(RESERVE_BYTES / 1024, RESERVE_SHARE * _memory_kib(root)["MemTotal"]))
+    except (OSError, ValueError, KeyError):
+        return HostCheck("vm.min_free_kbytes", "not known on this system")
+    finding = (
+        f"set it to {wanted_kib} or more: the log fills the page cache, and whoever needs memory then waits until some "
+        "of it is free"
+    )
+    return HostCheck("vm.min_free_kbytes", str(kept_kib), finding if kept_kib < wanted_kib else "")
+
+
+def _huge_pages(root: Path) -> HostCheck:
+    """Checks if a thread may have to wait until the kernel has moved pages together."""
+    try:
+        place = root / "sys/kernel/mm/transparent_hugepage"
+        enabled, defrag = (_chosen((place / name).read_text()) for name in ("enabled", "defrag"))
+    except OSError:
+        return HostCheck("huge pages", "not known on this system")
+    waits = enabled == "always" and defrag == "always"
+    finding = "set transparent_hugepage/defrag to madvise: who needs memory waits until 2 MiB of it are in one piece"
+    return HostCheck("huge pages", f"{enabled}, defrag {defrag}", finding if waits else "")
+
+
+def _chosen(line: str) -> str:
+    """Returns the word in brackets: how the kernel shows a choice. The first one if none is."""
+    words = line.split()
+    return next((word.strip("[]") for word in words if word.startswith("[")), words[0] if words else "none")
+
+
+def _memory_kib(root: Path) -> dict[str, int]:
+    """Returns name -> KiB of /proc/meminfo. Raises OSError, and ValueError for one that has another form."""
+    rows = (line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+    return {name: int(value.split()[0]) for name, value in rows}
+
+
 def _swap(root: Path) -> HostCheck:
     try:
-        rows = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
-        used_kib = int(rows["SwapTotal"].split()[0]) - int(rows["SwapFree"].split()[0])
+        rows = _memory_kib(root)
+        used_kib = rows["SwapTotal"] - rows["SwapFree"]
     except (OSError, ValueError, KeyError):
         return HostCheck("swap", "not known on this system")
     finding = (
@@ -121,24 +186,80 @@ def _file_system(directory: Path, root: Path) -> HostCheck:
         finding = "without barriers a sync may return before the disk has the data: mount with barriers"
     elif "data=writeback" in words or "noload" in words:
         finding = "a file may hold foreign bytes after a crash: mount with data=ordered, and keep the journal"
+    elif not {"noatime", "relatime"} & set(words):
+        finding = "each read of the log is a write to the disk: mount with noatime, or relatime, the usual"
     return HostCheck("file system", f"{kind} at {place} ({options})", finding)
 
 
 def _disk(directory: Path, root: Path) -> Iterator[HostCheck]:
     try:
-        number = directory.stat().st_dev
-        device = (root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve(strict=True)
+        device = _device(directory, root)
         queue = next(place / "queue" for place in (device, device.parent) if (place / "queue").is_dir())
         rotates = (queue / "rotational").read_text().strip() == "1"
-        line = (queue / "scheduler").read_text().split()
+        chosen = _chosen((queue / "scheduler").read_text())
     except (OSError, StopIteration):
         yield HostCheck("disk", "not known on this system")
         return
-    chosen = next((word.strip("[]") for word in line if word.startswith("[")), line[0] if line else "none")
     slow = "each sync waits for the platter, some 10 ms: use an SSD, and not one rotating disk beside SSDs"
     yield HostCheck("disk", "rotational" if rotates else "solid state", slow if rotates else "")
     other = f"use one of {', '.join(SCHEDULERS[:2])}: {chosen} may hold a sync back in favour of other programs"
     yield HostCheck("io scheduler", chosen, "" if chosen in SCHEDULERS else other)
+
+
+def _device(directory: Path, root: Path) -> Path:
+    """Returns the folder below /sys of the device that the directory is on. Raises OSError if there is none."""
+    number = directory.stat().st_dev
+    return (root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve(strict=True)
+
+
+class _Times(NamedTuple):
+    """The work of a disk since the machine started; a write ends when the disk says so, which may be before a sync."""
+
+    reads: int
+    read_ms: int
+    writes: int
+    write_ms: int
+    busy_ms: int
+
+    @classmethod
+    def of(cls, device: Path) -> _Times:
+        """Reads them. Raises OSError, and ValueError for a file of another form."""
+        fields = [int(word) for word in (device / "stat").read_text().split()]
+        if len(fields) < 10:
+            raise ValueError(f"{len(fields)} fields")
+        return cls(fields[0], fields[3], fields[4], fields[7], fields[9])
+
+    def since(self, before: _Times) -> _Times:
+        """Returns the work between two looks."""
+        return _Times(*(now - then for now, then in zip(self, before, strict=True)))
+
+    @property
+    def says(self) -> str:
+        """The mean times of a read and of a write."""
+        means = [("read", self.reads, self.read_ms), ("write", self.writes, self.write_ms)]
+        return ", ".join(f"a {what} took {ms / count:.2f} ms" for what, count, ms in means if count) or "no request"
+
+
+def _disk_times(directory: Path, root: Path, wait: Callable[[float], None]) -> HostCheck:
+    """Watches the disk for a while: its requests are those of all programs."""
+    try:
+        device = _device(directory, root)
+        begun_s, before = time.monotonic(), _Times.of(device)
+        wait(LOOK_S)
+        after, took_ms = _Times.of(device), 1000 * max(LOOK_S, time.monotonic() - begun_s)
+    except (OSError, ValueError):
+        return HostCheck("disk times", "not known on this system")
+    seen = after.since(before)
+    busy = min(1.0, seen.busy_ms / took_ms)
+    findings = []
+    if busy > BUSY_MAX:
+        findings.append("the disk has hardly time for more: take other programs off it, or give the log one of its own")
+    if seen.writes and seen.write_ms / seen.writes >= SYNC_SLOW_MS:
+        findings.append(f"a write that takes {SYNC_SLOW_MS:g} ms and more holds each batch of messages up")
+    found = (
+        f"busy for {100 * busy:.0f} % of {took_ms / 1000:.1f} s ({seen.says}); since the machine started: {after.says}"
+    )
+    return HostCheck("disk times", found, "; ".join(findings))
 
 
 def _sync_speed(directory: Path) -> HostCheck:
@@ -180,3 +301,12 @@ def _clock() -> HostCheck:
     if status & _UNSYNCED:
         return HostCheck("clock", "not synchronised", "start a time service (chrony, systemd-timesyncd)")
     return HostCheck("clock", "synchronised")
+
+
+def _clock_source(root: Path) -> HostCheck:
+    try:
+        name = (root / "sys/devices/system/clocksource/clocksource0/current_clocksource").read_text().strip()
+    except OSError:
+        return HostCheck("clock source", "not known on this system")
+    finding = f"use tsc: {name} costs a microsecond and more each time, and a node reads it several times per batch"
+    return HostCheck("clock source", name, finding if name in SLOW_CLOCKS else "")

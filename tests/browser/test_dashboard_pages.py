@@ -190,7 +190,7 @@ async def test_sums_of_all_nodes_stand_side_by_side(cluster: LiveCluster, page: 
 
 async def test_plots_are_of_the_history_of_the_leader(cluster: LiveCluster, page: Page, load: Load) -> None:
     await opened(page, cluster, "overview")
-    await page.until("document.querySelectorAll('#main canvas').length === 6", 30)
+    await page.until("document.querySelectorAll('#main canvas').length === 9", 30)
     leader = cluster.leader()
     await page.until("Number.parseFloat(document.querySelector('[data-tile=Writes] .figure').textContent) > 0", 30)
     assert any(address.startswith(f"{cluster.admin(1)}/v1/members/{leader}/history") for address in page.addresses)
@@ -199,6 +199,66 @@ async def test_plots_are_of_the_history_of_the_leader(cluster: LiveCluster, page
         ".getImageData(0, 0, 400, 150).data.some((each) => each > 0)"
     )
     assert drawn
+    assert page.errors == []
+
+
+OVERLOAD = {
+    "leads": 1,
+    "overloaded": 1,
+    "demand_bytes_per_s": 123_456_789,
+    "decided_bytes_per_s": 104_857_600,
+    "admission_limit_bytes": 7_340_032,
+    "inflight_bytes": 7_654_321,
+    "refused_overload_per_s": 12_345.6,
+    "refused_busy_per_s": 987.6,
+    "refused_other_per_s": 0.2,
+}
+CHANGED = """(() => {{ const ask = window.fetch, values = {values}; window.fetch = async (what, ...more) => {{
+  const answer = await ask(what, ...more);
+  if (!String(what).includes('/history')) return answer;
+  const found = await answer.json();
+  for (const each of found.series) {{
+    if (each.name in values) each.values = each.values.map(() => values[each.name]);
+  }}
+  return Response.json(found);
+}}; }})()"""
+
+
+@pytest.mark.parametrize(
+    ("values", "badge", "writes"),
+    [
+        (OVERLOAD, "overloaded", "overloaded, 13.3 k/s refused"),
+        (OVERLOAD | {"overloaded": 0, "refused_overload_per_s": 0}, "not overloaded", "988/s refused"),
+        ({"leads": 1} | {name: None for name in OVERLOAD if name.endswith("_bytes_per_s")}, "not overloaded", ""),
+    ],
+    ids=["overloaded", "refused", "not known"],
+)
+async def test_an_overload_is_seen_in_every_part(
+    cluster: LiveCluster, page: Page, values: dict[str, float | None], badge: str, writes: str
+) -> None:
+    """The cluster has none, so the values are put in place of the node's."""
+    for width in (390, 400, 1024, 1400):
+        await page.open("about:blank")
+        await opened(page, cluster, "topics", width=width)
+        await page.run(CHANGED.format(values=json.dumps(values)))
+        await page.run("location.hash = '#/'")
+        await page.until("document.querySelectorAll('#main canvas').length === 9", 30)
+        shown = "document.querySelector('[data-overloaded]').textContent"
+        assert await page.run(shown) == badge
+        note = await page.run("document.querySelector('[data-tile=Writes] .note').textContent")
+        assert note.endswith(writes)
+        assert ("refused" in note) == bool(writes)
+        told = await page.run(
+            "Object.fromEntries([...document.querySelectorAll('[data-line]')]"
+            ".map((each) => [each.dataset.line, each.textContent]))"
+        )
+        assert told["arrives"] == ("118 MiB/s" if values.get("demand_bytes_per_s") else DASH)
+        if "admission_limit_bytes" in values:
+            assert (told["limit"], told["undecided"]) == ("7 MiB", "7.30 MiB")
+            assert told["bytes in flight"] == "988/s"
+        assert await page.run(TOO_WIDE) == [], width
+        assert await page.run(BROKEN) == [], width
+        assert await page.run("document.documentElement.scrollWidth") <= width
     assert page.errors == []
 
 

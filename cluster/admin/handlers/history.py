@@ -17,6 +17,7 @@ from cluster.admin.handler_request import Call
 from cluster.admin.node_interface import AdminPort, Counted, NodeStatus
 from cluster.admin.request_parsing import number_of
 from cluster.admin.route import Route
+from cluster.flow.gate import Limit
 from cluster.requests.verb import Serves
 from cluster.runtime.clock import Clock, SystemClock
 
@@ -44,7 +45,8 @@ class Sampler:
     def __init__(self, port: AdminPort, clock: Clock | None = None) -> None:
         self._port = port
         self._clock = clock or SystemClock()
-        self._before: tuple[float, Counted] | None = None
+        self._before: tuple[float, Counted, int] | None = None
+        """The sample before: its time, the counters, and the bytes in flight."""
 
     async def run(self) -> None:
         """Takes a sample every SAMPLE_S, until it is cancelled."""
@@ -58,9 +60,10 @@ class Sampler:
     def take(self) -> None:
         """Takes a sample now."""
         now_s, counted, status = self._clock.monotonic_s(), self._port.metrics.counted(), self._port.status()
-        before_s, before = self._before or (now_s, counted)
-        self._before = now_s, counted
-        figures = _figures(status, before, counted, now_s - before_s)
+        held = status.load.inflight_bytes
+        before_s, before, held_before = self._before or (now_s, counted, held)
+        self._before = now_s, counted, held
+        figures = _figures(status, before, counted, now_s - before_s, held - held_before)
         lag = {peer.node: peer.lag_entries for peer in status.peers[:PEERS_MAX]}
         self._port.samples.add(Sample(self._clock.wall_ms(), figures, lag))
 
@@ -78,10 +81,18 @@ async def get_history(call: Call) -> HistoryView:
     )
 
 
-def _figures(status: NodeStatus, before: Counted, now: Counted, seconds: float) -> Figures:
+def _figures(status: NodeStatus, before: Counted, now: Counted, seconds: float, held_more: int) -> Figures:
+    """Returns a sample. `held_more`: the bytes by which those in flight have grown since the sample before."""
+
     def rate(since: int, until: int) -> float | None:
         return (until - since) / seconds if seconds > 0 else None
 
+    def refused(*reasons: str) -> tuple[int, int]:
+        return sum(before.refused.get(each, 0) for each in reasons), sum(now.refused.get(each, 0) for each in reasons)
+
+    others = now.refused.keys() - {Limit.OVERLOAD, Limit.BYTES}
+    arrived = _arrived(before, now, held_more) if status.writes_open else None
+    load = status.load
     commits = [until - since for since, until in zip(before.commits, now.commits, strict=True)]
     appends = [until - since for since, until in zip(before.appends, now.appends, strict=True)]
     return Figures(
@@ -95,11 +106,29 @@ def _figures(status: NodeStatus, before: Counted, now: Counted, seconds: float) 
         apply_lag_entries=max(0, status.commit_index - status.applied_index),
         leads=status.writes_open,
         term=status.term,
-        connections=status.load.connections,
-        inflight_bytes=status.load.inflight_bytes,
+        connections=load.connections,
+        inflight_bytes=load.inflight_bytes,
+        demand_bytes_per_s=None if arrived is None else rate(0, arrived),
+        decided_bytes_per_s=load.decided_bytes_per_second or None,
+        admission_limit_bytes=load.admission_bytes or None,
+        overloaded=load.overloaded,
+        refused_overload_per_s=rate(*refused(Limit.OVERLOAD)),
+        refused_busy_per_s=rate(*refused(Limit.BYTES)),
+        refused_other_per_s=rate(*refused(*others)),
         disk_used_percent=status.disk.used_percent if status.disk is not None else None,
         loop_lag_ms=1000 * now.loop_lag_s,
     )
+
+
+def _arrived(before: Counted, now: Counted, held_more: int) -> int | None:
+    """Returns the bytes of sends that arrived between two samples: what was acknowledged, is in flight now and was not
+    then, or was refused. None if nothing says how large the refused ones were."""
+    refused = sum(now.refused.get(each, 0) - before.refused.get(each, 0) for each in (Limit.OVERLOAD, Limit.BYTES))
+    stored, taken = now.messages_in - before.messages_in, now.bytes_in - before.bytes_in
+    if refused and not now.messages_in:
+        return None
+    mean = (taken / stored if stored else now.bytes_in / now.messages_in) if refused else 0.0
+    return max(0, int(taken + held_more + refused * mean))
 
 
 ROUTES: Final[tuple[Route, ...]] = (

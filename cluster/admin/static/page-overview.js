@@ -7,9 +7,11 @@ import * as f from "./format.js";
 import { historyOf, withGaps } from "./history.js";
 import { membersTable } from "./members.js";
 import { plot } from "./plots.js";
-import { choice, empty, head, panel, tile } from "./ui.js";
+import { badge, choice, empty, head, panel, tile } from "./ui.js";
 
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
+/** Why requests were refused before anything was proposed: the line of the plot, the series. */
+const REASONS = [["overload", "refused_overload_per_s"], ["bytes in flight", "refused_busy_per_s"], ["other", "refused_other_per_s"]];
 /** Until somebody chooses: the leader, and the shortest time that shows all there is. */
 const state = { range_s: null, node: null };
 
@@ -46,12 +48,19 @@ function tiles(status, members, history) {
   return h("div", { class: "tiles" },
     tile("Leader", members.leader ? `node ${members.leader}` : "none", `term ${f.count(members.term)}`, members.leader ? "" : "bad"),
     status.quorum && votersTile(status.quorum),
-    tile("Writes", f.perSecond(last("messages_in_per_s")), f.bytesPerSecond(last("bytes_in_per_s"))),
+    writesTile(last),
     tile("Reads", f.perSecond(last("messages_out_per_s")), f.bytesPerSecond(last("bytes_out_per_s"))),
     tile("Commit, p99", f.latency(last("commit_p99_ms")), `median ${f.latency(last("commit_p50_ms"))}`),
     disk && tile("Disk used", f.percent(disk.used_percent), disk.full_in_s === null || disk.full_in_s === undefined ? `${f.bytes(disk.free_bytes)} free` : `full in ${f.span(disk.full_in_s * 1000)}`, disk.refusing ? "bad" : ""),
     tile("Clients", f.count(status.load.connections), `${f.plural(status.load.long_polls, "long poll")} here`),
     tile("Up for", f.span(status.uptime_ms), `RaftMQ ${status.versions.raftmq}`));
+}
+
+/** Acknowledged messages, and what is refused beside them. */
+function writesTile(last) {
+  const refused = REASONS.reduce((sum, [, name]) => sum + (last(name) ?? 0), 0);
+  const note = [f.bytesPerSecond(last("bytes_in_per_s")), last("overloaded") && "overloaded", refused && `${f.perSecond(refused)} refused`];
+  return tile("Writes", f.perSecond(last("messages_in_per_s")), note.filter(Boolean).join(", "), last("overloaded") ? "bad" : refused ? "warn" : "");
 }
 
 /** As this node sees them: the same judgement as the finding `no_quorum_margin`. */
@@ -80,12 +89,22 @@ function plots(members, node, history, own) {
   const line = (name, of) => ({ name, values: (series.get(of) || times_ms.map(() => null)).slice(first) });
   const drawn = (title, show, lines, max) => plot({ title, times_s, lines, show, max, range_s: [from, until] });
   const lags = [...history.series.keys()].filter((name) => name.startsWith("peer_lag_entries"));
-  return panel(`Node ${node}, the last ${RANGES.find(([value]) => value === range_s)[1].replace("1 ", "")}`, { end },
+  return panel(`Node ${node}, the last ${RANGES.find(([value]) => value === range_s)[1].replace("1 ", "")}`, { end, note: loadBadge(history) },
     h("div", { class: "plots" },
       drawn("Messages", f.perSecond, [line("written", "messages_in_per_s"), line("read", "messages_out_per_s")]),
       drawn("Bytes", f.bytesPerSecond, [line("written", "bytes_in_per_s"), line("read", "bytes_out_per_s")]),
       drawn("Latency", f.latency, [line("commit p99", "commit_p99_ms"), line("commit p50", "commit_p50_ms"), line("sync p99", "append_p99_ms")]),
       drawn("Entries behind", f.short, [...lags.map((name) => line(`node ${name.split(" ")[1]}`, name)), line("not applied", "apply_lag_entries")], 10),
+      drawn("Demand", f.bytesPerSecond, [line("arrives", "demand_bytes_per_s"), line("acknowledged", "bytes_in_per_s"), line("the log takes", "decided_bytes_per_s")]),
+      drawn("House", f.bytes, [line("undecided", "inflight_bytes"), line("limit", "admission_limit_bytes")]),
+      drawn("Refused", f.perSecond, REASONS.map(([name, of]) => line(name, of)), 1),
       drawn("Clients", f.short, [line("connections", "connections")], 5),
       drawn("Delay of the event loop", f.latency, [line("longest in 10 s", "loop_lag_ms")], 5)));
+}
+
+/** Whether the node refuses sends because more arrive than its log takes; nothing for one that takes none. */
+function loadBadge({ series }) {
+  const last = (name) => series.get(name)?.at(-1);
+  if (!last("leads")) return null;
+  return h("span", { "data-overloaded": last("overloaded") ? "yes" : "no" }, last("overloaded") ? badge("bad", "overloaded") : "not overloaded");
 }

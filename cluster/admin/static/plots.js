@@ -6,6 +6,7 @@ import * as f from "./format.js";
 const COLOURS = ["--plot-1", "--plot-2", "--plot-3", "--plot-4", "--plot-5", "--plot-6"];
 const HEIGHT = 150;
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power); // steps of an axis in bytes
+const IN_BYTES = [f.bytes, f.bytesPerSecond];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /**
@@ -89,7 +90,7 @@ function options(el) {
     },
     axes: [
       { ...axis, size: 24, space: 70, values: (_, ticks) => ticks.map((tick) => f.clock(tick * 1000).slice(0, tick % 60 ? 8 : 5)) },
-      { ...axis, size: 66, space: 28, incrs: el.wanted.show === f.bytesPerSecond ? BINARY : undefined, values: (_, ticks) => ticks.map((tick) => el.wanted.show(tick)) },
+      { ...axis, size: 66, space: 28, incrs: IN_BYTES.includes(el.wanted.show) ? BINARY : undefined, values: (_, ticks) => ticks.map((tick) => el.wanted.show(tick)) },
     ],
     series: [{}, ...lines.map((line, at) => ({
       label: line.name, stroke: colour(COLOURS[at % COLOURS.length]), width: 1.5, spanGaps: false,

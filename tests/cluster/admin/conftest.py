@@ -172,6 +172,7 @@ class FakeNode:
         self.idle: dict[str, set[str]] = {}
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
+        self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)
         self.turns = Turns(lambda callback: asyncio.get_running_loop().call_soon(callback))
         self.held_keys: list[Held] = []
         self._tail = EMPTY_TAIL
@@ -273,7 +274,7 @@ class FakeNode:
             failure=self.failure,
             alarms=self.alarms.all(),
             peers=[PeerStatus(node=2, match_index=applied - 5, lag_entries=12, connected=False)] if self.leads else [],
-            load=LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200),
+            load=self.load,
             recovery=RecoveryStatus(
                 clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={}, reasons=[]
             ),

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.admin.figure_history import SAMPLES_MAX, Samples, quantile_ms
 from cluster.admin.handlers.history import Sampler
+from cluster.admin.node_interface import LoadStatus
 from cluster.replication.outcome import Outcome
 
 
@@ -80,6 +81,53 @@ async def test_latencies_are_of_the_time_since_the_sample_before(sampled: Sample
     assert last["append_p99_ms"] == pytest.approx(0.995)  # from 0.5 to 1 ms
     sampled.after(5)
     assert (await sampled.last())["commit_p50_ms"] is None
+
+
+def holds(sampled: Sampled, inflight_bytes: int, **more: Any) -> None:
+    sampled.node.load = LoadStatus(
+        connections=1, long_polls=0, inflight_bytes=inflight_bytes, client_inflight_bytes=0, **more
+    )
+
+
+async def test_demand_is_what_was_acknowledged_refused_or_waits_now(sampled: Sampled) -> None:
+    """The bytes of refused sends are not counted: each is as large as an acknowledged one."""
+    metrics = sampled.node.metrics
+    metrics.messages_in("orders", 50, 5_000)
+    for reason, refusals in (("overload", 20), ("busy", 5), ("no_topic", 10)):
+        for _ in range(refusals):
+            metrics.refused(reason)
+    holds(sampled, 800)
+    sampled.after(5)
+    last = await sampled.last()
+    assert last["demand_bytes_per_s"] == (5_000 + 25 * 100 + 500) / 5
+    assert (last["refused_overload_per_s"], last["refused_busy_per_s"], last["refused_other_per_s"]) == (4, 1, 2)
+    metrics.refused("overload")
+    sampled.after(1)
+    last = await sampled.last()
+    assert last["demand_bytes_per_s"] == 100, "nothing was acknowledged meanwhile: the size of those before"
+    holds(sampled, 0)
+    sampled.after(1)
+    assert (await sampled.last())["demand_bytes_per_s"] == 0, "what waited was given up"
+
+
+async def test_demand_is_not_known_on_a_follower_or_without_any_size(sampled: Sampled) -> None:
+    sampled.node.metrics.refused("overload")
+    sampled.after(5)
+    assert (await sampled.last())["demand_bytes_per_s"] is None
+    sampled.node.leader = 2
+    sampled.after(5)
+    last = await sampled.last()
+    assert (last["demand_bytes_per_s"], last["refused_overload_per_s"]) == (None, 0)
+
+
+async def test_what_the_leader_has_learnt_is_shown_once_it_is_known(sampled: Sampled) -> None:
+    names = ("decided_bytes_per_s", "admission_limit_bytes", "overloaded")
+    last = await sampled.last()
+    assert [last[name] for name in names] == [None, None, 0]
+    holds(sampled, 900, admission_bytes=700, decided_bytes_per_second=10_000, overloaded=True)
+    sampled.after(5)
+    last = await sampled.last()
+    assert [last[name] for name in names] == [10_000, 700, 1]
 
 
 async def test_only_what_is_new_is_given(sampled: Sampled, client: Any) -> None:

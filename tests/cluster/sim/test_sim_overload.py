@@ -160,3 +160,41 @@ def test_an_entry_of_an_overload_is_a_part_of_what_may_wait(sim: SimCluster) -> 
     loop.run(0.5, 200)
     assert loop.answers() == {0: 100}
     assert leader.log.tail.index - before >= 100, "one send each"
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_a_wall_clock_that_jumps_refuses_nobody(sim: SimCluster, jump_ms: int) -> None:
+    """On the leader, then on all: arrival, deadlines and the limit know nothing of the time of day."""
+    loop = OpenLoop(sim, sim.followers()[0])
+    leader = sim.leader()
+    loop.run(1.0, 200)
+    leader.clock.offset_ms += jump_ms
+    loop.run(1.0, 200)
+    for node in sim.followers():
+        node.clock.offset_ms += jump_ms
+    loop.run(1.0, 200)
+    assert loop.answers() == {0: 600}
+    assert max(loop.took_s.values()) < 0.5
+    assert sim.leader() is leader
+    assert not leader.refused
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_an_overload_begins_and_ends_as_if_the_wall_clock_had_not_jumped(sim: SimCluster, jump_ms: int) -> None:
+    leader = sim.leader()
+    loop = OpenLoop(sim, leader)
+    loop.run(1.0, 3000)
+    leader.clock.offset_ms += jump_ms
+    loop.run(1.0, 3000)
+    assert leader.proposals.limit.overloaded
+    learnt = leader.proposals.limit.rate
+    leader.clock.offset_ms -= 2 * jump_ms
+    loop.run(1.0, 3000)
+    assert loop.answers().keys() == {0, BUSY}
+    assert leader.proposals.limit.rate == pytest.approx(learnt, rel=0.5), "a jump is no slow interval"
+    loop.run(4.0, 100)
+    refused = loop.answers()[BUSY]
+    assert not leader.proposals.limit.overloaded
+    assert sim.leader() is leader
+    loop.run(1.0, 100)
+    assert loop.answers()[BUSY] == refused
