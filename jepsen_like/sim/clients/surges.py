@@ -30,6 +30,8 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine
 
+SURGE = b"surge-"
+"""How the ids of the client begin that sends much."""
 TOPICS = ("surge", "surge-beside")
 BURST, SMALL_BURST = 120, 40
 """Sends of a burst after the heal, and of one during the faults."""
@@ -162,8 +164,10 @@ class Surges(Asker):
 
     async def _play(self) -> None:
         rng = random.Random(self.rng.random())
-        connections = await self._dial_all(rng)
-        beside = await self._dial_beside(rng.choice(self._quiet.nodes))
+        nodes = [machine.host for machine in self._machines()]  # those of before may be gone, and refuse nobody
+        made = [await dial(self.host, rng.choice(nodes), "a surge", self._report) for _ in range(CONNECTIONS)]
+        connections = [connection for connection in made if connection is not None]
+        beside = await self._dial_beside(rng.choice(nodes))
         if not connections or beside is None or not await self._topics_made(connections[0]):
             return
         slow = max(self.host.options.disk_s[1], self.host.options.apply_s[1])
