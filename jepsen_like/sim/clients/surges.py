@@ -95,7 +95,7 @@ class Surges(Asker):
         queued: Callable[[], set[str]],
     ) -> None:
         """`quiet`: the host of the client that sends a little. `machines`: the members. `leads`: (term, node) of the
-        leader that takes writes; None without one. `queued`: ids of the messages that wait in its queue."""
+        leader that takes writes; None without one. `queued`: ids of the messages of surges that wait in its queue."""
         super().__init__(host, report)
         self._quiet, self._machines, self._leads, self._queued = quiet, machines, leads, queued
         self._sent = self._twice = 0
@@ -260,9 +260,7 @@ class Surges(Asker):
         queued = self._queued()
         many, few = many & queued, few & queued
         await self._answered([*connections, beside])
-        stored = {
-            name: sent.position for name in many | few if (sent := self.answers.get(name)) and sent.position >= 0
-        }
+        stored = {name: sent.position for name in many | few if (sent := self.answers.get(name)) and sent.position >= 0}
         if len(few) < BESIDE_BURST // 2 or stored.keys() < many | few or self._leads() != reign:
             return
         last = max(stored[name] for name in few)
