@@ -45,7 +45,8 @@ from jepsen_like.sim.clients.repeated_sends import Repeater
 from jepsen_like.sim.clients.reset_clients import Resets
 from jepsen_like.sim.clients.resized_topics import ResizedTopics
 from jepsen_like.sim.clients.staged_writers import Writers
-from jepsen_like.sim.clients.surges import SURGE, Surges
+from jepsen_like.sim.clients.surges import TOPICS as SURGE_TOPICS
+from jepsen_like.sim.clients.surges import Surges
 from jepsen_like.sim.clients.transaction_producers import Transactors
 from jepsen_like.sim.faults.fault_plan import Fault, plan
 from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
@@ -623,9 +624,9 @@ class World:
         return max(((node.raw.term, int(node.node_id)) for node in open_at), default=None)
 
     def _queued(self) -> set[str]:
-        """Returns the ids of the surge's messages that wait in the leader's queue."""
+        """Returns the ids of the surges' messages that wait in the leader's queue. What others send may have no id."""
         queues = [node.proposals._sends for node in self._running() if node.proposals.open]
-        return {id_of(send.body) for queue in queues for send in queue if send.body.startswith(SURGE)}
+        return {id_of(send.body) for queue in queues for send in queue if send.slot.name in SURGE_TOPICS}
 
     def _writable(self) -> bool:
         return any(

@@ -3,11 +3,13 @@
 During the faults, bursts come at random times. After the heal, with disks that are slower, there are two stages:
 
 - **A burst**: many sends at once, of one owner. They are no overload, so none is refused. What the quiet client sends
-  meanwhile does not wait for them: it stands in the log before half of those that waited when it was sent.
+  meanwhile does not wait for them: it stands in the log before half of those that waited when it was sent. If it sends
+  a burst itself, on one connection beside the three of the other, it gets half.
 - **An overload**: twice what is acknowledged arrives, until the leader refuses some. None of the quiet client's sends
-  is refused then, and each is answered.
+  is refused then, and each is answered. Some sends of the surge come twice, on two connections.
 
-In the end no refused send is stored, and each acknowledged one is stored once, where its answer said.
+In the end no refused send is stored, and each acknowledged one is stored once, where its answer said, those of one
+connection in their order.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from jepsen_like.hostile.request_fields import topic_fields
@@ -30,16 +33,18 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine
 
-SURGE = b"surge-"
-"""How the ids of the client begin that sends much."""
 TOPICS = ("surge", "surge-beside")
 BURST, SMALL_BURST = 120, 40
 """Sends of a burst after the heal, and of one during the faults."""
+BESIDE_BURST = 30
+"""Sends of the quiet client's own burst."""
 CONNECTIONS = 3
 """Connections of the client that sends much."""
 QUIET_EVERY_S, QUIET_SENDS = 0.1, 6
 TICK_S = 0.02
 SENDS_PER_TICK = 100
+TWICE_PER_TICK = 2
+"""Sends of the surge that come twice, once some are refused."""
 WAITING_MAX = 1_000
 """Sends of the surge without an answer, above which it sends no more."""
 CALM_S = 3.0
@@ -70,6 +75,11 @@ class Sent(NamedTuple):
     def unknown(self) -> bool:
         return is_unknown(self.code, self.remark)
 
+    @property
+    def says(self) -> int:
+        """The certainty with which it says what is stored."""
+        return 2 if self.code == ResponseCode.SUCCESS else int(self.unknown)
+
 
 class Surges(Asker):
     """The clients. Setting `stopped` ends the bursts; `play` begins the stages after the heal. `done` is True when all
@@ -85,13 +95,16 @@ class Surges(Asker):
         queued: Callable[[], set[str]],
     ) -> None:
         """`quiet`: the host of the client that sends a little. `machines`: the members. `leads`: (term, node) of the
-        leader that takes writes; None without one. `queued`: ids of the messages that wait in its queue."""
+        leader that takes writes; None without one. `queued`: ids of the messages of surges that wait in its queue."""
         super().__init__(host, report)
         self._quiet, self._machines, self._leads, self._queued = quiet, machines, leads, queued
-        self._sent = 0
+        self._sent = self._twice = 0
+        self._pid = self.rng.randbytes(16).hex()
         self._quiet_ended = True
         self.answers: dict[str, Sent] = {}
-        """Id -> the answer. Sends without an answer are not here."""
+        """Id -> the answer; of a send that came twice, the one that says most. Sends without an answer are not here."""
+        self._lines: dict[RawConnection, list[str]] = {}
+        """Connection -> ids of what was sent on it, in that order. Sends that came twice are not here."""
         topics = TOPICS if host.options.users else (TOPICS[0],)
         self._topic_beside = topics[-1]  # all clients of a run with users are one user: its topics are told apart
 
@@ -136,28 +149,53 @@ class Surges(Asker):
 
     def _send(self, rng: random.Random, connections: list[RawConnection], count: int) -> None:
         """Sends messages of the surge without waiting for answers."""
-        size = min(1500, self.host.options.batch_bytes_max // 4)
+        size = self._size()
         parts: dict[RawConnection, list[bytes]] = {}
         for _ in range(count):
             connection = rng.choice(connections)
             self._sent += 1
             name = f"surge-{self._sent}"
+            self._lines.setdefault(connection, []).append(name)
             parts.setdefault(connection, []).append(self._frame(connection, TOPICS[0], name, size))
         for connection, frames in parts.items():
             connection.write(b"".join(frames))
 
+    def _send_twice(self, rng: random.Random, connections: list[RawConnection], count: int) -> None:
+        """Sends messages of the surge, each on two connections."""
+        for _ in range(count):
+            self._twice += 1
+            name, size = f"twice-{self._twice}", self._size()
+            for connection in rng.sample(connections, min(2, len(connections))):
+                connection.write(self._frame(connection, TOPICS[0], name, size, sequence=self._twice))
+
+    def _size(self) -> int:
+        return min(1500, self.host.options.batch_bytes_max // 4)
+
     def _frame(
-        self, connection: RawConnection, topic: str, name: str, size: int, told: Callable[[], None] | None = None
+        self,
+        connection: RawConnection,
+        topic: str,
+        name: str,
+        size: int,
+        told: Callable[[], None] | None = None,
+        *,
+        sequence: int = 0,
     ) -> bytes:
+        """`sequence`: what the nodes know a repetition by; 0: by nothing."""
+
         def heard(answer: Answer) -> None:
             offset = position = -1
             if answer.code == ResponseCode.SUCCESS:
                 offset, position = stored_at(answer)[1], int(answer.ext["msgId"][-16:], 16)
-            self.answers[name] = Sent(topic, answer.code, answer.remark or "", offset, position)
+            sent = Sent(topic, answer.code, answer.remark or "", offset, position)
+            # That one of two is refused says nothing of the other.
+            self.answers[name] = max(self.answers.get(name, sent), sent, key=lambda each: each.says)
             if told is not None:
                 told()
 
-        ext = foreign_send(topic, name, 0) | {"i": ""}  # without a key: nothing is known of a repetition
+        ext = foreign_send(topic, name, 0) | {"i": ""}
+        if sequence:
+            ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": "1"}
         return connection.frame(SEND_CODE, ext, self.host.body(topic, name, size), heard=heard)
 
     # --- after the heal ----------------------------------------------------------------------------------------------
@@ -177,6 +215,7 @@ class Surges(Asker):
         try:
             reign = self._leads()
             await self._burst(rng, connections, beside, reign)
+            await self._two_bursts(rng, connections, beside, reign)
             await self._overload(rng, connections, beside, reign)
         finally:
             for machine in self._machines():
@@ -208,6 +247,29 @@ class Surges(Asker):
         if refused:
             self._report("flow", f"{len(refused)} sends of a burst are refused: {self.answers[refused[0]].remark}")
 
+    async def _two_bursts(
+        self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
+    ) -> None:
+        first = self._sent + 1
+        self._send(rng, connections, BURST)
+        many = {f"surge-{number}" for number in range(first, self._sent + 1)}
+        few = {f"quiet-{self._sent + number}" for number in range(1, BESIDE_BURST + 1)}
+        self._sent += BESIDE_BURST
+        self._lines.setdefault(beside, []).extend(sorted(few))
+        topic, size = self._topic_beside, self._size()
+        beside.write(b"".join(self._frame(beside, topic, name, size) for name in sorted(few)))
+        await asyncio.sleep(TICK_S)
+        queued = self._queued()
+        many, few = many & queued, few & queued
+        await self._answered([*connections, beside])
+        stored = {name: sent.position for name in many | few if (sent := self.answers.get(name)) and sent.position >= 0}
+        if len(few) < BESIDE_BURST // 2 or stored.keys() < many | few or self._leads() != reign:
+            return
+        last = max(stored[name] for name in few)
+        sooner = sum(stored[name] < last for name in many)
+        if sooner > 2 * len(few):
+            self._report("flow", f"{len(few)} sends of one client waited for {sooner} of another")
+
     async def _overload(
         self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
     ) -> None:
@@ -222,6 +284,8 @@ class Surges(Asker):
             stored = sum(sent.code == ResponseCode.SUCCESS for sent in fresh)
             if sum(len(connection.unanswered) for connection in connections) < WAITING_MAX:
                 self._send(rng, connections, min(SENDS_PER_TICK, 2 * stored + 1))
+            if seen_s:
+                self._send_twice(rng, connections, TWICE_PER_TICK)
             await asyncio.sleep(TICK_S)
             if seen_s and self._quiet_ended and now.now >= quiet_s + QUIET_EVERY_S:
                 quiet_s, self._quiet_ended = now.now, False
@@ -286,6 +350,12 @@ class Surges(Asker):
                     right = found == [sent.queue_offset] or (trimmed and not found and sent.queue_offset < lowest)
                 if not right:
                     self._report("flow", f"{name} of {topic} was answered {sent}, and stands at {found}")
+                    return
+        for names in self._lines.values():
+            stored = [name for name in names if name in self.answers and self.answers[name].position >= 0]
+            for sooner, later in pairwise(stored):
+                if self.answers[sooner].position >= self.answers[later].position:
+                    self._report("flow", f"{later} stands before {sooner}, which its connection brought first")
                     return
 
 
