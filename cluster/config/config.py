@@ -260,6 +260,16 @@ class FlowSection(_Section, frozen=True, kw_only=True):
     """The bytes of sends that are always taken, however slow the log is: some 400 sends of 1 KiB."""
 
 
+class ReplicationSection(_Section, frozen=True, kw_only=True):
+    """Degradation: the level at which a leader answers sends while the majority is slow. The same on every node."""
+
+    degrade: Annotated[Literal["off", "leader"], of_host(reload=True)] = "off"
+    """With "leader", sends of the default level are answered at level `leader` while the majority is slow and the
+    leader is not (`cluster.replication.acks.slow_quorum`)."""
+    degrade_ms: Annotated[int, Meta(ge=1, le=60_000, extra=within(10, 60_000)), of_host(Unit.MS, reload=True)] = 100
+    """The time between the leader's disk and those of a majority from which on the majority is slow."""
+
+
 class TopicsSection(_Section, frozen=True, kw_only=True):
     """The treatment of topics that nobody created."""
 
@@ -590,6 +600,7 @@ class Config(_Section, frozen=True, kw_only=True):
     limits: LimitsSection = LimitsSection()
     send: SendSection = SendSection()
     flow: FlowSection = FlowSection()
+    replication: ReplicationSection = ReplicationSection()
     topics: TopicsSection = TopicsSection()
     timer: TimerSection = TimerSection()
     index: IndexSection = IndexSection()

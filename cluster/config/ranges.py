@@ -116,6 +116,7 @@ def hold(config: C) -> C:
 DANGEROUS_WORDS = {
     ("modes.flush_disk_type", "ASYNC_FLUSH"): "sends are acknowledged before a majority has them on disk",
     ("modes.broker_role", "ASYNC_MASTER"): "sends are acknowledged before another node has them",
+    ("replication.degrade", "leader"): "sends are acknowledged before another node has them while the majority is slow",
 }
 """(key, word) -> the effect of that word, for words that are allowed and dangerous."""
 

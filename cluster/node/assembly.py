@@ -45,6 +45,7 @@ from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.repair.consistency import Consistency
 from cluster.repair.install_service import InstallService
 from cluster.repair.repair_service import Repairs, moves_of, transport_of
+from cluster.replication.acks.degradation import Degradation
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.replication.append_runner import AppendRunner
@@ -286,7 +287,10 @@ class Assembly:
             metrics=metrics,
             ledger=Ledger(context.fs, self.storage.directory.path, config.limits.batches_inflight_max),
         )
-        self.modes = Modes(context, proposals.early, self.storage.directory.log, self.transport, state, metrics.modes)
+        degradation = Degradation(context, proposals, lambda: self.syncs.own_ms, self.inbox.read_index, metrics.modes)
+        self.modes = Modes(
+            context, proposals.early, self.storage.directory.log, self.transport, state, metrics.modes, degradation
+        )
         self.services = services = NodeServices(
             context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs, routes
         )

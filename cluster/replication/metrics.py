@@ -198,6 +198,7 @@ class ModeMetrics:
 
         self._early = counter("raftmq_early_answers", "Messages acknowledged before they were committed")
         self.window = gauge("raftmq_loss_window_messages", "Messages acknowledged and not yet committed")
+        self.degraded = gauge("raftmq_degraded", "1 while sends are acknowledged early because the majority is slow")
         self.lost_early = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
 
     def answered_early(self, messages: int, window: int) -> None:

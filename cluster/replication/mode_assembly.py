@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.replication.acks.ack_levels import default_level, name_of
+from cluster.replication.acks.ack_levels import Ack, default_level, name_of
 from cluster.replication.acks.write_reports import SendsFrames, TellsWritten, WrittenRelay
 from cluster.replication.follower_reads import FollowerReads
 from cluster.runtime.peer_frames import Kind
@@ -17,6 +17,7 @@ from raftlog.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.replication.acks.degradation import Degradation
     from cluster.replication.acks.early_answer_file import Ledger
     from cluster.replication.acks.early_answers import EarlyAnswers
     from cluster.replication.metrics import ModeMetrics
@@ -37,7 +38,15 @@ class ModesView(msgspec.Struct, frozen=True, kw_only=True):
     lost."""
 
     level: str
-    """The acknowledgement level of messages whose topic and properties specify none: leader, quorum or quorum+fsync."""
+    """The acknowledgement level of messages whose topic and properties specify none: leader, quorum or quorum+fsync.
+    While the node degrades, leader."""
+    degrade: str
+    """The level at which sends of the default level are acknowledged while the majority is slow (replication.degrade);
+    off: they never are."""
+    degraded: bool
+    """True while this node leads and acknowledges them so."""
+    degraded_why: str
+    """The figures that decided; "" if it does not."""
     flush_disk_type: str
     broker_role: str
     transient_store_pool_enable: bool
@@ -67,6 +76,7 @@ class Modes:
         transport: SendsFrames,
         state: BrokerState,
         metrics: ModeMetrics,
+        degradation: Degradation,
     ) -> None:
         config, raw = context.config, context.raw
         self._config = config
@@ -74,6 +84,7 @@ class Modes:
         assert early.ledger is not None
         self._ledger: Ledger = early.ledger
         self._metrics = metrics
+        self._degradation = degradation
         self.relay = WrittenRelay(config.node_id, raw, early, log, transport, context.loop, context.wake)
         self.reads = FollowerReads(config, raw, state, context.clock.monotonic_ms, context.environment.memory_bytes)
 
@@ -86,7 +97,8 @@ class Modes:
         early.on_start(raw.applied_index, term_at)
 
     def tick(self, now_ms: int) -> None:
-        """Advances reports of writes and staleness, and updates the metrics. Called on a timer."""
+        """Advances reports of writes, degradation and staleness, and updates the metrics. Called on a timer."""
+        self._degradation.tick(now_ms)
         self.relay.tick(now_ms)
         self.reads.staleness.tick(now_ms)
         self._metrics.window.set(self._early.window_messages)
@@ -97,6 +109,7 @@ class Modes:
             name="modes",
             close=self.close,
             tick=self.tick,
+            role=lambda _: self._degradation.on_role(),
             frames=dict.fromkeys(KINDS, lambda peer, kind, header, _: self.on_frame(peer, kind, header)),
             reload=self.reload,
         )
@@ -106,6 +119,7 @@ class Modes:
         self._config = config
         self._ledger.resize(config.limits.batches_inflight_max)
         self.reads.reload(config.modes)
+        self._degradation.reload(config)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
         """Handles a frame of one of the KINDS from a peer. Raises WireError."""
@@ -117,10 +131,13 @@ class Modes:
 
     def view(self) -> ModesView:
         """Returns the modes and the loss window for the status."""
-        modes, limits = self._config.modes, self._config.limits
-        level = name_of(default_level(modes))
+        modes, limits, why = self._config.modes, self._config.limits, self._degradation.why
+        level = name_of(Ack.LEADER if why else default_level(modes))
         return ModesView(
             level=level,
+            degrade=self._config.replication.degrade,
+            degraded=bool(why),
+            degraded_why=why,
             flush_disk_type=modes.flush_disk_type,
             broker_role=modes.broker_role,
             transient_store_pool_enable=modes.transient_store_pool_enable,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from cluster.flow.admission_limit import AdmissionLimit
 from cluster.flow.gate import Limit, Over
 from cluster.flow.hold import decide_each
-from cluster.replication.acks.ack_levels import EARLY
+from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.apply_lane import Applied
@@ -166,6 +166,15 @@ class Proposals:
         self.figures.reload(config)
         self.early.reload(config.modes)
         self._slots.clear()  # they have the level of acknowledgement of before
+        self.plain.clear()
+
+    def degrade(self, in_contact: Callable[[], bool] | None) -> None:
+        """Answers new sends of the default level at level `leader` from now on, while `in_contact` is true; None: no
+        longer. Sends that wait keep their level; after the end, all of them wait for the commit."""
+        self.early.degrade(in_contact)
+        if in_contact is None:
+            self._acks &= ~Ack.DEGRADED
+        self._slots.clear()
         self.plain.clear()
 
     # --- asking ------------------------------------------------------------------------------------------------------

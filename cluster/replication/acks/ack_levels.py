@@ -35,9 +35,12 @@ class Ack(IntEnum):
     """A majority has written the message; no node needs to have synced it."""
     ALL = 3
     """The message is committed, applied, and on the disk of every voter."""
+    DEGRADED = 4
+    """The default level while the majority is slow: the leader has the message on disk, and was in contact with a
+    majority a moment ago (`cluster.replication.acks.degradation`). Nobody can ask for it."""
 
 
-EARLY: Final = frozenset((Ack.LEADER, Ack.QUORUM))
+EARLY: Final = frozenset((Ack.LEADER, Ack.QUORUM, Ack.DEGRADED))
 """The levels whose answers need not wait for the commit."""
 
 NAMES: Final[dict[str, Ack]] = {
@@ -60,7 +63,9 @@ def default_level(modes: ModesSection) -> Ack:
 
 
 def name_of(level: int) -> str:
-    """Returns the level's name in configuration and properties."""
+    """Returns the level's name in configuration and properties; that of a degraded send is leader."""
+    if level == Ack.DEGRADED:
+        level = Ack.LEADER
     return next(name for name, known in NAMES.items() if known == level)
 
 

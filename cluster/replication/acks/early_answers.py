@@ -44,6 +44,8 @@ class Stage(IntEnum):
     """The entry is on the leader's disk."""
     QUORUM_WRITTEN = 3
     """A majority of nodes have passed the entry to their operating systems."""
+    DEGRADED = 4
+    """The entry is on the leader's disk, and the leader was in contact with a majority a moment ago."""
 
 
 class _Waiting(NamedTuple):
@@ -68,6 +70,9 @@ class EarlyAnswers:
         metrics: ModeMetrics | None = None,
     ) -> None:
         """`ledger` records early answers; if it is None, no send is answered early."""
+        self._in_contact: Callable[[], bool] | None = None
+        """Returns True if this leader was in contact with a majority a moment ago; None unless sends of the default
+        level are answered early, because the majority is slow."""
         self.reload(modes)
         self._replies = replies
         self._gate = gate
@@ -95,7 +100,27 @@ class EarlyAnswers:
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
-        self.default = int(default_level(modes))
+        self._default = default_level(modes)
+
+    @property
+    def default(self) -> int:
+        """The level of new sends whose topic and properties specify none."""
+        return int(Ack.DEGRADED if self.degraded else self._default)
+
+    @property
+    def degraded(self) -> bool:
+        """True while sends of the default level are answered early, because the majority is slow."""
+        return self._in_contact is not None
+
+    def degrade(self, in_contact: Callable[[], bool] | None) -> None:
+        """Begins to answer sends of the default level early, as long as `in_contact` says that a majority was in
+        contact with this leader a moment ago. None ends that: sends that are open wait for the commit."""
+        self._in_contact = in_contact
+        if in_contact is None:
+            for index, (_, stages) in list(self._open.items()):
+                stages.pop(Stage.DEGRADED, None)
+                if not stages:
+                    del self._open[index]
 
     # --- an entry's way ----------------------------------------------------------------------------------------------
 
@@ -234,6 +259,8 @@ class EarlyAnswers:
             if not self._async_flush:
                 return Stage.SYNCED
             return Stage.MEMORY if self._pool else Stage.WRITTEN
+        if ack == Ack.DEGRADED:
+            return Stage.DEGRADED if self.degraded else None
         return Stage.QUORUM_WRITTEN if ack == Ack.QUORUM else None
 
     def _reached(self, stage: Stage, entry_id: EntryId, raw: RawNode) -> bool:
@@ -242,6 +269,8 @@ class EarlyAnswers:
         index = entry_id.index
         if stage is Stage.SYNCED:
             return raw.persisted_index >= index
+        if stage is Stage.DEGRADED:
+            return raw.persisted_index >= index and self._in_contact is not None and self._in_contact()
         if self._written_term != raw.term:
             return False
         own = raw.status().node_id

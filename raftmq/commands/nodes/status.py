@@ -99,6 +99,8 @@ def mode_lines(view: ClusterView) -> list[str]:
         modes = (node.status or {}).get("modes") or {}
         if modes.get("level", "quorum+fsync") != "quorum+fsync" or modes.get("lost_messages"):
             pool = ", transient store pool" if modes["transient_store_pool_enable"] else ""
+            if modes.get("degraded"):
+                pool += f"; degraded, because {modes['degraded_why']}"
             lines.append(
                 f"node {node.record.id}, when it leads, acknowledges at level {modes['level']} "
                 f"({modes['flush_disk_type']}, {modes['broker_role']}{pool}): {modes['promise']}. Loss window: at most "

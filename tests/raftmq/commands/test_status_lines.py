@@ -17,6 +17,9 @@ def lines_of(**fields: Any) -> list[str]:
     view = ModesView(
         **{
             "level": level,
+            "degrade": "off",
+            "degraded": False,
+            "degraded_why": "",
             "flush_disk_type": "SYNC_FLUSH",
             "broker_role": "SYNC_MASTER",
             "transient_store_pool_enable": False,
@@ -46,6 +49,13 @@ def test_a_weak_mode_tells_its_loss_window(level: str) -> None:
     (line,) = lines_of(level=level, flush_disk_type="ASYNC_FLUSH", transient_store_pool_enable=True)
     for part in ("node 2", f"level {level}", "ASYNC_FLUSH", "transient store pool", "at most 4 log entries", "now 3"):
         assert part in line
+
+
+def test_a_degraded_leader_tells_why() -> None:
+    (line,) = lines_of(level="leader", degrade="leader", degraded=True, degraded_why="a majority takes 300 ms")
+    for part in ("node 2", "level leader", "degraded, because a majority takes 300 ms", "Loss window: at most 4"):
+        assert part in line
+    assert lines_of(degrade="leader") == []
 
 
 def test_the_kernel_of_each_node_is_named() -> None:

@@ -1,0 +1,89 @@
+"""Says whether the majority is slow while its leader is not: the condition of `replication.degrade`.
+
+An entry is on the leader's disk at one time and on those of a majority at another. The time between is the *wait*. Once
+a second the leader looks at the median of the waits that have ended since; if none has, at the one that goes on. The
+majority is slow at a look if the wait is at least the bound (`replication.degrade_ms`) and OWN_FACTOR times as long as
+a sync of the leader's own disk: the other way round an earlier answer would help nobody.
+
+The condition begins when the majority was slow at every look for BEGIN_MS, and ends when it was slow at none for
+END_MS. A look without an entry finds nothing slow: who sends once a minute is never degraded.
+
+Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cluster.runtime.figures.stage_times import StageTimes
+
+EVERY_MS: Final = 1_000
+GAP_MS: Final = 3 * EVERY_MS
+"""The time between two looks above which they do not follow on each other: the node stood still."""
+BEGIN_MS: Final = 5_000
+END_MS: Final = 10_000
+OWN_FACTOR: Final = 4
+
+
+def wait_of(
+    stages: StageTimes, since_ms: float, now_ms: float, *, persisted_index: int, commit_index: int
+) -> float | None:
+    """Returns the median of the milliseconds from the leader's disk to a majority's, of what was committed after
+    `since_ms`. If nothing was, returns how long the oldest entry on the leader's disk has waited; None if none does.
+    What a majority had before the leader did not wait."""
+    synced = iter(stages.synced)
+    own = next(synced, None)
+    waits: list[float] = []
+    for index, at_ms in stages.committed:
+        if at_ms <= since_ms:
+            continue
+        while own is not None and own[0] < index:
+            own = next(synced, None)
+        waits.append(0.0 if own is None else max(0.0, at_ms - own[1]))
+    if waits:
+        return median(waits)
+    if persisted_index <= commit_index:
+        return None
+    synced_ms, _ = stages.of(commit_index + 1)
+    return None if synced_ms is None else now_ms - synced_ms
+
+
+class SlowQuorum:
+    """The condition on one leader, from look to look."""
+
+    __slots__ = ("_last_ms", "_since_ms", "_slow_ms", "holds", "own_ms", "wait_ms")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew, with another term of leadership for instance."""
+        self.holds = False
+        self.wait_ms = self.own_ms = 0.0
+        """The wait, and a sync of the leader's disk, at the last look at which the majority was slow."""
+        self._since_ms: int | None = None
+        """The first of the looks in a row at which the majority was slow; None if it was not at the last one."""
+        self._slow_ms = self._last_ms = 0
+
+    @property
+    def suspected(self) -> bool:
+        """True if the condition holds or may begin soon."""
+        return self.holds or self._since_ms is not None
+
+    def look(self, now_ms: int, wait_ms: float | None, own_ms: float | None, bound_ms: int) -> None:
+        """Takes what a look has found: the wait, and the mean time of a sync on the leader; None if there was none."""
+        if now_ms - self._last_ms > GAP_MS:
+            self._since_ms = None
+        self._last_ms = now_ms
+        if wait_ms is None or own_ms is None or wait_ms < max(bound_ms, OWN_FACTOR * own_ms):
+            self._since_ms = None
+            if self.holds and now_ms - self._slow_ms >= END_MS:
+                self.holds = False
+            return
+        self._slow_ms, self.wait_ms, self.own_ms = now_ms, wait_ms, own_ms
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if now_ms - self._since_ms >= BEGIN_MS:
+            self.holds = True
