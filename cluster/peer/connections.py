@@ -344,9 +344,15 @@ class Inlet(asyncio.Protocol):
                 peer = self.peer
             if peer is None or self._refused:
                 return
-            METER.units += CALL_UNITS + (len(data) >> 10)
             buffer, frames = self._buffer.feed(data)
-            self._handle(peer, buffer, frames, 0)
+            METER.units += CALL_UNITS + (len(data) >> 10)
+            if len(frames) > FRAMES_PER_TURN:
+                self._handle(peer, buffer, frames, 0)
+                return
+            METER.units += FRAME_UNITS * len(frames)
+            for start, stop in frames:
+                kind, header, payload = unpack(buffer, start, stop)
+                self._owner.on_frame(peer, kind, header, payload)
         except (WireError, FrameTooLargeError) as error:
             if self.peer is None and data.startswith(TLS_BEGINS):
                 self._owner.note_refused(self.remote, "it speaks TLS, and this node takes plain text (peer.tls)")
@@ -355,18 +361,18 @@ class Inlet(asyncio.Protocol):
             self._on_bad(error)
 
     def _handle(self, peer: NodeId, buffer: bytes, frames: list[tuple[int, int]], at: int) -> None:
-        """Handles the frames of a read from index `at` on: FRAMES_PER_TURN in this turn of the loop, the others in the
-        next ones, before anything more is read."""
+        """Handles the many frames of a read from index `at` on: FRAMES_PER_TURN in this turn of the loop, the others in
+        the next ones, before anything more is read."""
         stops = min(len(frames), at + FRAMES_PER_TURN)
         METER.units += FRAME_UNITS * (stops - at)
-        for start, stop in frames[at:stops] if at or stops < len(frames) else frames:
+        for start, stop in frames[at:stops]:
             kind, header, payload = unpack(buffer, start, stop)
             self._owner.on_frame(peer, kind, header, payload)
         if stops < len(frames):
             assert self.transport is not None
             self.transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on, peer, buffer, frames, stops)
-        elif at and self.transport is not None:
+        elif self.transport is not None:
             self.transport.resume_reading()
 
     def _go_on(self, peer: NodeId, buffer: bytes, frames: list[tuple[int, int]], at: int) -> None:

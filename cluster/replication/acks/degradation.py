@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.replication.acks.ack_levels import Ack, default_level
-from cluster.replication.acks.slow_quorum import END_MS, EVERY_MS, SlowQuorum, wait_of
+from cluster.replication.acks.slow_quorum import END_LOOKS, EVERY_MS, SlowQuorum, wait_of
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -127,7 +127,7 @@ class Degradation:
             if self.in_contact():
                 self._begin()
         elif self.why and not quorum.holds:
-            self._end(f"the majority was not slow, or the leader was, for {END_MS // 1000} s")
+            self._end(f"the majority was not slow, or the leader was, for {END_LOOKS * EVERY_MS // 1000} s")
 
     def _confirmed(self, began_ms: int, ok: bool) -> None:
         if ok:

@@ -5,14 +5,16 @@ a second the leader looks at the median of the waits that have ended since; if n
 majority is slow at a look if the wait is at least the bound (`replication.degrade_ms`) and OWN_FACTOR times as long as
 a sync of the leader's own disk: the other way round an earlier answer would help nobody.
 
-The condition begins when the majority was slow at every look for BEGIN_MS, and ends when it was slow at none for
-END_MS. A look without an entry finds nothing slow: who sends once a minute is never degraded.
+The condition begins when the majority was slow at all of the last BEGIN_LOOKS but STRAYS, and ends when it was slow at
+none of the last END_LOOKS but STRAYS: a disk that is slow has a quick second now and then, and the other way round. A
+look without an entry finds nothing slow: who sends once a minute is never degraded.
 
 Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 EVERY_MS: Final = 1_000
 GAP_MS: Final = 3 * EVERY_MS
 """The time between two looks above which they do not follow on each other: the node stood still."""
-BEGIN_MS: Final = 5_000
-END_MS: Final = 10_000
+BEGIN_LOOKS: Final = 6
+END_LOOKS: Final = 10
+STRAYS: Final = 1
 OWN_FACTOR: Final = 4
 
 
@@ -53,9 +56,11 @@ def wait_of(
 class SlowQuorum:
     """The condition on one leader, from look to look."""
 
-    __slots__ = ("_last_ms", "_since_ms", "_slow_ms", "holds", "own_ms", "wait_ms")
+    __slots__ = ("_last_ms", "_looks", "holds", "own_ms", "wait_ms")
 
     def __init__(self) -> None:
+        self._looks: deque[bool] = deque(maxlen=END_LOOKS)
+        """The last looks, oldest first: True if the majority was slow."""
         self.forget()
 
     def forget(self) -> None:
@@ -63,27 +68,26 @@ class SlowQuorum:
         self.holds = False
         self.wait_ms = self.own_ms = 0.0
         """The wait, and a sync of the leader's disk, at the last look at which the majority was slow."""
-        self._since_ms: int | None = None
-        """The first of the looks in a row at which the majority was slow; None if it was not at the last one."""
-        self._slow_ms = self._last_ms = 0
+        self._looks.clear()
+        self._last_ms = 0
 
     @property
     def suspected(self) -> bool:
         """True if the condition holds or may begin soon."""
-        return self.holds or self._since_ms is not None
+        return self.holds or True in self._looks
 
     def look(self, now_ms: int, wait_ms: float | None, own_ms: float | None, bound_ms: int) -> None:
         """Takes what a look has found: the wait, and the mean time of a sync on the leader; None if there was none."""
         if now_ms - self._last_ms > GAP_MS:
-            self._since_ms = None
+            self._looks.clear()
         self._last_ms = now_ms
-        if wait_ms is None or own_ms is None or wait_ms < max(bound_ms, OWN_FACTOR * own_ms):
-            self._since_ms = None
-            if self.holds and now_ms - self._slow_ms >= END_MS:
-                self.holds = False
-            return
-        self._slow_ms, self.wait_ms, self.own_ms = now_ms, wait_ms, own_ms
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        if now_ms - self._since_ms >= BEGIN_MS:
-            self.holds = True
+        slow = wait_ms is not None and own_ms is not None and wait_ms >= max(bound_ms, OWN_FACTOR * own_ms)
+        self._looks.append(slow)
+        if slow:
+            assert wait_ms is not None
+            assert own_ms is not None
+            self.wait_ms, self.own_ms = wait_ms, own_ms
+            recent = list(self._looks)[-BEGIN_LOOKS:]
+            self.holds = self.holds or (len(recent) == BEGIN_LOOKS and sum(recent) >= BEGIN_LOOKS - STRAYS)
+        elif self.holds:
+            self.holds = sum(self._looks) > STRAYS or len(self._looks) < END_LOOKS

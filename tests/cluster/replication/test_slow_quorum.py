@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.replication.acks.slow_quorum import BEGIN_MS, END_MS, EVERY_MS, GAP_MS, OWN_FACTOR, SlowQuorum, wait_of
+from cluster.replication.acks.slow_quorum import (
+    BEGIN_LOOKS,
+    END_LOOKS,
+    EVERY_MS,
+    GAP_MS,
+    OWN_FACTOR,
+    STRAYS,
+    SlowQuorum,
+    wait_of,
+)
 from cluster.runtime.figures.stage_times import StageTimes
 
 BOUND_MS = 100
-BEGIN, END = BEGIN_MS // EVERY_MS, END_MS // EVERY_MS
+QUICK = 5.0, 5.0
 SLOW = 300.0, 5.0
 
 
@@ -44,48 +53,54 @@ def test_the_majority_is_slow_beyond_the_bound_and_beside_a_quick_leader(
     wait_ms: float | None, own_ms: float | None, slow: bool
 ) -> None:
     looks = Looks()
-    assert looks.look(*[(wait_ms, own_ms)] * (BEGIN + 1)) is slow
+    assert looks.look(*[(wait_ms, own_ms)] * BEGIN_LOOKS) is slow
     assert looks.quorum.suspected is slow
 
 
-def test_it_begins_only_when_it_was_so_at_every_look() -> None:
+@pytest.mark.parametrize("stray", [QUICK, (None, None)])
+def test_it_begins_when_all_looks_in_a_row_but_one_were_slow(stray: tuple[float | None, float | None]) -> None:
     looks = Looks()
-    assert not looks.look(*[SLOW] * BEGIN)
+    assert not looks.look(*[SLOW] * (BEGIN_LOOKS - 1))
     assert looks.quorum.suspected
-    assert not looks.look((5.0, 5.0), *[SLOW] * BEGIN)
-    assert not looks.look((None, None), *[SLOW] * BEGIN)
+    assert not looks.look(*[stray] * (STRAYS + 1))
+    assert not looks.look(*[SLOW] * (BEGIN_LOOKS - STRAYS - 1)), "the first look of the six was quick, and one more"
     assert looks.look(SLOW)
     assert (looks.quorum.wait_ms, looks.quorum.own_ms) == SLOW
 
 
-def test_it_ends_only_when_it_was_so_at_no_look() -> None:
+def test_it_does_not_begin_with_a_quick_look() -> None:
     looks = Looks()
-    assert looks.look(*[SLOW] * (BEGIN + 1))
-    quick = [(5.0, 5.0)] * (END - 1)
-    assert looks.look(*quick, SLOW, *quick)
-    assert not looks.look((5.0, 5.0))
-    assert not looks.look(*[SLOW] * BEGIN), "it begins as slowly as at first"
+    assert not looks.look(*[SLOW] * (BEGIN_LOOKS - 1), QUICK)
+    assert looks.look(SLOW)
 
 
-def test_without_sends_it_ends_too() -> None:
+@pytest.mark.parametrize("quick", [QUICK, (None, None)])
+def test_it_ends_when_all_looks_but_one_were_not_slow(quick: tuple[float | None, float | None]) -> None:
+    """Without sends, too."""
     looks = Looks()
-    assert looks.look(*[SLOW] * (BEGIN + 1))
-    assert not looks.look(*[(None, None)] * END)
+    assert looks.look(*[SLOW] * BEGIN_LOOKS)
+    assert looks.look(*[quick] * (END_LOOKS - STRAYS - 1))
+    assert looks.look(SLOW), "two of ten"
+    assert not looks.look(quick)
+    assert looks.quorum.suspected
+    assert not looks.look(*[quick] * END_LOOKS)
+    assert not looks.quorum.suspected
+    assert not looks.look(*[SLOW] * (BEGIN_LOOKS - STRAYS - 1)), "it begins as slowly as at first"
 
 
 def test_looks_that_a_standstill_divides_are_not_in_a_row() -> None:
     looks = Looks()
-    looks.look(*[SLOW] * BEGIN)
+    looks.look(*[SLOW] * (BEGIN_LOOKS - 1))
     looks.now_ms += GAP_MS
     assert not looks.look(SLOW)
 
 
 def test_it_is_forgotten_at_once() -> None:
     looks = Looks()
-    looks.look(*[SLOW] * (BEGIN + 1))
+    looks.look(*[SLOW] * BEGIN_LOOKS)
     looks.quorum.forget()
     assert not looks.quorum.suspected
-    assert not looks.look(*[SLOW] * BEGIN)
+    assert not looks.look(*[SLOW] * (BEGIN_LOOKS - 1))
 
 
 def times(synced: list[tuple[int, float]], committed: list[tuple[int, float]]) -> StageTimes:
