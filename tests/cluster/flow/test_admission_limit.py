@@ -334,8 +334,8 @@ def test_an_old_rate_is_forgotten() -> None:
     house.run(10, 1.2)
     house.run(RATE_AGE_MS / 1000 + 1, 0)
     house.capacity = CAPACITY / 8
-    house.run(2, 0.2)
-    assert house.limit.rate <= 0.15 * CAPACITY
+    house.run(0.7, 0.2)
+    assert 0 < house.limit.rate <= 0.15 * CAPACITY
 
 
 def test_an_old_quickest_decision_is_forgotten() -> None:
