@@ -48,3 +48,7 @@ def witness_FL10() -> None:
 
 def witness_FL11() -> None:
     holds("FL11")
+
+
+def witness_FL12() -> None:
+    holds("FL12")
