@@ -13,10 +13,12 @@ from cluster.config.config import FlowSection
 from cluster.flow.admission_limit import (
     ENTRY_BYTES_MIN,
     ENTRY_BYTES_UNKNOWN,
+    ENTRY_SHARE,
     LEAVE_MS,
     NO_LIMIT,
     QUICKEST_AGE_MS,
     RATE_AGE_MS,
+    TRIPS_MS_MAX,
     AdmissionLimit,
 )
 
@@ -355,3 +357,23 @@ def test_an_overload_lasts_as_long_as_its_load() -> None:
     for _ in range(10_000):
         house.run(0.001, 1.2)
         assert house.limit.overloaded
+
+
+def test_a_pipe_that_fills_is_no_overload() -> None:
+    """The majority is far away: entries, and with them the rate, grow for seconds, and so does what waits."""
+    house = House()
+    house.far_ms = 200
+    house.run(8, 0.3)
+    assert not house.refused
+    assert house.limit.house_bytes <= 1.01 * house.limit.rate * TRIPS_MS_MAX / 1000
+
+
+def test_the_next_entry_is_never_refused() -> None:
+    """What is under way may be more than the limit: with nothing to propose next the log would have a rest."""
+    house = House()
+    house.run(5, 1.5)
+    limit = house.limit
+    assert limit.overloaded
+    entry = limit.house_bytes // ENTRY_SHARE
+    assert limit.excess(3 * limit.house_bytes, entry, house.now_ms) == 0
+    assert limit.excess(3 * limit.house_bytes, entry + SEND, house.now_ms) == SEND
