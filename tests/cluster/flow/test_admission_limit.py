@@ -10,7 +10,17 @@ from typing import NamedTuple
 import pytest
 
 from cluster.config.config import FlowSection
-from cluster.flow.admission_limit import ENTRY_BYTES_MIN, ENTRY_BYTES_UNKNOWN, LEAVE_MS, NO_LIMIT, AdmissionLimit
+from cluster.flow.admission_limit import (
+    ENTRY_BYTES_MIN,
+    ENTRY_BYTES_UNKNOWN,
+    ENTRY_SHARE,
+    LEAVE_MS,
+    NO_LIMIT,
+    QUICKEST_AGE_MS,
+    RATE_AGE_MS,
+    TRIPS_MS_MAX,
+    AdmissionLimit,
+)
 
 CAPACITY = 10_000_000
 """Bytes a second that the disk takes."""
@@ -294,3 +304,76 @@ def test_another_limit_counts_at_once() -> None:
     before = house.limit.house_bytes
     house.limit.reload(FlowSection(house_ms=120))
     assert house.limit.house_bytes > 1.5 * before
+
+
+def test_one_interval_says_little_of_the_rate() -> None:
+    """In most of it something stood in the way: the limit is that of before."""
+    house = House()
+    house.run(10, 1.2)
+    for _ in range(5):
+        house.stalled_until_ms = house.now_ms + 170
+        for _ in range(1500):
+            house.run(0.001, 1.2)
+            assert house.limit.rate >= 0.85 * CAPACITY
+
+
+def test_bursts_with_a_rest_between_them_are_no_growth() -> None:
+    """Each is larger than the one before, and the log had nothing to do since that."""
+    house = House()
+    house.run(5, 0.8)
+    for share_s in (0.30, 0.35, 0.39):
+        for _ in range(500):
+            house.step()
+        house.offer(int(share_s * CAPACITY / SEND))
+        for _ in range(500):
+            house.step()
+        assert not house.bytes
+    assert not house.refused
+
+
+def test_an_old_rate_is_forgotten() -> None:
+    house = House()
+    house.run(10, 1.2)
+    house.run(RATE_AGE_MS / 1000 + 1, 0)
+    house.capacity = CAPACITY / 8
+    house.run(0.7, 0.2)
+    assert 0 < house.limit.rate <= 0.15 * CAPACITY
+
+
+def test_an_old_quickest_decision_is_forgotten() -> None:
+    """The majority is far away by now."""
+    house = House()
+    house.run(10, 0.9)
+    house.far_ms = 30
+    house.run(QUICKEST_AGE_MS / 1000 + 1, 0.1)
+    house.run(0.2, 0)
+    house.run(10, 1.2)
+    assert house.limit.house_bytes >= 0.3 * house.limit.rate
+
+
+def test_an_overload_lasts_as_long_as_its_load() -> None:
+    house = House()
+    house.run(5, 1.5)
+    for _ in range(10_000):
+        house.run(0.001, 1.2)
+        assert house.limit.overloaded
+
+
+def test_a_pipe_that_fills_is_no_overload() -> None:
+    """The majority is far away: entries, and with them the rate, grow for seconds, and so does what waits."""
+    house = House()
+    house.far_ms = 200
+    house.run(8, 0.3)
+    assert not house.refused
+    assert house.limit.house_bytes <= 1.01 * house.limit.rate * TRIPS_MS_MAX / 1000
+
+
+def test_the_next_entry_is_never_refused() -> None:
+    """What is under way may be more than the limit: with nothing to propose next the log would have a rest."""
+    house = House()
+    house.run(5, 1.5)
+    limit = house.limit
+    assert limit.overloaded
+    entry = limit.house_bytes // ENTRY_SHARE
+    assert limit.excess(3 * limit.house_bytes, entry, house.now_ms) == 0
+    assert limit.excess(3 * limit.house_bytes, entry + SEND, house.now_ms) == SEND

@@ -44,3 +44,11 @@ def witness_FL09() -> None:
 
 def witness_FL10() -> None:
     holds("FL10")
+
+
+def witness_FL11() -> None:
+    holds("FL11")
+
+
+def witness_FL12() -> None:
+    holds("FL12")
