@@ -77,7 +77,7 @@ class Sent(NamedTuple):
 
     @property
     def says(self) -> int:
-        """How much it says of what is stored."""
+        """Rank of the answer: one that says more of what is stored has a higher one."""
         return 2 if self.code == ResponseCode.SUCCESS else int(self.unknown)
 
 
