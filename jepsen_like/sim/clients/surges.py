@@ -77,7 +77,7 @@ class Sent(NamedTuple):
 
     @property
     def says(self) -> int:
-        """The certainty with which it says what is stored."""
+        """Rank of the answer: one that says more of what is stored has a higher one."""
         return 2 if self.code == ResponseCode.SUCCESS else int(self.unknown)
 
 

@@ -377,3 +377,20 @@ def test_the_next_entry_is_never_refused() -> None:
     entry = limit.house_bytes // ENTRY_SHARE
     assert limit.excess(3 * limit.house_bytes, entry, house.now_ms) == 0
     assert limit.excess(3 * limit.house_bytes, entry + SEND, house.now_ms) == SEND
+
+
+def test_a_new_leader_knows_nothing_of_the_rate_of_before() -> None:
+    house = House()
+    house.run(5, 1.5)
+    limit = house.limit
+    limit.forget()
+    assert not limit.overloaded
+    assert not limit.watching
+    assert (limit.rate, limit.house_bytes, limit.entry_bytes) == (0.0, NO_LIMIT, ENTRY_BYTES_UNKNOWN)
+    house.capacity = CAPACITY / 8
+    house.run(0.7, 0.2)
+    assert 0 < limit.rate <= 0.2 * CAPACITY, "two entries were under way"
+
+
+def test_without_it_an_entry_may_be_large_from_the_first_send_on() -> None:
+    assert AdmissionLimit(FlowSection(admission=False)).entry_bytes == NO_LIMIT
