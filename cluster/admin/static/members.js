@@ -42,7 +42,6 @@ export function membersTable(view, status, ...more) {
     { name: "id", label: "node", class: "tight", cell: (member) => `node ${member.id}${member.id === status.node ? " (this)" : ""}` },
     { name: "role", label: "role", cell: (member) => (member.leader ? badge("info", "leader") : roleOf(member)) },
     { name: "state", label: "state", cell: (member) => badge(...stateOf(member, view, status)) },
-    { name: "lag_entries", label: "entries behind", num: true },
     { name: "lag_bytes", label: "lag", cell: (member) => (courseOf(member) ? [`${lagOf(member)} `, badge(...courseOf(member))] : lagOf(member)) },
     { name: "sync_ms", label: "sync", num: true, cell: (member) => (member.sync_ms === null || member.sync_ms === undefined ? "–" : f.latency(member.sync_ms)) },
     { name: "match_index", label: "on disk up to", num: true, cell: (member) => (member.match_index < 0 ? "–" : f.count(member.match_index)) },
