@@ -174,3 +174,9 @@ def name_of_request(code: int) -> str:
     """Returns the name of a request for people, with its code; the code alone if it is not known."""
     name = _NAMES.get(code)
     return f"{name} ({code})" if name else f"code {code}"
+
+
+def is_unknown(code: int, remark: str | None) -> bool:
+    """Returns True if the reply says "proposed and undecided": code SYSTEM_ERROR and a remark that starts with
+    UNKNOWN_REMARK."""
+    return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(UNKNOWN_REMARK)

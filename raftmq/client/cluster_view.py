@@ -32,14 +32,13 @@ from raftmq.client.errors import (
     Unknown,
     Unreachable,
     error_of,
-    is_unknown,
 )
 from raftmq.client.port_probe import hint_for
 from raftmq.client.retries import OnRetry, Retries, Retry
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route
 from raftmq.client.tls import TlsError
 from raftmq_wire.codec import CodecError
-from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import RequestCode, ResponseCode, is_unknown
 from raftmq_wire.denial import how_to_allow
 
 logger = logging.getLogger("raftmq")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftmq_wire.codes import ResponseCode, is_unknown
 from raftmq_wire.denial import NOT_SIGNED, WRONG_SIGNATURE, how_to_allow
 from raftmq_wire.denial import is_switched_off as says_switched_off
 
@@ -142,12 +142,6 @@ _REFUSED = frozenset(
 )
 TRY_AGAIN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 """Response codes of requests that were refused before they were proposed, for a reason that passes by itself."""
-
-
-def is_unknown(code: int, remark: str | None) -> bool:
-    """Returns True if the reply says "proposed and undecided": code SYSTEM_ERROR and a remark that starts with
-    UNKNOWN_REMARK."""
-    return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(UNKNOWN_REMARK)
 
 
 def is_disk_full(code: int, remark: str | None) -> bool:

@@ -274,16 +274,6 @@ def counted(count: int, noun: str = "message") -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def size_of(count: int) -> str:
-    """Returns a number of bytes as text for people, in powers of 1024."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 def console(*, stderr: bool = False) -> Console:
     """Returns the output for people: stdout, or stderr for progress beside real output. Only a terminal has a width, so
     text that goes to a file or a pipe is never cut."""

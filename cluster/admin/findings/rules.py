@@ -18,6 +18,7 @@ from cluster.config.ranges import dangers
 from cluster.config.source import toml_value
 from cluster.members.cluster_level import UpgradeView
 from cluster.peer.links import LinkView
+from cluster.runtime.byte_sizes import size_of
 from cluster.runtime.events import rfc3339
 from statemachine.access.users import Mode
 
@@ -144,14 +145,14 @@ def _behind(status: NodeStatus, peer: PeerStatus) -> str:
     node, leader = f"node {peer.node}", f"node {status.node}"
     says = (
         f"the disk of {node} is {peer.lag_entries} entries behind the log of the leader, {leader}: "
-        f"{_size(peer.lag_bytes)}, the oldest {_span(peer.lag_ms // 1000)} old"
+        f"{size_of(peer.lag_bytes)}, the oldest {_span(peer.lag_ms // 1000)} old"
     )
     rate = peer.lag_bytes_per_s
     if rate is not None and rate < 0:
         ends = f" and will be gone in about {_span(peer.caught_up_in_s)}" if peer.caught_up_in_s is not None else ""
-        says += f". The lag shrinks by {_size(-rate)} a second{ends}"
+        says += f". The lag shrinks by {size_of(-rate)} a second{ends}"
     elif rate is not None:
-        says += f". The lag grows by {_size(rate)} a second" if rate else ". The lag stays the same"
+        says += f". The lag grows by {size_of(rate)} a second" if rate else ". The lag stays the same"
     if peer.snapshot_in_s is not None:
         when = f"in about {_span(peer.snapshot_in_s)}" if peer.snapshot_in_s else "now"
         says += f". The leader may delete what {node} lacks {when} ([retention]); {node} then needs a snapshot"
@@ -159,14 +160,6 @@ def _behind(status: NodeStatus, peer: PeerStatus) -> str:
         beside = "" if status.sync_ms is None else f" and {status.sync_ms:.0f} ms on {leader}"
         says += f". A sync takes {peer.sync_ms:.0f} ms on {node}{beside}"
     return says
-
-
-def _size(count: int) -> str:
-    """Formats bytes as "1.2 MiB"."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{count} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def _alarms(status: NodeStatus) -> Iterator[Condition]:

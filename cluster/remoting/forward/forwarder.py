@@ -5,7 +5,8 @@ The node that holds the client's connection stays responsible. It keeps the requ
 send to the next leader when this one goes, and gives every send an identity, so that a send that is forwarded twice is
 stored once. Sends and other writes are forwarded in the order of their connection (`reply_path`), those without an
 identity only once. Any other request is forwarded to at most LEADERS_MAX leaders, because a request that two of them
-did not survive may have ended them. A forwarded request is never forwarded again (one hop). At the deadline a forwarded
+did not survive may have ended them. A forwarded request is never forwarded again (one hop). A send that
+two leaders had is never answered as refused: the first may have stored it. At the deadline a forwarded
 write is UNKNOWN, one that was never forwarded is refused (14), and a read of offsets is left unanswered: old clients
 take any error there for "no offset".
 """
@@ -33,7 +34,7 @@ from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
-from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode, is_unknown
 from statemachine.levels import OWNERS_LEVEL
 
 if TYPE_CHECKING:
@@ -537,8 +538,9 @@ class Forwarder:
         if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
             return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
         self._drop(forward_id)
-        unsaid = reply.code != ResponseCode.SUCCESS and not (reply.remark or "").startswith(UNKNOWN_REMARK)
-        if unsaid and held.tries > 1 and held.frame.header.code in SENDS and not held.oneway:
+        stored, unknown = reply.code == ResponseCode.SUCCESS, is_unknown(reply.code, reply.remark)
+        refused = not (stored or unknown)
+        if refused and held.tries > 1 and held.frame.header.code in SENDS and not held.oneway:
             self._answer_unsure(held.frame, reply.remark or "")
             return
         if held.frame.path.closed or held.oneway:
@@ -546,10 +548,10 @@ class Forwarder:
                 self._remember(held.frame)
             return
         if held.frame.identity is not None:
-            if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):
+            if unknown:
                 self._remember(held.frame)
             else:
-                self._settle(held, stored=reply.code == ResponseCode.SUCCESS)
+                self._settle(held, stored=stored)
         held.frame.path.write(frame)
 
     # --- identities --------------------------------------------------------------------------------------------------

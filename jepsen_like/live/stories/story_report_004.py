@@ -9,14 +9,13 @@ capacity. What the log cannot take must be refused soon; what is acknowledged mu
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import Any, Final
 
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.open_load import PATIENCE_S, OpenLoad, brief, count_stored, said
-from jepsen_like.live.stories.story import Scene, Story, StoryEnds
+from jepsen_like.live.stories.story import Scene, Story
+from jepsen_like.live.stories.watched_follower import Watched
 from jepsen_like.live.subjects.subject import LoadPlan
-from raftmq.local.waiting import until
 
 DISK_KB_S: Final = 10_000
 """Kilobytes a second that a node's log takes; the slow follower's takes half."""
@@ -44,6 +43,7 @@ def play(scene: Scene) -> None:
     subject = scene.subject
     leader = scene.stage.leader()
     slow = next(node for node in subject.node_ids if node != leader)
+    follower = Watched(scene, leader, slow)
     before_s = _work_s()
     for node in subject.node_ids:
         rate = DISK_KB_S // 2 if node == slow else DISK_KB_S
@@ -53,17 +53,17 @@ def play(scene: Scene) -> None:
             report = _bench(scene, ["--share", str(NORMAL)], scene.scale * NORMAL_S)
             capacity, normal = report["capacity"], report["runs"][0]
             told.append(f"{capacity:,.0f} messages/s in a closed loop; {said(normal)}")
-        _wait_lag(scene, leader, slow, PATIENCE_S)
+        follower.wait_caught_up(PATIENCE_S)
         resting = dict(watch.latest)
         watch.forget_peak()
         with scene.act(f"{SURGE} times the capacity") as told:
             plot = ["--plot", str(scene.folder / "surge.svg")]
             surge = _bench(scene, ["--rate", f"{SURGE * capacity:.1f}", *plot], scene.scale * SURGE_S)["runs"][0]
             told.append(f"{said(surge)}; refused: {surge['refused'] or 'none'}, unknown: {surge['unknown']}")
-        lag = _lag(scene, leader, slow)
+        lag = follower.peer()["lag_bytes"]
         allowed_s = LAG_FACTOR * lag / (DISK_KB_S * 500) + 2.0
         with scene.act(f"{lag / _MIB:,.0f} MiB of lag of node {slow}") as told:
-            took_s = _wait_lag(scene, leader, slow, allowed_s + PATIENCE_S)
+            took_s = follower.wait_caught_up(allowed_s + PATIENCE_S)
             told.append(f"gone after {took_s:.1f} s, {allowed_s:.1f} s allowed")
         grown = max(watch.peak[node] - resting[node] for node in resting)
     for node in subject.node_ids:
@@ -86,27 +86,6 @@ def _bench(scene: Scene, options: list[str], seconds: float) -> dict[str, Any]:
     """Runs the generator. Raises StoryEnds."""
     with OpenLoad(scene, TOPIC, options, seconds) as load:
         return load.report()
-
-
-def _lag(scene: Scene, leader: int, slow: int) -> int:
-    """Returns the bytes by which the slow follower's disk is behind the leader's log. Raises OSError."""
-    peers = scene.subject.request(leader, "GET", "/v1/status")["peers"]
-    return next(int(peer["lag_bytes"]) for peer in peers if peer["node"] == slow)
-
-
-def _wait_lag(scene: Scene, leader: int, slow: int, timeout_s: float) -> float:
-    """Waits until the follower has what the leader had at the beginning, and returns the seconds that this took. Raises
-    StoryEnds."""
-    begun = time.monotonic()
-
-    def gone() -> bool:
-        with suppress(OSError):
-            return _lag(scene, leader, slow) < _MIB // 4
-        return False
-
-    if not until(gone, timeout_s, 0.1):
-        raise StoryEnds(f"node {slow} is still behind node {leader} after {timeout_s:.0f} s")
-    return time.monotonic() - begun
 
 
 def _work_s() -> float:

@@ -8,14 +8,14 @@ with a forecast if its lag grows. The lag must be gone at the time that was fore
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from jepsen_like.live.stories.open_load import PATIENCE_S, OpenLoad, brief, count_stored, said
-from jepsen_like.live.stories.story import Scene, Story, StoryEnds
+from jepsen_like.live.stories.story import Scene, Story
+from jepsen_like.live.stories.watched_follower import FOUND_S, Watched
 from jepsen_like.live.subjects.subject import LoadPlan
-from raftmq.local.waiting import until
 
 RATE: Final = 300
 SIZE: Final = 4096
@@ -31,91 +31,12 @@ NORMAL_S, SYNC_S, LAG_S, WELL_S = 20.0, 30.0, 40.0, 60.0
 BEGINS_S = (2.0, 7.0)
 """Seconds, from and to, after which a fault begins: anywhere within a slice of the alarm's window."""
 TOPIC: Final = "slow-follower"
-FOUND_S: Final = 15.0
-"""Seconds within which a slow follower must be a finding: a promise, at any scale."""
-CODES: Final = ("disk_slow", "follower_behind")
 SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
 """The p99 beside a slow follower may be that much higher than before, or P99_MIN_MS if that is more."""
 FORECAST_MAX_S: Final = 20.0
 """Seconds within which the finding about a lag that grows must be there: the lag first has to grow old."""
 FORECAST_FACTOR, FORECAST_S = 2.0, 10.0
 """The factor within which the lag must be gone, on the time that was foretold, and seconds more."""
-GONE_BYTES: Final = 1 << 18
-
-
-class Found(NamedTuple):
-    """A slow follower as the leader shows it."""
-
-    after_s: float
-    code: str
-    says: str
-
-
-class Watched:
-    """One follower as its leader sees it."""
-
-    def __init__(self, scene: Scene, leader: int, node: int) -> None:
-        self.node = node
-        self._scene = scene
-        self._leader = leader
-
-    def peer(self) -> dict[str, Any]:
-        """Returns the follower's lag and forecast. Raises OSError."""
-        peers: list[dict[str, Any]] = self._scene.subject.request(self._leader, "GET", "/v1/status")["peers"]
-        return next(peer for peer in peers if peer["node"] == self.node)
-
-    def finding(self, codes: tuple[str, ...] = CODES) -> tuple[str, str] | None:
-        """Returns code and text of the first finding of these codes about the follower; None if there is none. Raises
-        OSError."""
-        findings = self._scene.subject.request(self._leader, "GET", "/v1/health")["findings"]
-        known = {each["code"]: each["says"] for each in findings if each["object"] == f"node {self.node}"}
-        return next(((code, known[code]) for code in codes if code in known), None)
-
-    def wait_unfound(self) -> None:
-        """Waits until there is no finding about the follower: that of an earlier round stands for a minute. Raises
-        StoryEnds."""
-
-        def is_so() -> bool:
-            with suppress(OSError):
-                return self.finding() is None
-            return False
-
-        if not until(is_so, PATIENCE_S, 0.5):
-            raise StoryEnds(f"node {self.node} is still a finding {PATIENCE_S:.0f} s after it was well again")
-
-    def found(self, since_s: float) -> Found | None:
-        """Waits for a finding for twice the time that it may take; None if there is none. `since_s`: when the fault
-        began, monotonic."""
-        while time.monotonic() - since_s < 2 * FOUND_S:
-            with suppress(OSError):
-                if (known := self.finding()) is not None:
-                    return Found(time.monotonic() - since_s, *known)
-            time.sleep(0.1)
-        return None
-
-    def lag_finding(self, timeout_s: float) -> str:
-        """Waits for the finding about the follower's lag, and returns its text; "" if it does not come."""
-        end_s = time.monotonic() + timeout_s
-        while time.monotonic() < end_s:
-            with suppress(OSError):
-                if (known := self.finding(CODES[1:])) is not None:
-                    return known[1]
-            time.sleep(0.1)
-        return ""
-
-    def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """Waits until `holds` of the follower is true, and returns the follower. Raises StoryEnds."""
-        seen: dict[str, Any] = {}
-
-        def is_so() -> bool:
-            with suppress(OSError):
-                seen.update(self.peer())
-                return holds(seen)
-            return False
-
-        if not until(is_so, timeout_s, 0.1):
-            raise StoryEnds(f"node {self.node}: {what} did not come within {timeout_s:.0f} s: {seen}")
-        return seen
 
 
 def play(scene: Scene) -> None:
@@ -163,7 +84,7 @@ def _slow_syncs(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[st
             slow = watched.wait("its sync time", lambda peer: (peer["sync_ms"] or 0.0) >= 700.0, PATIENCE_S)
             told.append(f"a sync takes {slow['sync_ms']:.0f} ms, the lag is {slow['lag_bytes']:,} bytes")
             run = load.report()["runs"][0]
-        watched.wait("the end of its lag", lambda peer: peer["lag_bytes"] < GONE_BYTES, PATIENCE_S)
+        watched.wait_caught_up(PATIENCE_S)
         told.append(said(run))
     return run, {"fault": SYNC, "found_s": found, "sync_ms": slow["sync_ms"], "lag_bytes": slow["lag_bytes"]}
 
@@ -185,9 +106,8 @@ def _slow_rate(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[str
             before = watched.peer()
             scene.subject.set_failpoint(node, POINT, better)
             shrinks = watched.wait("the end of its lag in sight", lambda peer: peer["caught_up_in_s"] is not None, 60.0)
-            foretold_s, at_s = shrinks["caught_up_in_s"], time.monotonic()
-            watched.wait("the end of its lag", lambda peer: peer["lag_bytes"] < GONE_BYTES, PATIENCE_S)
-            took_s = time.monotonic() - at_s
+            foretold_s = shrinks["caught_up_in_s"]
+            took_s = watched.wait_caught_up(PATIENCE_S)
             run = load.report()["runs"][0]
         told.append(f"after {forecast_s:.1f} s: {says}")
         told.append(f"{before['lag_bytes']:,} bytes of lag; {foretold_s} s were foretold and it took {took_s:.1f} s")

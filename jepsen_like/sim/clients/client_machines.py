@@ -23,10 +23,11 @@ from raftmq.client.client import AsyncClient
 from raftmq.client.connection import Connection, Reply, dial
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.environment import Environment
-from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
+from raftmq.client.errors import RaftMQError, Unknown, error_of
 from raftmq.client.message import Message, SendResult
 from raftmq.client.producing.producer import AsyncProducer
 from raftmq.client.producing.send_window import NextStep, Pending
+from raftmq_wire.codes import is_unknown
 from raftmq_wire.signature import Credentials
 
 TOPIC = "orders"

@@ -20,8 +20,9 @@ from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.readers import OffsetRegister
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine
 from raftmq.client.connection import Connection, ConnectionPool, Reply, dial
-from raftmq.client.errors import RaftMQError, is_unknown
+from raftmq.client.errors import RaftMQError
 from raftmq.client.producing.producer import AsyncProducer
+from raftmq_wire.codes import is_unknown
 
 ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
 """Time in seconds after which RaftMQ's client gives up an attempt, and the whole send."""

@@ -27,8 +27,7 @@ from jepsen_like.sim.clients.history_recorder import stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.clients.stored_messages import stored_on
-from raftmq.client.errors import is_unknown
-from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import RequestCode, ResponseCode, is_unknown
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine
@@ -116,15 +115,15 @@ class Surges(Asker):
         rng = random.Random(self.rng.random())
         while not self.stopped:
             await asyncio.sleep(rng.uniform(0.5, 2.5))
-            connections = await self._dial_all(rng)
+            connections = await self._dial_all(rng, self.host.nodes)
             if connections and await self._topics_made(connections[0]):
                 self._send(rng, connections, SMALL_BURST)
                 await asyncio.sleep(rng.uniform(0.2, 1.5))
             for connection in connections:
                 connection.transport.close()
 
-    async def _dial_all(self, rng: random.Random) -> list[RawConnection]:
-        made = [await self._dial(rng, "a surge") for _ in range(CONNECTIONS)]
+    async def _dial_all(self, rng: random.Random, nodes: list[str]) -> list[RawConnection]:
+        made = [await dial(self.host, rng.choice(nodes), "a surge", self._report) for _ in range(CONNECTIONS)]
         return [connection for connection in made if connection is not None]
 
     async def _dial_beside(self, node: str) -> RawConnection | None:
@@ -147,18 +146,20 @@ class Surges(Asker):
                 return False
         return True
 
-    def _send(self, rng: random.Random, connections: list[RawConnection], count: int) -> None:
-        """Sends messages of the surge without waiting for answers."""
-        size = self._size()
+    def _send(self, rng: random.Random, connections: list[RawConnection], count: int) -> list[str]:
+        """Sends messages of the surge without waiting for answers. Returns their ids."""
+        size, names = self._size(), list[str]()
         parts: dict[RawConnection, list[bytes]] = {}
         for _ in range(count):
             connection = rng.choice(connections)
             self._sent += 1
             name = f"surge-{self._sent}"
+            names.append(name)
             self._lines.setdefault(connection, []).append(name)
             parts.setdefault(connection, []).append(self._frame(connection, TOPICS[0], name, size))
         for connection, frames in parts.items():
             connection.write(b"".join(frames))
+        return names
 
     def _send_twice(self, rng: random.Random, connections: list[RawConnection], count: int) -> None:
         """Sends messages of the surge, each on two connections."""
@@ -203,16 +204,15 @@ class Surges(Asker):
     async def _play(self) -> None:
         rng = random.Random(self.rng.random())
         nodes = [machine.host for machine in self._machines()]  # those of before may be gone, and refuse nobody
-        made = [await dial(self.host, rng.choice(nodes), "a surge", self._report) for _ in range(CONNECTIONS)]
-        connections = [connection for connection in made if connection is not None]
+        connections = await self._dial_all(rng, nodes)
         beside = await self._dial_beside(rng.choice(nodes))
         if not connections or beside is None or not await self._topics_made(connections[0]):
             return
         slow = max(self.host.options.disk_s[1], self.host.options.apply_s[1])
         for machine in self._machines():
             machine.disk_factor = max(1.0, SLOW_S / slow)
-        await asyncio.sleep(CALM_S)
         try:
+            await asyncio.sleep(CALM_S)
             reign = self._leads()
             await self._burst(rng, connections, beside, reign)
             await self._two_bursts(rng, connections, beside, reign)
@@ -226,9 +226,7 @@ class Surges(Asker):
     async def _burst(
         self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
     ) -> None:
-        first = self._sent + 1
-        self._send(rng, connections, BURST)
-        names = [f"surge-{number}" for number in range(first, self._sent + 1)]
+        names = self._send(rng, connections, BURST)
         await asyncio.sleep(TICK_S)
         for _ in range(QUIET_SENDS):
             before = self._queued() & set(names)
@@ -250,9 +248,7 @@ class Surges(Asker):
     async def _two_bursts(
         self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
     ) -> None:
-        first = self._sent + 1
-        self._send(rng, connections, BURST)
-        many = {f"surge-{number}" for number in range(first, self._sent + 1)}
+        many = set(self._send(rng, connections, BURST))
         few = {f"quiet-{self._sent + number}" for number in range(1, BESIDE_BURST + 1)}
         self._sent += BESIDE_BURST
         self._lines.setdefault(beside, []).extend(sorted(few))

@@ -30,9 +30,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unreachable, error_of, is_unknown
+from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unreachable, error_of
 from raftmq.client.port_probe import hint_for
-from raftmq_wire.codes import ResponseCode
+from raftmq_wire.codes import ResponseCode, is_unknown
 
 STORED = frozenset((0, 10, 11, 12))
 """Codes that mean "stored": success, and RocketMQ's flush timeout, no replica and replica timeout (weak modes only)."""

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from cluster.retention.views import differing
-from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, size_of
+from cluster.runtime.byte_sizes import size_of
+from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table
 from raftmq.local.http.admin_http import AdminApi, node_addresses
 from raftmq.local.http.asked_nodes import each_node
 

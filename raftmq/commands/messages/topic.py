@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
+from cluster.runtime.byte_sizes import size_of
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_topics, near_name
 from raftmq.commands.shared_options import (
@@ -19,7 +20,6 @@ from raftmq.commands.shared_options import (
     print_pages,
     print_table,
     show,
-    size_of,
 )
 from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.runtime.byte_sizes import size_of
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_nodes
@@ -25,7 +26,6 @@ from raftmq.commands.shared_options import (
     print_json,
     print_table,
     show,
-    size_of,
 )
 from raftmq.commands.value_types import AddressType, ApiType, ListenerType
 from raftmq.local import stop_check

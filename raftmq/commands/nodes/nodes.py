@@ -7,9 +7,10 @@ import time
 import click
 
 from cluster.config.local_layout import BusyError
+from cluster.runtime.byte_sizes import size_of
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.name_completion import complete_nodes
-from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show, size_of
+from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show
 from raftmq.local import stop_check
 from raftmq.local.cluster import LocalCluster, bytes_in
 from raftmq.local.final_tier_upload import bring_rest

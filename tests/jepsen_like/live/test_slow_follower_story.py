@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.live.stories import story_slow_follower
+from jepsen_like.live.stories import watched_follower
 from jepsen_like.live.stories.story import StoryEnds
-from jepsen_like.live.stories.story_slow_follower import FOUND_S, Found, Watched, demand_found, judge
+from jepsen_like.live.stories.story_slow_follower import demand_found, judge
+from jepsen_like.live.stories.watched_follower import FOUND_S, Found, Watched
 
 RUN = {
     "stored_per_second": 299.0,
@@ -34,7 +35,7 @@ class Pretended:
         self.subject = SimpleNamespace(request=self._request)
         self.stage = SimpleNamespace(leader=lambda: self.leads)
         clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep)
-        monkeypatch.setattr(story_slow_follower, "time", clock)
+        monkeypatch.setattr(watched_follower, "time", clock)
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -120,7 +121,7 @@ def test_nobody_else_may_notice(pretended: Pretended, changes: dict[str, Any], l
 
 
 def test_what_does_not_come_ends_the_story(pretended: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(story_slow_follower, "until", lambda holds, _timeout_s, _pause_s: holds())
+    monkeypatch.setattr(watched_follower, "until", lambda holds, _timeout_s, _pause_s: holds())
     assert pretended.watched().wait("a lag", lambda peer: peer["lag_bytes"] == 70, 1.0)["node"] == 3
     with pytest.raises(StoryEnds, match="a lag did not come"):
         pretended.watched().wait("a lag", lambda peer: peer["lag_bytes"] > 70, 1.0)

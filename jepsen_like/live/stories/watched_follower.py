@@ -1,0 +1,99 @@
+"""A slow follower as its leader sees it: lag, forecast and findings, for stories."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from jepsen_like.live.stories.open_load import PATIENCE_S
+from jepsen_like.live.stories.story import Scene, StoryEnds
+from raftmq.local.waiting import until
+
+FOUND_S: Final = 15.0
+"""Seconds within which a slow follower must be a finding: a promise, at any scale."""
+CODES: Final = ("disk_slow", "follower_behind")
+GONE_BYTES: Final = 1 << 18
+"""Bytes of lag below which a follower counts as one that has caught up: some are always on their way."""
+
+
+class Found(NamedTuple):
+    """A slow follower as the leader shows it."""
+
+    after_s: float
+    code: str
+    says: str
+
+
+class Watched:
+    """One follower as its leader sees it."""
+
+    def __init__(self, scene: Scene, leader: int, node: int) -> None:
+        self.node = node
+        self._scene = scene
+        self._leader = leader
+
+    def peer(self) -> dict[str, Any]:
+        """Returns the follower's lag and forecast. Raises OSError."""
+        peers: list[dict[str, Any]] = self._scene.subject.request(self._leader, "GET", "/v1/status")["peers"]
+        return next(peer for peer in peers if peer["node"] == self.node)
+
+    def finding(self, codes: tuple[str, ...] = CODES) -> tuple[str, str] | None:
+        """Returns code and text of the first finding of these codes about the follower; None if there is none. Raises
+        OSError."""
+        findings = self._scene.subject.request(self._leader, "GET", "/v1/health")["findings"]
+        known = {each["code"]: each["says"] for each in findings if each["object"] == f"node {self.node}"}
+        return next(((code, known[code]) for code in codes if code in known), None)
+
+    def wait_unfound(self) -> None:
+        """Waits until there is no finding about the follower: that of an earlier round stands for a minute. Raises
+        StoryEnds."""
+
+        def is_so() -> bool:
+            with suppress(OSError):
+                return self.finding() is None
+            return False
+
+        if not until(is_so, PATIENCE_S, 0.5):
+            raise StoryEnds(f"node {self.node} is still a finding {PATIENCE_S:.0f} s after it was well again")
+
+    def found(self, since_s: float) -> Found | None:
+        """Waits for a finding for twice the time that it may take; None if there is none. `since_s`: when the fault
+        began, monotonic."""
+        while time.monotonic() - since_s < 2 * FOUND_S:
+            with suppress(OSError):
+                if (known := self.finding()) is not None:
+                    return Found(time.monotonic() - since_s, *known)
+            time.sleep(0.1)
+        return None
+
+    def lag_finding(self, timeout_s: float) -> str:
+        """Waits for the finding about the follower's lag, and returns its text; "" if it does not come."""
+        end_s = time.monotonic() + timeout_s
+        while time.monotonic() < end_s:
+            with suppress(OSError):
+                if (known := self.finding(CODES[1:])) is not None:
+                    return known[1]
+            time.sleep(0.1)
+        return ""
+
+    def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
+        """Waits until `holds` of the follower is true, and returns the follower. Raises StoryEnds."""
+        seen: dict[str, Any] = {}
+
+        def is_so() -> bool:
+            with suppress(OSError):
+                seen.update(self.peer())
+                return holds(seen)
+            return False
+
+        if not until(is_so, timeout_s, 0.1):
+            raise StoryEnds(f"node {self.node}: {what} did not come within {timeout_s:.0f} s: {seen}")
+        return seen
+
+    def wait_caught_up(self, timeout_s: float) -> float:
+        """Waits until the follower lacks next to nothing, and returns the seconds that this took. Raises StoryEnds."""
+        begun_s = time.monotonic()
+        self.wait("the end of its lag", lambda peer: peer["lag_bytes"] < GONE_BYTES, timeout_s)
+        return time.monotonic() - begun_s
