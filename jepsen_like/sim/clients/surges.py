@@ -3,7 +3,7 @@
 During the faults, bursts come at random times. After the heal, with disks that are slower, there are two stages:
 
 - **A burst**: many sends at once, of one owner. They are no overload, so none is refused. What the quiet client sends
-  meanwhile does not wait for them: it stands in the log before half of those that waited when it was sent. If it sends
+  meanwhile does not wait for them: it stands in the log before half of those that waited when it came. If it sends
   a burst itself, on one connection beside the three of the other, it gets half.
 - **An overload**: twice what is acknowledged arrives, until the leader refuses some. None of the quiet client's sends
   is refused then, and each is answered. Some sends of the surge come twice, on two connections.
@@ -41,6 +41,8 @@ CONNECTIONS = 3
 """Connections of the client that sends much."""
 QUIET_EVERY_S, QUIET_SENDS = 0.1, 6
 TICK_S = 0.02
+LOOK_S = 0.001
+"""Time in seconds between two looks at the leader's queue."""
 SENDS_PER_TICK = 100
 TWICE_PER_TICK = 2
 """Sends of the surge that come twice, once some are refused."""
@@ -229,11 +231,11 @@ class Surges(Asker):
         names = self._send(rng, connections, BURST)
         await asyncio.sleep(TICK_S)
         for _ in range(QUIET_SENDS):
-            before = self._queued() & set(names)
-            if len(before) < BURST // 3:
-                break
-            sent = self.answers.get(await self._ask_beside(beside))
-            if sent is None or sent.code != ResponseCode.SUCCESS or self._leads() != reign:
+            asking = asyncio.ensure_future(self._ask_beside(beside))
+            # Not those of the moment at which it was sent: a change of a topic may propose all of them until it comes.
+            before = await self._others_before(f"quiet-{self._sent + 1}", asking) & set(names)
+            sent = self.answers.get(await asking)
+            if len(before) < BURST // 3 or sent is None or sent.code != ResponseCode.SUCCESS or self._leads() != reign:
                 break
             answered = [self.answers[name] for name in before if name in self.answers]
             sooner = sum(-1 < other.position < sent.position for other in answered)
@@ -244,6 +246,16 @@ class Surges(Asker):
         refused = [name for name in names if (sent := self.answers.get(name)) and _for_overload(sent)]
         if refused:
             self._report("flow", f"{len(refused)} sends of a burst are refused: {self.answers[refused[0]].remark}")
+
+    async def _others_before(self, name: str, asking: asyncio.Future[str]) -> set[str]:
+        """Waits until a send is in the leader's queue. Returns the ids of what is there then; nothing if the send was
+        never seen there."""
+        while not asking.done():
+            queued = self._queued()
+            if name in queued:
+                return queued
+            await asyncio.sleep(LOOK_S)
+        return set()
 
     async def _two_bursts(
         self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
