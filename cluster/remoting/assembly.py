@@ -14,8 +14,9 @@ from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.open_connections import OpenConnections
-from cluster.remoting.forward.forwarder import Forwarder, PullForwards
+from cluster.remoting.forward.forwarder import Forwarder
 from cluster.remoting.forward.handover import Handover
+from cluster.remoting.forward.pull_forwards import PullForwards
 from cluster.remoting.handler_table import HandlerTable
 from cluster.remoting.handlers.assignment import Assignments
 from cluster.remoting.handlers.broker_stats import BrokerFigures

@@ -24,8 +24,8 @@ class Kind(IntEnum):
     REFUSED = 1
     """[reason, "removed", "secret", "level" or "", index of the entry that removed it or -1]"""
     FORWARD = 2
-    """A client's request (`cluster.remoting.forward.forwarder.decode_forward`); or, from level 13 of the cluster on,
-    [its number] alone: the client is gone, and nobody waits for an answer"""
+    """A client's request (`cluster.remoting.forward.forward_frame.decode_forward`); or, from level 13 of the cluster
+    on, [its number] alone: the client is gone, and nobody waits for an answer"""
     FORWARD_REPLY = 3
     FETCH = 4
     FETCHED = 5

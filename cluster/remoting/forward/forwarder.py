@@ -15,24 +15,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.sends.send_outcomes import leave_session, settle
 from cluster.flow.gate import Ask
 from cluster.remoting.connection.frame import Frame
-from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.connection.server import raw_frame
+from cluster.remoting.forward.early_requests import EarlyRequests
+from cluster.remoting.forward.forward_frame import Forwarded, decode_forward
 from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
-from cluster.remoting.request import Request
+from cluster.remoting.forward.held_request import Held
 from cluster.replication.send_identity import Identity
-from cluster.requests.table import COSTLY, IN_LINE, KEPT, ONE_TRY, SENDS, SILENT, WRITES, name_of
+from cluster.requests.table import COSTLY, IN_LINE, KEPT, SENDS, SILENT, WRITES, name_of
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.resource_budget import Room, Share
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
-from raftlog.work import charge
+from raftlog.work import FRAME_UNITS, charge
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode, is_unknown
 from statemachine.levels import OWNERS_LEVEL
@@ -41,21 +44,22 @@ if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.config.config import Config
     from cluster.flow.gate import Gate, Over
-    from cluster.flow.hold import Hold
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.context import NodeContext
     from cluster.runtime.peer_frames import PeerLinks
+    from cluster.runtime.turns.work import Steps
 
 
 logger = logging.getLogger(__name__)
 
-LEADERS_MAX = 2
-"""The most leaders that may receive a request, one after the other, and disconnect without an answer; then it is given
-up."""
-
 _HELD_PER_UNIT = 8
-"""Held requests whose connection is checked in one microsecond of work."""
+"""Held requests that are looked at in one microsecond of work."""
+_LOOKED_AT_MAX = 512
+"""Held requests that one step looks at while there is nothing to do for them."""
+_HELD, _LOST, _EARLY = ("held requests",), ("lost requests",), ("early requests",)
+"""The owners of the cut work (`cluster.runtime.turns.work.Turns`): a change of leader concerns thousands of requests at
+once."""
 _TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
 
 LocalRoute = Callable[[Frame], None]
@@ -69,67 +73,6 @@ class NamesSends(Protocol):
 
     def remember_held(self, frame: Frame, identity: Identity) -> None:
         """Keeps the identity of a send that got no final answer, so that its retry uses the same one."""
-
-
-class Held:
-    """A client's request that this node keeps until an answer came."""
-
-    __slots__ = (
-        "came_ms",
-        "deadline_ms",
-        "frame",
-        "hold",
-        "line",
-        "promised",
-        "sent_to",
-        "tries",
-        "was_sent",
-    )
-
-    def __init__(self, frame: Frame, hold: Hold, came_ms: int, deadline_ms: int) -> None:
-        self.frame = frame
-        self.hold = hold
-        self.came_ms = came_ms
-        self.deadline_ms = deadline_ms
-        self.promised: Share | None = None
-        """The memory reserved for its answer, if that may be a large one."""
-        self.sent_to: NodeId = NOBODY
-        self.was_sent = False
-        self.tries = 0
-        """The number of leaders that received the request and did not return it. Each may have carried it out."""
-        self.line: OrderLine | None = None
-        """The order line of its connection, if its order must be kept; None otherwise."""
-
-    @property
-    def one_try(self) -> bool:
-        """True if the request must not be sent again after a leader received it, because a repetition could not be
-        recognised."""
-        return self.frame.header.code in ONE_TRY
-
-    @property
-    def oneway(self) -> bool:
-        """True if its client waits for no answer."""
-        return bool(self.frame.header.flag & FLAG_ONEWAY)
-
-    @property
-    def waits_for_leader(self) -> bool:
-        """True if the request is kept up to its deadline while there is no leader. That is harmless, because no client
-        waits for an answer."""
-        return self.oneway and self.frame.header.code in KEPT
-
-    @property
-    def spent(self) -> bool:
-        """True if no further node may carry it out, this node included."""
-        return self.tries >= (1 if self.one_try else LEADERS_MAX)
-
-
-class _Early(NamedTuple):
-    """A request that was forwarded to this node before it could handle it."""
-
-    peer: NodeId
-    header: list[Any]
-    frame: bytes
-    hold: Hold
 
 
 class Forwarder:
@@ -168,16 +111,16 @@ class Forwarder:
         self._held: dict[int, Held] = {}
         self._works: Counter[Hashable] = Counter()
         """Client behind another node -> pieces of work of its requests that wait here."""
-        self._early: list[_Early] = []
-        """Requests that were forwarded to this node too early: its writes are not open yet, for milliseconds after its
-        election; or it has no connection to the sender yet, so that an answer would be lost."""
-        self._gone_early: set[tuple[NodeId, int]] = set()
-        """Requests whose clients went while there were early ones; empty when there are none."""
+        self._early = EarlyRequests(gate)
         self._open: dict[tuple[NodeId, int], ForwardedPath] = {}
         """Costly requests of other nodes' clients that are not answered: they end if the client is gone."""
         self._admitting = False
+        """True while early requests are handled."""
+        self._passing = self._again = False
+        """True while held requests are passed on; true if the first of them must be looked at once more."""
         self._level = level
         self._soon = context.loop.call_soon
+        self._turns = context.turns
         self._trusted = trusted
         self._slow = slow
         """Receives requests that were held for long."""
@@ -188,7 +131,7 @@ class Forwarder:
         """Returns the hooks through which the node calls the forwarder."""
         return Part(
             name="forwarder",
-            tick=lambda _: self.expire(),
+            tick=lambda _: self.pump(),
             role=lambda _: self.pump(),
             opened=lambda: self._soon(self.pump),
             peer_closed=self.peer_closed,
@@ -251,38 +194,72 @@ class Forwarder:
 
     def pump(self) -> None:
         """Forwards the requests that the present leader has not received, because the leader or the connection to it
-        changed."""
+        changed, and answers those that are past their deadline; called on a timer, too.
+
+        In each turn as many as its share holds. Their order holds all the same: each has its place in its line at once,
+        and what comes later waits behind it.
+        """
         self._admit_early()
-        for forward_id, held in list(self._held.items()):
-            self._pass_on(forward_id, held)
+        leader = self._leader()
+        charge(1 + len(self._held) // _HELD_PER_UNIT)
+        for forward_id, held in self._held.items():
+            if held.line is not None and not held.is_with(leader) and not (held.one_try and held.spent):
+                held.line.join(forward_id)
+        self._again = True
+        if not self._passing:
+            self._passing = True
+            self._turns.begin(_HELD, self._pass_on_all())
+
+    def _pass_on_all(self) -> Steps:
+        try:
+            while self._again:
+                self._again = False
+                looked_at = 0
+                for forward_id in self._numbers():
+                    held = self._held.get(forward_id)
+                    if held is None:
+                        continue
+                    if self._pass_on_or_end(forward_id, held):
+                        yield
+                        continue
+                    looked_at += 1
+                    if looked_at % _LOOKED_AT_MAX == 0:
+                        charge(_LOOKED_AT_MAX // _HELD_PER_UNIT)
+                        yield
+        finally:
+            self._passing = False
+
+    def _numbers(self) -> Iterator[int]:
+        """Yields the numbers of the held requests in order, those too that come meanwhile: they may wait behind one
+        that was only just passed on."""
+        last = 0
+        while newer := list(takewhile(last.__lt__, reversed(self._held))):
+            last = newer[0]
+            yield from reversed(newer)
 
     def _admit_early(self) -> None:
         """Handles the early requests once writes are open, or another node leads, and there is a connection for the
         answer."""
-        if not self._early or self._admitting or not (self._leads() or self._leader() != self._own_id):
-            return
-        gone = self._gone_early
-        waiting = [each for each in self._early if (each.peer, each.header[0]) not in gone]
-        ready = [each for each in waiting if self._transport.connected(each.peer)]
-        self._keep_early([each for each in waiting if not self._transport.connected(each.peer)])
-        self._admitting = True
+        if self._early and not self._admitting:
+            self._admitting = True
+            self._turns.begin(_EARLY, self._admit())
+
+    def _admit(self) -> Steps:
         try:
-            for peer, header, frame, _ in ready:
-                try:
-                    self.on_frame(peer, Kind.FORWARD, header, frame)
-                except WireError as error:
-                    logger.warning("node %d forwarded an unreadable request: %s", peer, error)
+            for peer in list(self._early.nodes()):
+                while self._transport.connected(peer) and (self._leads() or self._leader() != self._own_id):
+                    early = self._early.take(peer)
+                    if early is None:
+                        break
+                    charge(FRAME_UNITS)
+                    try:
+                        with _contained():
+                            self._serve(peer, *early)
+                    except WireError as error:
+                        logger.warning("node %d forwarded an unreadable request: %s", peer, error)
+                    yield
         finally:
             self._admitting = False
-
-    def _keep_early(self, waiting: list[_Early]) -> None:
-        kept = {each.hold for each in waiting}
-        for each in self._early:
-            if each.hold not in kept:
-                each.hold.ended()
-        self._early = waiting
-        if not waiting:
-            self._gone_early.clear()
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
         """Remembers the sends of closed connections: they stay forwarded, and their clients may send them again. Tells
@@ -305,41 +282,59 @@ class Forwarder:
         Nothing is forwarded to that peer in this call: its other connection may still be open, and the next attempt
         would be lost with it.
         """
-        self._keep_early([waiting for waiting in self._early if waiting.peer != peer])
+        self._early.drop(peer)
         for name in [name for name in self._open if name[0] == peer]:
             self._gone(name)
-        for forward_id, held in list(self._held.items()):
+        charge(1 + len(self._held) // _HELD_PER_UNIT)
+        lost = []
+        for forward_id, held in self._held.items():
             if held.sent_to != peer:
                 continue
-            if not held.spent:
+            if held.spent:
+                lost.append(forward_id)
+            else:
                 self._wait_again(forward_id, held)
-                continue
-            self._drop(forward_id)
+        if lost:
+            self._turns.begin(_LOST, self._answer_lost(peer, lost))
+        if self._leader() != peer:
+            self.pump()
+
+    def _answer_lost(self, peer: NodeId, lost: list[int]) -> Steps:
+        """Answers the requests that this peer had, and that no other one may carry out."""
+        for forward_id in lost:
+            held = self._drop(forward_id)
+            if held is None:
+                continue  # another attempt was answered meanwhile
+            charge(FRAME_UNITS)
             if held.frame.header.code in WRITES:
                 self._answer_unknown(held.frame, f"the connection to the leader (node {peer}) was lost")
             else:
                 self._answer_expired(held)
-        if self._leader() != peer:
-            self.pump()
+            yield
 
-    def expire(self) -> None:
-        """Answers requests that are past their deadline, and forwards those that wait; called on a timer."""
-        self._admit_early()
-        now, leader = self._clock.monotonic_ms(), self._leader()
-        for forward_id, held in list(self._held.items()):
-            wait_over = not held.was_sent and now >= held.came_ms + self._leader_wait_ms
-            if now >= held.deadline_ms or (wait_over and not held.waits_for_leader):
-                self._nobody_waits(forward_id, held)
-                self._drop(forward_id)
-                self._answer_expired(held)
-            elif held.sent_to == NOBODY or held.sent_to != leader:  # the way to the leader may be open now
-                self._pass_on(forward_id, held)
+    def _pass_on_or_end(self, forward_id: int, held: Held) -> bool:
+        """Passes a held request on if its way is open, and answers it if it is past its deadline. Returns False if
+        there was nothing to do."""
+        now_ms = self._clock.monotonic_ms()
+        wait_over = not held.was_sent and now_ms >= held.came_ms + self._leader_wait_ms
+        if now_ms >= held.deadline_ms or (wait_over and not held.waits_for_leader):
+            charge(FRAME_UNITS)
+            self._nobody_waits(forward_id, held)
+            self._drop(forward_id)
+            self._answer_expired(held)
+            return True
+        tries = held.tries
+        self._pass_on(forward_id, held)
+        if held.tries == tries and forward_id in self._held:
+            return False
+        charge(FRAME_UNITS)
+        return True
 
     def _pass_on(self, forward_id: int, held: Held) -> None:
         if held.one_try and held.spent:
             return  # the node that has it answers, or the deadline passes
         leader, line = self._leader(), held.line
-        if leader == held.sent_to != NOBODY:
+        if held.is_with(leader):
             if line is not None:
                 line.leave(forward_id)  # that leader is back, and has it
             return
@@ -365,9 +360,7 @@ class Forwarder:
         header = [forward_id, *client, identity, self._term(), frame.user]
         payload = raw_frame(frame.serialize_type, frame.header_bytes, frame.body)
         if self._transport.send_frame(leader, Kind.FORWARD, header, payload):
-            held.sent_to = leader
-            held.was_sent = True
-            held.tries += 1
+            held.went_to(leader)
             if line is not None:
                 line.sent(forward_id, frame.header.code)
             if held.oneway and frame.header.code not in KEPT:
@@ -399,7 +392,7 @@ class Forwarder:
 
     def _wait_again(self, forward_id: int, held: Held) -> None:
         """Records that no leader has the request; it is tried again on the next timer or change of leader."""
-        held.sent_to = NOBODY
+        held.left_its_leader()
         if held.line is not None:
             held.line.join(forward_id)
 
@@ -410,9 +403,7 @@ class Forwarder:
             remark = "nothing was done: the leader changed, and a later request overtook it; try again"
             _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             return
-        held.tries -= 1
-        if held.one_try:
-            held.was_sent = False
+        held.came_back()
         self._wait_again(forward_id, held)
 
     def _answer_expired(self, held: Held) -> None:
@@ -441,31 +432,35 @@ class Forwarder:
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         """Handles a forwarded request, or the answer to one. Raises WireError."""
-        try:
+        with _contained():
             if kind == Kind.FORWARD:
                 self._on_forward(peer, header, payload)
             else:
                 self._on_reply(peer, header, payload)
-        except (CodecError, TypeError, ArithmeticError, ValueError, IndexError) as error:
-            raise WireError(f"malformed forward frame: {error}") from error
 
     def _gone(self, name: tuple[NodeId, int]) -> None:
         """Ends a forwarded request whose client is gone, also one that came early and waits (seed 831000032)."""
         path = self._open.pop(name, None)
         if path is not None:
             path.client_gone()
-        elif self._early:
-            self._gone_early.add(name)
+        else:
+            self._early.gone(*name)
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         match header:
             case [int(gone)]:
                 self._gone((peer, gone))
                 return
-        forward_id, client, listener, identity, term, user = decode_forward(header)
+        forwarded = decode_forward(header)
         if not self._transport.connected(peer):  # nor could it be handed back
-            self._put_early(peer, header, frame)
+            self._early.put(peer, forwarded, frame)
             return
+        self._admit_early()
+        self._serve(peer, forwarded, frame, behind=peer in self._early.nodes())
+
+    def _serve(self, peer: NodeId, forwarded: Forwarded, frame: bytes, *, behind: bool = False) -> None:
+        """Handles a request that another node forwarded. `behind`: earlier ones of that node wait."""
+        forward_id, client, listener, identity, term, user = forwarded
         path = ForwardedPath(
             self._transport,
             peer,
@@ -483,19 +478,18 @@ class Forwarder:
         if term != self._term() or self._leader() != self._own_id:
             path.hand_back()
             return
-        self._admit_early()  # what came while writes were not open goes first
-        leads = self._leads()
-        if not leads and self._put_early(peer, header, frame):
+        open_now = self._leads() and not behind  # what came while writes were not open goes first
+        if not open_now and self._early.put(peer, forwarded, frame):
             return
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
-        if not leads and request.code not in SENDS:
+        if not open_now and request.code not in SENDS:
             path.hand_back()
             return
         named = user if self._trusted() else 0
         passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity, named)
-        if not leads:
+        if not open_now:
             # A later send of its connection may be kept already. If this one came back, it would be stored behind that
             # one, and its client would not learn of it (seed 762000023).
             over = self.gate.refusal(path.in_flight, len(frame), named, Ask.EARLY)
@@ -515,14 +509,6 @@ class Forwarder:
 
     def _refuse_busy(self, frame: Frame, why: str) -> None:
         _answer(frame, ResponseCode.SYSTEM_BUSY, why)
-
-    def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> bool:
-        """Keeps a request for later. Returns False if there is no room for it."""
-        hold = self.gate.hold_early(len(frame))
-        if hold is None:
-            return False
-        self._early.append(_Early(peer, header, frame, hold))
-        return True
 
     def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header
@@ -573,6 +559,15 @@ class Forwarder:
         leave_session(frame.path, frame.identity.producer_id)
 
 
+@contextmanager
+def _contained() -> Iterator[None]:
+    """Turns whatever a malformed frame raises into a WireError."""
+    try:
+        yield
+    except (CodecError, TypeError, ArithmeticError, ValueError, IndexError) as error:
+        raise WireError(f"malformed forward frame: {error}") from error
+
+
 def _answer(frame: Frame, code: int, remark: str) -> None:
     header = frame.header
     if not header.flag & FLAG_ONEWAY:
@@ -587,69 +582,3 @@ def _answer(frame: Frame, code: int, remark: str) -> None:
                 reader=header.language,
             )
         )
-
-
-class PullForwards:
-    """Forwards pulls that this node cannot answer to another node."""
-
-    def __init__(self, forwarder: Forwarder, leads: Callable[[], bool], log_begins: Callable[[], int]) -> None:
-        """`leads` returns True if this node leads and its writes are open. `log_begins` is explained at
-        `cluster.remoting.router.Router`."""
-        self._forwarder = forwarder
-        self._leads = leads
-        self._log_begins = log_begins
-
-    def elsewhere(self, request: Request, position: int) -> bool:
-        """Forwards a pull to the leader, which has the whole log, if this node lacks the log at `position`. Returns
-        True if it did."""
-        # Only where the log is incomplete is a request kept as it was received.
-        held = isinstance(request, RemotingRequest) and request.received is not None
-        return held and position < self._log_begins() and self.to_leader(request)
-
-    def to_leader(self, request: Request) -> bool:
-        """Forwards a pull that only the leader can answer, unless this node leads. Returns True if it did."""
-        if not isinstance(request, RemotingRequest) or request.received is None or self._leads():
-            return False
-        self._forwarder.forward(request.received)
-        return True
-
-
-_NUMBER_MAX = (1 << 63) - 1
-
-
-class Forwarded(NamedTuple):
-    """The fields of a FORWARD frame."""
-
-    forward_id: int
-    client: tuple[str, int]
-    """The client's own ip and port."""
-    listener: str
-    identity: Identity | None
-    term: int
-    """The term in which the addressed node leads."""
-    user: int
-    """Id of the user who signed the request; 0: no user."""
-
-
-def decode_forward(header: list[Any]) -> Forwarded:
-    """Decodes the header of a FORWARD frame. Raises WireError if it is malformed."""
-    match header:
-        case [int(forward_id), str(ip), int(port), str(listener), identity, int(term), int(user)] if (
-            0 <= forward_id <= _NUMBER_MAX
-            and 0 <= port <= 0xFFFF
-            and 0 <= term <= _NUMBER_MAX
-            and 0 <= user <= _NUMBER_MAX
-        ):
-            return Forwarded(forward_id, (ip, port), listener, _identity(identity), term, user)
-    raise WireError(f"malformed header of a forwarded request: {len(header)} fields")
-
-
-def _identity(fields: Any) -> Identity | None:
-    match fields:
-        case None:
-            return None
-        case [bytes(producer_id), int(sequence), int(low)] if (
-            0 < len(producer_id) <= 64 and 0 <= sequence <= _NUMBER_MAX and 0 <= low <= _NUMBER_MAX
-        ):
-            return Identity(producer_id, sequence, low)
-    raise WireError("malformed identity of a forwarded send")

@@ -53,11 +53,11 @@ Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 
 Elsewhere = Callable[[Request, int], bool]
 """Forwards a request if this node lacks the log at a position; returns True if it did
-(`cluster.remoting.forward.forwarder.PullForwards.elsewhere`)."""
+(`cluster.remoting.forward.pull_forwards.PullForwards.elsewhere`)."""
 
 ToLeader = Callable[[Request], bool]
 """Forwards a request to the leader, if another node leads; returns True if it did
-(`cluster.remoting.forward.forwarder.PullForwards.to_leader`)."""
+(`cluster.remoting.forward.pull_forwards.PullForwards.to_leader`)."""
 
 
 class PullRequests:

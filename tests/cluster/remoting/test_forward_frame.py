@@ -10,8 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from cluster.flow.gate import Gate
+from cluster.remoting.forward.forward_frame import decode_forward
 from cluster.remoting.forward.forwarded_path import ForwardedPath
-from cluster.remoting.forward.forwarder import decode_forward
 from cluster.replication.acks.write_reports import WrittenRelay
 from cluster.replication.send_identity import Identity
 from cluster.runtime.peer_frames import Kind, WireError

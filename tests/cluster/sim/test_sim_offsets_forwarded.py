@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.remoting.connection.frame import Frame
+from cluster.remoting.forward.forward_frame import decode_forward
 from cluster.runtime.peer_frames import Kind
 from raftlog.types import NOBODY, NodeId
 from raftmq_wire.codec import decode_header, encode_frame
@@ -102,7 +103,7 @@ def test_a_node_that_leads_now_does_not_do_again_what_it_had_passed_on(sim: SimC
 def test_what_came_before_writes_were_open_goes_first(sim: SimCluster) -> None:  # noqa: F811
     leader, follower = sim.leader(), sim.followers()[0]
     header = [77, "10.0.0.9", 1, "broker", None, leader.raw.term, 0]
-    leader.forwarder._put_early(follower.node_id, header, commit(1, 7)[4:])
+    leader.forwarder._early.put(follower.node_id, decode_forward(header), commit(1, 7)[4:])
     leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, [78, *header[1:]], commit(2, 9, oneway=True)[4:])
     assert settled_offset(sim) == 9
 
