@@ -266,7 +266,7 @@ class World:
         self.apart = MembersApart(host(), report, self._first_of) if options.apart else None
         self.surges: Surges | None = None
         if options.surges:
-            self.surges = Surges(host(), host(), report, self.members, self._reign, self._queued)
+            self.surges = Surges(host(), host(), report, self.members, self._reign, self._queued, self._overloaded)
 
     def _watch_shared(self, check: AccessCheck) -> None:
         """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
@@ -627,6 +627,10 @@ class World:
         """Returns the ids of the surges' messages that wait in the leader's queue. What others send may have no id."""
         queues = [node.proposals._sends for node in self._running() if node.proposals.open]
         return {id_of(send.body) for queue in queues for send in queue if send.slot.name in SURGE_TOPICS}
+
+    def _overloaded(self) -> bool:
+        """Returns True if the leader refuses sends because more arrive than its log takes."""
+        return any(node.proposals.open and node.proposals.limit.overloaded for node in self._running())
 
     def _writable(self) -> bool:
         return any(

@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -286,10 +287,11 @@ def named(servers: str | None, topic: str) -> Iterator[Target]:
         yield Target((leader, *others) if leader else tuple(others), topic, environment=client.environment)
 
 
-def drawn(report: OpenReport, file: Path) -> None:
+def drawn(report: OpenReport, file: Path, names: Sequence[str] = ()) -> None:
     """Draws every run over its seconds: arrivals, acknowledged and refused requests, p50 and p99. The name's end says
-    the format. Raises LocalError if matplotlib is not installed."""
+    the format. `names`: of the runs, for their titles. Raises LocalError if matplotlib is not installed."""
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
         raise LocalError(
@@ -299,7 +301,7 @@ def drawn(report: OpenReport, file: Path) -> None:
         ) from error
     figure = Figure(figsize=(11, 2.6 * len(report.runs) + 0.6), layout="constrained")
     axes = figure.subplots(len(report.runs), 2, squeeze=False)
-    for (rates, latencies), one in zip(axes, report.runs, strict=True):
+    for (rates, latencies), one, name in zip_longest(axes, report.runs, names):
         seconds = range(len(one.seconds))
         rates.plot(seconds, [each.arrivals for each in one.seconds], label="scheduled", color="0.6")
         rates.plot(seconds, [each.stored for each in one.seconds], label="acknowledged")
@@ -307,10 +309,12 @@ def drawn(report: OpenReport, file: Path) -> None:
         rates.set_ylabel("messages/s")
         rates.set_ylim(bottom=0)
         rates.legend(loc="lower right", fontsize=8)
-        rates.set_title(f"{one.rate:,.0f} messages/s" + (f", {one.share:g} of the capacity" if one.share else ""))
+        share = f"{one.share:g} of the capacity" if one.share else ""
+        rates.set_title(", ".join(filter(None, (f"{one.rate:,.0f} messages/s", share, name))))
         latencies.plot(seconds, [each.p50_ms or None for each in one.seconds], label="p50")
         latencies.plot(seconds, [each.p99_ms or None for each in one.seconds], label="p99")
         latencies.set_yscale("log")
         latencies.set_ylabel("ms from the scheduled moment")
         latencies.legend(loc="upper right", fontsize=8)
-    figure.savefig(file)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "raftmq"}):
+        figure.savefig(file)

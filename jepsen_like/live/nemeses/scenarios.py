@@ -109,6 +109,8 @@ _ALL = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("report-004-surge", "1.2 times the capacity arrives while a follower's disk is at its limit: the rest is"
              " refused soon, and the lag goes", subjects=("raftmq",), is_scripted=True),
+    Scenario("nearly-full", "0.8 of the capacity for ten minutes: nothing is refused", subjects=("raftmq",),
+             is_scripted=True),
     Scenario("slow-follower", "a follower's disk is slow: it is a finding soon, nobody waits for it, and its lag is"
              " foretold", subjects=("raftmq",), is_scripted=True),
     Scenario("failover", "100 kills of the leader: how long each client waits", subjects=("raftmq",), is_scripted=True),

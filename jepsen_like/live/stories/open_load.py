@@ -25,8 +25,7 @@ class OpenLoad:
         command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", scene.subject.servers]
         command += ["--topic", topic, "--seconds", f"{self.seconds:.1f}", "--connections", str(CONNECTIONS), "--json"]
         self._process = subprocess.Popen(command + options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        with suppress(OSError):  # it stands for clients on other machines, so it does not wait for the nodes' turns
-            os.sched_setscheduler(self._process.pid, os.SCHED_RR, os.sched_param(1))
+        real_time(self._process.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +51,19 @@ class OpenLoad:
             raise StoryEnds(f"the generator ended with {self._process.returncode}: {err.strip()[-300:]}")
         answer: dict[str, Any] = json.loads(out)
         return answer
+
+
+def bench(scene: Scene, topic: str, options: list[str], seconds: float) -> dict[str, Any]:
+    """Runs the generator; returns what it measured. Raises StoryEnds."""
+    with OpenLoad(scene, topic, options, seconds) as load:
+        return load.report()
+
+
+def real_time(pid: int) -> None:
+    """Lets a generator run before all others where that is allowed: it stands for clients on other machines, so it does
+    not wait for the nodes' turns."""
+    with suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
 
 
 def said(run: dict[str, Any]) -> str:

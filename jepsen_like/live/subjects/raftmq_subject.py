@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from cluster.config.config import dump
+from cluster.config.config import Config, dump
 from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_config, write_configs
@@ -175,6 +175,12 @@ class RaftMQSubject(OfProcesses):
         node.config_path.write_text(dump(wired), encoding="utf-8")
         if self.has_users:
             provide_key(self.data, [node])
+
+    def configure(self, node: int, change: Callable[[Config], Config]) -> None:
+        """Changes the file of a node that runs, and lets it read the file again. Raises OSError."""
+        file = self._node(node).config_path
+        file.write_text(dump(change(load(file))), encoding="utf-8")
+        self.request(node, "POST", "/v1/config/reload")
 
     def certify(self, node: NodeRecord) -> None:
         """Gives a node whose directory exists its certificate, if nodes speak TLS."""

@@ -1,0 +1,44 @@
+"""The story `nearly-full`: a steady load just below what the log takes, for ten minutes, with nothing refused.
+
+Admission that is nervous refuses here: a slow sync, a checkpoint, a segment that is full or a pause of the machine
+fills the house for a moment, and it empties by itself. The disk's own noise is part of the run; a failpoint bounds what
+each node's log takes, so that the disk and not the processors decide the capacity.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jepsen_like.live.stories.open_load import bench, brief, count_stored, said
+from jepsen_like.live.stories.story import Scene, Story
+from jepsen_like.live.stories.story_report_004 import DISK_KB_S
+from jepsen_like.live.subjects.subject import LoadPlan
+
+SHARE: Final = 0.8
+STEADY_S: Final = 600.0
+TOPIC: Final = "nearly-full"
+GOODPUT_MIN: Final = 0.99
+LATE_MAX: Final = 0.01
+
+
+def play(scene: Scene) -> None:
+    """Plays the load; raises StoryEnds and OSError if it cannot continue."""
+    subject = scene.subject
+    for node in subject.node_ids:
+        subject.set_failpoint(node, "append.fdatasync", f"rate:{DISK_KB_S}kB")
+    with scene.act(f"{SHARE:g} of the capacity") as told:
+        report = bench(scene, TOPIC, ["--share", str(SHARE)], scene.scale * STEADY_S)
+        capacity, run = report["capacity"], report["runs"][0]
+        told.append(f"{capacity:,.0f} messages/s in a closed loop; {said(run)}")
+        told.append(f"refused: {run['refused'] or 'none'}, unknown: {run['unknown']}")
+    for node in subject.node_ids:
+        subject.set_failpoint(node, "append.fdatasync", "off")
+    count_stored(scene, TOPIC, run["stored"])
+    scene.measured |= {"capacity": round(capacity), "run": brief(run)}
+    scene.demand(not run["refused"], f"{sum(run['refused'].values())} sends were refused")
+    scene.demand(not run["unknown"], f"{run['unknown']} sends have an unknown outcome")
+    scene.gate("goodput, of what arrives", run["stored"] / run["arrivals"], GOODPUT_MIN)
+    scene.gate("arrivals that the generator sent late", run["late"] / run["arrivals"], LATE_MAX, at_most=True)
+
+
+STORY = Story(play, free_gib=16, segment_mib=64, load=LoadPlan(20, 16), is_direct=True)
