@@ -179,6 +179,8 @@ class Admission:
         """Sent with each connection on which a signature was right for the first time."""
         self.released: Signal[[Frame]] = Signal()
         """Sent with requests that have waited (`admits` returned False for them), to be handled as if they came now."""
+        self.rules_changed: Signal[[]] = Signal()
+        """Sent after each change of users, rules or the mode."""
         self.version = -1
         """The newest version of users and rules for which connections were checked."""
         self.changed()
@@ -420,6 +422,7 @@ class Admission:
             self._polls.judge_by(self._denied_now, lambda: self._confirms.is_possible)
         else:
             self._polls.judge_again(self._begin_closing)
+            self.rules_changed()
 
     def _begin_closing(self) -> None:
         """Begins to close connections of removed users, after their waiting pulls were answered."""

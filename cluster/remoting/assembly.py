@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_offsets import Offsets
+from cluster.broker.sends.withdrawn_sends import WithdrawnSends
 from cluster.broker.transactions.transaction_end import CheckBack
 from cluster.config.loading import own_address
 from cluster.remoting.admission import Admission
@@ -167,6 +168,10 @@ class Remoting:
             admission=self.admission,
             log_begins=log_begins,
         )
+        withdrawn = WithdrawnSends(proposals, fates, broker.rights, services.turns, context.loop.call_soon)
+        closings.listen(withdrawn.connections_closed)
+        self.forwarder.client_gone.add(withdrawn.client_gone)
+        self.admission.rules_changed.add(withdrawn.judge_again)
         arrived.add(self.router.on_request)
         handed.add(self.router.on_handed)
         self.listeners = Listeners(config, self.router, security)

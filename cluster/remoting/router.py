@@ -90,7 +90,7 @@ class Router(Dispatch):
         self._replies = replies
         self._forwarder = forwarder
         self.closings.listen(forwarder.clients_closed)
-        self.closings.listen(clients.end_sessions)  # last: sessions end with it
+        self.closings.listen(clients.end_sessions)  # behind it: sessions end with it
         proposals.undecided.add(self._keep_behind)
         proposals.unproposed.add(self.reroute)
 

@@ -13,7 +13,7 @@ The sends of one owner to one topic keep their order, so those of a connection t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -226,6 +226,19 @@ class FairOrder:
         self._gone(len(late))
         return late
 
+    def take_where(self, which: Callable[[Send], bool]) -> list[Send]:
+        """Removes and returns the sends for which `which` is true."""
+        taken: list[Send] = []
+        for owner in self._owners.values():
+            for line in owner.lines.values():
+                found = take_where(line.sends, which)
+                cost = sum([cost_of(send) for send in found])
+                line.cost -= cost
+                owner.cost -= cost
+                taken += found
+        self._gone(len(taken))
+        return taken
+
     def take_all(self) -> list[Send]:
         """Removes and returns all sends; those of one owner to one topic are in their order."""
         sends = list(self)
@@ -273,6 +286,18 @@ class FairOrder:
         if not self.count:
             self._owners.clear()
             self._turn = _Turn()
+
+
+def take_where(queue: deque[Send], which: Callable[[Send], bool]) -> list[Send]:
+    """Removes and returns the sends of a queue for which `which` is true; the others keep their order."""
+    taken: list[Send] = []
+    kept: list[Send] = []
+    for send in queue:
+        (taken if which(send) else kept).append(send)
+    if taken:
+        queue.clear()
+        queue.extend(kept)
+    return taken
 
 
 def _longest(all_of_them: Iterable[_C]) -> list[tuple[int, int, _C]]:

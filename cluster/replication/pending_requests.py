@@ -311,7 +311,7 @@ class TopicBarriers:
     def __bool__(self) -> bool:
         return bool(self._count)
 
-    def __contains__(self, topic: str) -> bool:
+    def __contains__(self, topic: object) -> bool:
         return topic in self._count
 
     def raise_for(self, commands: list[Command]) -> list[str]:

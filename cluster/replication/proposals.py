@@ -68,6 +68,9 @@ logger = logging.getLogger(__name__)
 
 REFUSED_PER_TURN = 64
 """The most sends that one turn refuses in an overload."""
+CHECKED_PER_TURN = 4
+"""The most entries that one turn proposes beyond the limit on entries in flight, because a change of a topic waits for
+their sends."""
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
 """The bytes of queued sends that justify another batch in flight in addition to the two that are always allowed."""
@@ -326,6 +329,22 @@ class Proposals:
         found += [send for send in self._sends if send.connection in paths]
         return found + self._twins.of(paths) + self.early.held_of(paths)
 
+    def withdraw(self, which: Callable[[Send], bool], *, with_repeats: bool = False) -> list[Send]:
+        """Takes back sends of clients that wait for their entry, and for which `which` is true; the caller answers
+        them. One whose repetition waits behind it stays, unless `with_repeats` are taken back with it.
+
+        Looks at all sends that wait.
+        """
+        charge(1 + len(self._sends) // _SENDS_PER_UNIT)
+        repeated = {} if with_repeats else self._twins.waiting
+        sends = self._sends.take_where(
+            lambda send: send.done is None and which(send) and (send.producer_id, send.sequence) not in repeated
+        )
+        sends += [twin for _, twin in self._twins.take(sends)]
+        decide_each(sends)
+        self._strict.decided(sends)
+        return sends
+
     # --- the driver's side -------------------------------------------------------------------------------------------
 
     def flush(self, raw: RawNode) -> None:
@@ -336,12 +355,11 @@ class Proposals:
             return
         queue = self._sends
         try:
-            if self._calls:
-                # Sends that were checked against a topic go before a change of it: apply never rejects a row.
-                while self._barriers and queue.bytes:
-                    self._propose_sends(raw)
-                while self._calls:
-                    self._propose_commands(raw)
+            if self._calls and self._barriers and queue.bytes and not self._propose_checked(raw):
+                self._wake()
+                return
+            while self._calls:
+                self._propose_commands(raw)
             while queue.bytes and self._window_open():
                 self._propose_sends(raw)
             if queue.bytes or len(self._pending) >= SMALL_BATCHES_INFLIGHT:
@@ -486,6 +504,16 @@ class Proposals:
         self._pending[entry.index] = pending
         self.offsets.proposed(entry.index, calls)
         self.figures.proposed(pending, 0, len(entry.payload))
+
+    def _propose_checked(self, raw: RawNode) -> bool:
+        """Proposes the sends to topics that waiting commands change: what was checked against a topic goes before a
+        change of it, so that apply never rejects a row. Returns False if some are left for the next turn."""
+        queue = self._sends
+        for _ in range(CHECKED_PER_TURN):
+            if not queue.is_hastened and not queue.hasten(self._barriers):
+                return True
+            self._propose_sends(raw)
+        return False
 
     def _window_open(self) -> bool:
         """Returns True if another batch may be proposed. Two batches overlap disk and network. More pay off only if

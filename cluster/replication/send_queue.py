@@ -6,12 +6,12 @@ Otherwise `cluster.replication.fair_order` has those that wait."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
-from cluster.replication.fair_order import FairOrder, competes
+from cluster.replication.fair_order import FairOrder, competes, take_where
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot, message_size
 from raftmq_wire.kernel import twin
 
@@ -55,7 +55,7 @@ class SendQueue:
         self._fair = FairOrder()
         """The sends that came before, if those of one owner and topic would hold up others."""
         self._returned: deque[Send] = deque()
-        """Sends that were taken and put back: they go first."""
+        """Sends that go first: those that were taken and put back, and those that a change of their topic waits for."""
         self._alone = 0
         """The number of returned sends that get an entry each, because one of them made a batch fail."""
         self.bytes = 0
@@ -121,6 +121,18 @@ class SendQueue:
         if alone:
             self._alone = len(sends)
 
+    @property
+    def is_hastened(self) -> bool:
+        """True if there are sends that go first."""
+        return bool(self._returned)
+
+    def hasten(self, topics: Container[str]) -> bool:
+        """Lets the sends to these topics go first. Returns False if there is none."""
+        sends = self.take_where(lambda send: send.slot.name in topics)
+        self._returned.extend(sends)
+        self.bytes += sum([send.size for send in sends])
+        return bool(sends)
+
     def replace(self, old: Send, new: Send) -> None:
         """Replaces a waiting send by its repetition."""
         if not self._fair.replace(old, new):
@@ -145,6 +157,15 @@ class SendQueue:
         longest, of the owners of whose sends there are most."""
         self._sort()
         taken = self._fair.take_longest(size, count)
+        self.bytes -= sum([send.size for send in taken])
+        return taken
+
+    def take_where(self, which: Callable[[Send], bool]) -> list[Send]:
+        """Removes and returns the sends for which `which` is true."""
+        taken = self._fair.take_where(which) if self._fair.count else []
+        for queue in (self._returned, self.waiting):
+            taken += take_where(queue, which)
+        self._alone = min(self._alone, len(self._returned))
         self.bytes -= sum([send.size for send in taken])
         return taken
 

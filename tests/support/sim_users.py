@@ -32,8 +32,8 @@ def key_file(folder: Path, key: bytes = b"k" * 32, mode: int = 0o600) -> Path:
     return path
 
 
-def with_key(folder: Path, seed: int = 7) -> SimCluster:
-    overrides: dict[str, Any] = {"auth.key_file": str(key_file(folder))}
+def with_key(folder: Path, seed: int = 7, **config: Any) -> SimCluster:
+    overrides: dict[str, Any] = {"auth.key_file": str(key_file(folder))} | config
     return SimCluster(seed, **overrides)
 
 
@@ -68,9 +68,20 @@ def request(who: Credentials | None, code: int, opaque: int, ext: dict[str, str]
     return encode_frame(code, opaque, 0, ext=ext if who is None else who.signed(ext, body), body=body)
 
 
-def send(who: Credentials | None, opaque: int, topic: str = "T", body: bytes = b"m", born_ms: int = 1) -> bytes:
+def send(
+    who: Credentials | None,
+    opaque: int,
+    topic: str = "T",
+    body: bytes = b"m",
+    born_ms: int = 1,
+    *,
+    session: bool = False,
+) -> bytes:
+    """`session`: it is the first send of our client's session, so that a second one is its repetition."""
     ext = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(born_ms), "h": "0", "i": ""}
     ext["j"] = "0"
+    if session:
+        ext |= {"raftmqPid": "ab" * 16, "raftmqSeq": "1", "raftmqLow": "1"}
     return request(who, RequestCode.SEND_MESSAGE_V2, opaque, ext, body)
 
 

@@ -23,7 +23,7 @@ forwarding node cannot stop reading from the client because of work here, and mu
 class ForwardedPath(ReplyPath):
     """The stand-in, on the leader, for a client whose connection another node holds."""
 
-    __slots__ = ("_id", "_open", "_peer", "_transport", "_works")
+    __slots__ = ("_id", "_open", "_peer", "_transport", "_works", "is_send")
 
     forwarded = True
 
@@ -39,14 +39,16 @@ class ForwardedPath(ReplyPath):
         gate: Gate,
         open_paths: dict[tuple[NodeId, int], ForwardedPath],
     ) -> None:
-        """`works`: owner -> pieces of work that wait for their turn. `open_paths`: the paths of costly requests that
-        are not answered, from which this one is removed."""
+        """`works`: owner -> pieces of work that wait for their turn. `open_paths`: the paths of requests that end if
+        their client is gone, from which this one is removed when it is answered."""
         super().__init__(client, listener, room, gate)
         self._works = works
         self._open = open_paths
         self._transport = transport
         self._peer = peer
         self._id = forward_id
+        self.is_send = False
+        """True if the request is a send, which waits in the queue of sends and not with its handler."""
 
     @property
     def owner(self) -> Hashable:
@@ -83,7 +85,9 @@ class ForwardedPath(ReplyPath):
 
     def _end(self) -> None:
         """Tells all who keep something of this path: it stands for one request, which is over."""
-        self._open.pop((self._peer, self._id), None)
+        name = self._peer, self._id
+        if self._open.get(name) is self:  # after a lost connection, the same request may have come once more
+            del self._open[name]
         callbacks, self.on_close = self.on_close, []
         for told in callbacks:
             told()

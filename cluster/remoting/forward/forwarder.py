@@ -31,6 +31,7 @@ from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.remoting.forward.held_request import Held
 from cluster.replication.send_identity import Identity
 from cluster.requests.table import COSTLY, IN_LINE, KEPT, SENDS, SILENT, WRITES, name_of
+from cluster.runtime.listeners import Signal
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.resource_budget import Room, Share
 from cluster.runtime.service_lifecycle import Part
@@ -57,7 +58,7 @@ _HELD_PER_UNIT = 8
 """Held requests that are looked at in one microsecond of work."""
 _LOOKED_AT_MAX = 512
 """Held requests that one step looks at while there is nothing to do for them."""
-_HELD, _LOST, _EARLY = ("held requests",), ("lost requests",), ("early requests",)
+_HELD, _LOST, _EARLY, _GONE = ("held requests",), ("lost requests",), ("early requests",), ("gone clients",)
 """The owners of the cut work (`cluster.runtime.turns.work.Turns`): a change of leader concerns thousands of requests at
 once."""
 _TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
@@ -113,7 +114,9 @@ class Forwarder:
         """Client behind another node -> pieces of work of its requests that wait here."""
         self._early = EarlyRequests(gate)
         self._open: dict[tuple[NodeId, int], ForwardedPath] = {}
-        """Costly requests of other nodes' clients that are not answered: they end if the client is gone."""
+        """Costly requests and sends of other nodes' clients that are not answered: they end if the client is gone."""
+        self.client_gone: Signal[[ReplyTo]] = Signal()
+        """Sent with the path of each send of another node's client that is gone."""
         self._admitting = False
         """True while early requests are handled."""
         self._passing = self._again = False
@@ -262,17 +265,32 @@ class Forwarder:
             self._admitting = False
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Remembers the sends of closed connections: they stay forwarded, and their clients may send them again. Tells
-        the leader of costly requests that nobody waits for any more."""
+        """Remembers the sends of closed connections, whose clients may send them again. Tells the leader of costly
+        requests, and of sends, that nobody waits for any more."""
         charge(1 + len(self._held) // _HELD_PER_UNIT)
-        for forward_id, held in self._held.items():
-            if held.frame.path in closed:
-                self._remember(held.frame)
+        gone = [forward_id for forward_id, held in self._held.items() if held.frame.path in closed]
+        for forward_id in gone:
+            self._remember(self._held[forward_id].frame)
+        if gone:
+            self._turns.begin(_GONE, self._tell_gone(gone))
+
+    def _tell_gone(self, gone: list[int]) -> Steps:
+        for forward_id in gone:
+            held = self._held.get(forward_id)
+            if held is None:
+                continue
+            charge(FRAME_UNITS)
+            if held.tries or held.oneway or held.frame.header.code not in SENDS:
                 self._nobody_waits(forward_id, held)
+            else:
+                self._drop(forward_id)
+            yield
 
     def _nobody_waits(self, forward_id: int, held: Held) -> None:
-        """Tells the leader that nobody waits for the answer to a costly request any more."""
-        if held.frame.header.code in COSTLY and held.sent_to != NOBODY and self._level() >= OWNERS_LEVEL:
+        """Tells the leader that nobody waits for the answer to a costly request, or a send, any more."""
+        code = held.frame.header.code
+        ends = code in COSTLY or (code in SENDS and not held.oneway)
+        if ends and held.sent_to != NOBODY and self._level() >= OWNERS_LEVEL:
             self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
 
     def peer_closed(self, peer: NodeId) -> None:
@@ -283,8 +301,11 @@ class Forwarder:
         would be lost with it.
         """
         self._early.drop(peer)
-        for name in [name for name in self._open if name[0] == peer]:
-            self._gone(name)
+        for name, path in [each for each in self._open.items() if each[0][0] == peer]:
+            if path.is_send:
+                del self._open[name]  # its client may be there, and its node forwards it again
+            else:
+                self._gone(name)
         charge(1 + len(self._held) // _HELD_PER_UNIT)
         lost = []
         for forward_id, held in self._held.items():
@@ -441,10 +462,12 @@ class Forwarder:
     def _gone(self, name: tuple[NodeId, int]) -> None:
         """Ends a forwarded request whose client is gone, also one that came early and waits (seed 831000032)."""
         path = self._open.pop(name, None)
-        if path is not None:
-            path.client_gone()
-        else:
+        if path is None:
             self._early.gone(*name)
+        elif path.is_send:
+            self.client_gone(path)
+        else:
+            path.client_gone()
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         match header:
@@ -496,8 +519,9 @@ class Forwarder:
             assert over is not None, "it did not fit"
             self._refuse(passed_on, over)
             return
-        if request.code in COSTLY and not request.flag & FLAG_ONEWAY:  # no answer would take it out again
-            self._open[peer, forward_id] = path
+        path.is_send = request.code in SENDS
+        if (path.is_send or request.code in COSTLY) and not request.flag & FLAG_ONEWAY:
+            self._open[peer, forward_id] = path  # its answer takes it out again
         if self._works[path.owner] >= WORKS_MAX:
             self._refuse_busy(passed_on, _TOO_MUCH)
         else:

@@ -11,9 +11,10 @@ from typing import Final
 
 from jepsen_like.live.stories.open_load import bench, brief, count_stored, said
 from jepsen_like.live.stories.story import Scene, Story
-from jepsen_like.live.stories.story_report_004 import DISK_KB_S
 from jepsen_like.live.subjects.subject import LoadPlan
 
+DISK_KB_S: Final = 4_000
+"""Kilobytes a second that a node's log takes: few enough for two processors, whose lack is an overload, too."""
 SHARE: Final = 0.8
 STEADY_S: Final = 600.0
 TOPIC: Final = "nearly-full"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import psutil
 from msgspec.structs import replace
 
 from jepsen_like.live.probes.node_watch import Watch
@@ -64,10 +65,12 @@ def play(scene: Scene) -> None:
         resting = dict(watch.latest)
         watch.forget_peak()
         with scene.act(f"{SURGE} times the capacity") as told:
+            psutil.cpu_percent()  # counts from here on
             asked = ["--rate", f"{SURGE * capacity:.1f}"]
             with_admission = bench(scene, TOPIC, asked, scene.scale * SURGE_S)
             surge = with_admission["runs"][0]
-            told.append(_said(surge))
+            busy = psutil.cpu_percent()
+            told.append(f"{_said(surge)}; processors busy: {busy:.0f} %")
         lag = follower.peer()["lag_bytes"]
         allowed_s = LAG_FACTOR * lag / (DISK_KB_S * 500) + 2.0
         with scene.act(f"{lag / _MIB:,.0f} MiB of lag of node {slow}") as told:
@@ -89,7 +92,13 @@ def play(scene: Scene) -> None:
     count_stored(scene, TOPIC, normal["stored"] + surge["stored"] + worse["stored"])
     scene.measured |= {"capacity": round(capacity), "normal": brief(normal), "surge": brief(surge)}
     scene.measured |= {"without_admission": brief(worse)}
-    scene.measured |= {"lag_bytes": lag, "lag_s": round(took_s, 1), "memory_bytes": grown, "steady": round(steady, 2)}
+    scene.measured |= {
+        "lag_bytes": lag,
+        "lag_s": round(took_s, 1),
+        "memory_bytes": grown,
+        "busy_percent": busy,
+        "steady": round(steady, 2),
+    }
     scene.demand(not surge["unknown"], f"{surge['unknown']} sends of the surge have an unknown outcome")
     scene.gate("goodput of the surge, of the capacity", surge["stored_per_second"] / capacity, GOODPUT_MIN)
     scene.gate("p99 of the surge, ms", surge["p99_ms"], p99_max, at_most=True)

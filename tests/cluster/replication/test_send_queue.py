@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster.flow.admission_limit import NO_LIMIT
-from cluster.replication.fair_order import IDLE_MAX
+from cluster.replication.fair_order import IDLE_MAX, cost_of
 from cluster.replication.message_batch import Send, TopicSlot, message_size
 from cluster.replication.send_queue import SendQueue
 from raftmq_wire.kernel import TWINS
@@ -274,6 +274,25 @@ class Order(RuleBasedStateMachine):
         self.gone(late)
         assert all(send.received_ms > self.now_ms - age for send in self.queue)
 
+    @rule(who=st.integers(0, 4))
+    def take_back(self, who: int) -> None:
+        client: Any = self.clients[who]
+        taken = self.queue.take_where(lambda send: send.connection is client)
+        assert all(send.connection is client for send in taken)
+        self.gone(taken)
+        assert not any(send.connection is client for send in self.queue)
+
+    @rule(topic=st.integers(1, 4))
+    def change_topic(self, topic: int) -> None:
+        names = {slot.name for send in self.queue if (slot := send.slot).topic_id == topic}
+        if self.queue.is_hastened or not self.queue.hasten(names):
+            return
+        while self.queue.is_hastened:
+            sends = self.queue.cut()
+            assert {send.slot.topic_id for send in sends} == {topic}
+            self.gone(sends, served=True)
+        assert not any(send.slot.topic_id == topic for send in self.queue)
+
     @precondition(lambda self: self.here)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
@@ -296,6 +315,13 @@ class Order(RuleBasedStateMachine):
         assert sorted(there) == sorted(self.here)
         assert len(self.queue) == len(there)
         assert self.queue.bytes == sum(self.sizes[name] for name in there)
+
+    @invariant()
+    def costs(self) -> None:
+        for owner in self.queue._fair._owners.values():
+            for line in owner.lines.values():
+                assert line.cost == sum(map(cost_of, line.sends))
+            assert owner.cost == sum(line.cost for line in owner.lines.values())
 
 
 TestOrder = Order.TestCase

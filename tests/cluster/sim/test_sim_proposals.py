@@ -267,6 +267,49 @@ def test_a_topic_change_is_a_barrier(sim_of: Any) -> None:
     assert all(node.failure is None and "T" not in node.state.topics for node in sim.running)
 
 
+def test_a_barrier_takes_its_own_topic_alone_and_a_few_entries_a_turn(sim_of: Any) -> None:
+    sim = sim_of(
+        **{
+            "limits.batches_inflight_max": 1,
+            "limits.batch_messages_max": 4,
+            "topics.auto_create": False,
+            "send.deadline_ms": 20_000,
+        }
+    )
+    sim.create_topic("U")
+    leader, followers = sim.leader(), sim.followers()
+    hold_disks(followers)
+    path, beside = leader.connect(), leader.connect()
+    ask(path, b"in flight")
+    sim.loop.run_for(0.01)
+    for at in range(1, 101):
+        ask(path, b"%d" % at, first=at)
+        beside.ask(send_frame(at, "U", b"%d" % at))
+    turns, pending = [1], leader.proposals._pending
+    propose = leader.proposals._propose_sends
+
+    def counted(raw: Any) -> None:
+        turns[-1] += 1
+        propose(raw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leader.proposals, "_propose_sends", counted)
+        results = sim.propose(leader, DeleteTopic("T"))
+        while not any(entry.calls for entry in pending.values()):
+            turns.append(0)
+            sim.loop.run_for(0.0)
+    assert max(turns) == proposals.CHECKED_PER_TURN
+    assert sum(turns[1:]) == 25, "as many entries as its sends need"
+    assert [send.slot.name for send in leader.proposals._sends] == ["U"] * 100
+    ask(path, b"too late", first=101)
+    release_disks(followers)
+    assert answered(sim, path, 102) == [[OK]] * 101 + [[NO_TOPIC]]
+    assert answered(sim, beside, 100) == [[OK]] * 100
+    assert results[0].results[0].ok
+    sim.settle()
+    sim.check_equal()
+
+
 def test_a_topic_made_anew_starts_at_offset_0(sim_of: Any) -> None:
     sim = sim_of(**{"send.deadline_ms": 20_000})
     leader = sim.leader()

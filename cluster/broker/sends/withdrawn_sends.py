@@ -1,0 +1,91 @@
+"""Takes back sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
+the right to send to the topic. A send may wait as long as a majority is slow.
+
+What is proposed already is left to the log. A send that waits for no answer stays when its connection ends: its client
+may have closed it right after. So does one whose repetition waits behind it, on another connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.rights import PUB, Party, topic_need
+from raftlog.work import FRAME_UNITS, charge
+
+if TYPE_CHECKING:
+    from cluster.broker.rights import Rights
+    from cluster.broker.sends.send_outcomes import SendOutcomes
+    from cluster.replication.message_batch import Send
+    from cluster.replication.outcome import ReplyTo
+    from cluster.replication.proposals import Proposals
+    from cluster.runtime.resource_budget import Soon
+    from cluster.runtime.turns.work import Steps, Turns
+
+_OWNER: Final = ("withdrawn sends",)
+GONE: Final = Refused(Reason.UNAVAILABLE, "its client is gone; nothing was stored")
+
+
+class WithdrawnSends:
+    """Takes back waiting sends. Event loop only."""
+
+    def __init__(self, proposals: Proposals, outcomes: SendOutcomes, rights: Rights, turns: Turns, soon: Soon) -> None:
+        """`soon` calls a function in a later turn of the loop."""
+        self._proposals = proposals
+        self._outcomes = outcomes
+        self._rights = rights
+        self._turns = turns
+        self._soon = soon
+        self._gone: set[ReplyTo] = set()
+        """Paths of clients behind another node that are gone, until one look at the queue finds their sends."""
+
+    def connections_closed(self, closed: Collection[ReplyTo]) -> None:
+        """Takes back the sends of closed connections, after their identities were remembered for their repetitions."""
+        for send in self._proposals.withdraw(lambda send: send.connection in closed and not send.oneway):
+            send.hold.answered()
+
+    def client_gone(self, path: ReplyTo) -> None:
+        """Takes back a send of a client behind another node, which waits for its answer and forgets it then."""
+        if not self._gone:
+            self._soon(self._look_for_gone)
+        self._gone.add(path)
+
+    def _look_for_gone(self) -> None:
+        gone, self._gone = self._gone, set()
+        self._tell(self._proposals.withdraw(lambda send: send.connection in gone), lambda _: GONE)
+
+    def judge_again(self) -> None:
+        """Refuses the waiting sends of users who may no longer send to their topic, after a change of users, rules or
+        the mode. What no user has signed was let in without a right, and stays."""
+        if not self._rights.enforces:
+            return
+        known: dict[tuple[int, str, str], bool] = {}
+
+        def is_denied(send: Send) -> bool:
+            if not send.user:
+                return False
+            key = send.user, send.connection.in_flight.address, send.slot.name
+            if key not in known:
+                charge(FRAME_UNITS)
+                user, address, topic = key
+                known[key] = not self._rights.allows(Party(user, address), [topic_need(topic, PUB)], "SEND_MESSAGE")
+            return known[key]
+
+        self._tell(self._proposals.withdraw(is_denied, with_repeats=True), _no_longer)
+
+    def _tell(self, sends: list[Send], why: Callable[[Send], Refused]) -> None:
+        if sends:
+            self._turns.begin(_OWNER, self._told(sends, why))
+
+    def _told(self, sends: list[Send], why: Callable[[Send], Refused]) -> Steps:
+        for send in sends:
+            charge(FRAME_UNITS)
+            self._outcomes.withdrawn(send, why(send))
+            yield
+
+
+def _no_longer(send: Send) -> Refused:
+    return Refused(
+        Reason.NO_PERMISSION, f"the right to send to topic {send.slot.name} was taken away; nothing was stored"
+    )
