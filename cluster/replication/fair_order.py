@@ -188,18 +188,25 @@ class FairOrder:
         place = self._front()
         return None if place is None else place[1].sends[0]
 
-    def take_longest(self, size: int, count: int) -> list[Send]:
+    def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends of clients until they have `size` bytes, at most `count`: each is the oldest of
-        those by the owner whose sends cost most then, to the topic whose sends cost most. Copies that the node makes
-        itself stay."""
+        those by the owner whose sends cost most then, to the topic whose sends cost most.
+
+        Copies that the node makes itself stay, and so does whatever costs no more than an equal share of `limit` bytes
+        among all owners, or among the topics of one: if copies fill the queue, others are not to blame (seed
+        957000001).
+        """
         taken: list[Send] = []
         owners = _longest(self._owners.values())
+        share = limit // max(1, len(owners))
         lines: dict[int, list[tuple[int, int, _Line]]] = {}
-        while size > 0 and len(taken) < count and owners:
+        shares: dict[int, int] = {}
+        while size > 0 and len(taken) < count and owners and -owners[0][0] > share:
             _, name, owner = owners[0]
             if name not in lines:
                 lines[name] = _longest(line for topic, line in owner.lines.items() if topic != OWN_COPIES)
-            if not lines[name]:
+                shares[name] = share // max(1, sum(line.cost > 0 for line in owner.lines.values()))
+            if not lines[name] or -lines[name][0][0] <= shares[name]:
                 heappop(owners)
                 continue
             _, topic, line = lines[name][0]

@@ -461,7 +461,7 @@ class Proposals:
         excess = limit.excess(self.gate.sends.bytes, queue.bytes, self._clock.monotonic_ms())
         if not excess:
             return
-        sends = queue.take_longest(excess, REFUSED_PER_TURN)
+        sends = queue.take_longest(excess, REFUSED_PER_TURN, limit.house_bytes)
         if not sends:
             return
         rate, house = limit.rate / 1e6, self.gate.sends.bytes

@@ -152,11 +152,11 @@ class SendQueue:
         self.bytes -= sum([send.size for send in late])
         return late
 
-    def take_longest(self, size: int, count: int) -> list[Send]:
+    def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends of clients until they have `size` bytes, at most `count`: those that have waited
-        longest, of the owners of whose sends there are most."""
+        longest, of the owners of whose sends there are most, and more than their share of `limit` bytes."""
         self._sort()
-        taken = self._fair.take_longest(size, count)
+        taken = self._fair.take_longest(size, count, limit)
         self.bytes -= sum([send.size for send in taken])
         return taken
 

@@ -165,7 +165,18 @@ def open_loop(
 def _show_open(report: OpenReport) -> None:
     from raftmq.commands.bench_open import LATE_SHARE_MAX
 
-    columns = ["messages/s", "of capacity", "stored/s", "refused", "unknown", "p50 ms", "p99 ms", "p999 ms", "late"]
+    columns = [
+        "messages/s",
+        "of capacity",
+        "stored/s",
+        "refused",
+        "unknown",
+        "p50 ms",
+        "p99 ms",
+        "p999 ms",
+        "late",
+        "busy",
+    ]
     print_table(
         columns,
         [
@@ -179,15 +190,20 @@ def _show_open(report: OpenReport) -> None:
                 run.p99_ms,
                 run.p999_ms,
                 f"{run.late_share:.2%}",
+                f"{run.busy:.0%}",
             ]
             for run in report.runs
         ],
     )
     load = report.load_before
-    capacity = f"capacity: {report.capacity:,.0f} messages/s with many in flight\n" if report.capacity else ""
+    capacity = ""
+    if report.capacity:
+        busy = f"{report.capacity_busy:.0%} of the processors"
+        capacity = f"capacity: {report.capacity:,.0f} messages/s with many in flight, {busy}\n"
     click.echo(
         f"{capacity}load average before the run: {load[0]:.2f} {load[1]:.2f} {load[2]:.2f}\n"
-        "latencies count from the scheduled moment; late: the generator itself sent it more than 1 ms late"
+        "latencies count from the scheduled moment; late: the generator itself sent it more than 1 ms late; busy: the "
+        "share of this machine's processors"
     )
     codes = sorted({code for run in report.runs for code in run.refused}, key=int)
     if codes:

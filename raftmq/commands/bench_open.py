@@ -17,6 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
+import psutil
 import uvloop
 
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
@@ -86,6 +87,8 @@ class OpenRun(msgspec.Struct, frozen=True):
     p999_ms: float
     longest_ms: float
     seconds: list[Second]
+    busy: float = 0.0
+    """The share of the processors of the generator's machine that were busy, 0 to 1."""
 
     @property
     def late_share(self) -> float:
@@ -103,6 +106,8 @@ class OpenReport(msgspec.Struct, frozen=True):
     load_before: tuple[float, float, float]
     """The machine's load averages before the measurement began, which should be low."""
     runs: list[OpenRun]
+    capacity_busy: float = 0.0
+    """The share of the processors that were busy in the closed loop."""
 
 
 def measure(
@@ -115,18 +120,25 @@ def measure(
     """Measures the capacity, if there are `shares` of it, and then one run for each share and each rate. Raises
     LocalError."""
     before = os.getloadavg()
-    capacity = 0.0
+    capacity = busy = 0.0
     asked = [(0.0, rate) for rate in rates]
     if shares:
         closed(target, shape, WARM_UP_S)
         on_stage(f"capacity: {CAPACITY_IN_FLIGHT} in flight")
+        since_last_busy()
         capacity = closed(target, shape, min(shape.seconds, 5.0))
+        busy = since_last_busy()
         asked = [(share, share * capacity) for share in shares] + asked
     runs = []
     for share, rate in asked:
         on_stage(f"{rate:,.0f} messages/s" + (f", {share:g} of the capacity" if share else ""))
         runs.append(play(target, shape, rate, share))
-    return OpenReport(1, shape, capacity, before, runs)
+    return OpenReport(1, shape, capacity, before, runs, busy)
+
+
+def since_last_busy() -> float:
+    """Returns the share of this machine's processors that were busy since the last call, 0 to 1."""
+    return round(float(psutil.cpu_percent()) / 100, 3)
 
 
 def closed(target: Target, shape: Shape, seconds: float) -> float:
@@ -167,8 +179,10 @@ def _load(target: Target, shape: Shape, places: int, seconds: float, arrivals: A
 
 def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenRun:
     """Plays one run. Raises LocalError."""
+    since_last_busy()
     with _told(target), asyncio.Runner(loop_factory=precise_loop) as runner:
         runs = runner.run(_play(target, shape, rate))
+    busy = since_last_busy()
     took = sorted(latency for each in runs for _, latency in each.stored)
     codes = sum((each.codes for each in runs), Counter[int]())
     arrivals = sum(len(each.scheduled) for each in runs)
@@ -188,6 +202,7 @@ def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenR
         round(percentile(took, 0.999), 3),
         round(took[-1], 3) if took else 0.0,
         seconds_of(runs),
+        busy,
     )
 
 

@@ -70,7 +70,7 @@ def said(run: dict[str, Any]) -> str:
     """Returns one line about a run of the generator."""
     return (
         f"{run['stored_per_second']:,.0f} of {run['rate']:,.0f} messages/s acknowledged, p50 {run['p50_ms']:.1f} ms, "
-        f"p99 {run['p99_ms']:.1f} ms"
+        f"p99 {run['p99_ms']:.1f} ms, {run['busy']:.0%} of the processors"
     )
 
 

@@ -35,7 +35,7 @@ def play(scene: Scene) -> None:
     for node in subject.node_ids:
         subject.set_failpoint(node, "append.fdatasync", "off")
     count_stored(scene, TOPIC, run["stored"])
-    scene.measured |= {"capacity": round(capacity), "run": brief(run)}
+    scene.measured |= {"capacity": round(capacity), "capacity_busy": report["capacity_busy"], "run": brief(run)}
     scene.demand(not run["refused"], f"{sum(run['refused'].values())} sends were refused")
     scene.demand(not run["unknown"], f"{run['unknown']} sends have an unknown outcome")
     scene.gate("goodput, of what arrives", run["stored"] / run["arrivals"], GOODPUT_MIN)

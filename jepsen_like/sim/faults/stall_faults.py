@@ -91,6 +91,10 @@ STALL_FAULTS = {
 """Fault kind -> the function that begins a fault of that kind."""
 
 
+def _is_rotten(machine: Machine) -> bool:
+    return machine.node is not None and bool(machine.node.storage.directory.log.damage.ranges)
+
+
 class StallsWorld(Protocol):
     """The attributes of the simulated world (`jepsen_like.sim.world`) that the stall phase uses."""
 
@@ -132,7 +136,7 @@ class Stalls:
         seconds, which = 0.1 * 50 ** self._rng.random(), self._rng.choice(("leader", "follower", "some", "all"))
         victims = self._victims(which, leader)
         before, handed = self._reigns(), self._handed()
-        deaf = world.deaf()
+        deaf, rotten = world.deaf(), _is_rotten(leader)
         for machine in victims:
             machine.stall(seconds)
         world.monitor.log(f"nodes {', '.join(str(each.node_id) for each in victims)} stand still for {seconds:.2f} s")
@@ -145,7 +149,8 @@ class Stalls:
         is_short = seconds < patience_s - SLOW_LINK_S - 3 * world.options.tick_ms / 1000
         harmless = which in ("follower", "all") or (which == "leader" and is_short)
         # A follower that the leader cannot hear does not count for its quorum, until the connection is found out.
-        harmless = harmless and not deaf
+        # One whose log is rotten hands over, some time after that was found (seed 957000022).
+        harmless = harmless and not deaf and not rotten and not _is_rotten(leader)
         if harmless and self._handed() == handed and self._reigns() != before:
             world.monitor.report("stall", f"{what}: leader and term were {before} and are {self._reigns()}")
         world.pass_time(2 * patience_s)

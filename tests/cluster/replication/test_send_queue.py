@@ -27,6 +27,10 @@ ENTRY = 64 * KIB
 _numbers = count()
 
 
+def _owner(send: Send) -> int | str:
+    return send.user or send.connection.in_flight.address
+
+
 class Client:
     """A connection."""
 
@@ -188,22 +192,38 @@ def test_in_an_overload_those_who_send_most_are_refused() -> None:
     queue = queue_of()
     most, few = noisy.sends(400), quiet.sends(100)
     put(queue, few[:50], most, copies, few[50:])
-    taken = queue.take_longest(100 * KIB, 64)
+    taken = queue.take_longest(100 * KIB, 64, 0)
     assert taken == most[:64]
-    assert queue.take_longest(36 * KIB, 64) == most[64:100]
-    rest = queue.take_longest(500 * KIB, 4096)
+    assert queue.take_longest(36 * KIB, 64, 0) == most[64:100]
+    rest = queue.take_longest(500 * KIB, 4096, 0)
     assert rest[:200] == most[100:300], "until both have as many"
     assert [send for send in rest if send.connection is quiet] == few
     assert list(queue) == copies
     assert queue.bytes == sum(send.size for send in copies)
-    assert queue.take_longest(KIB, 64) == []
+    assert queue.take_longest(KIB, 64, 0) == []
+
+
+def test_who_has_no_more_than_a_share_is_not_refused_for_what_the_node_makes_itself() -> None:
+    """Seed 957000001: the copies filled the house, and the only send of a client was refused."""
+    noisy, quiet, own = Client("10.0.0.1"), Client("10.0.0.2"), Client("")
+    copies = [own.send(3, done=print) for _ in range(900)]
+    queue = queue_of()
+    little, beside, much = quiet.sends(20), noisy.sends(20, 2), noisy.sends(400)
+    put(queue, copies, little, beside, much)
+    share = 300 * KIB // 3
+    refused = queue.take_longest(500 * KIB, 4096, 300 * KIB)
+    assert refused == much[: len(refused)]
+    left = [send for send in queue if send.connection is noisy]
+    assert sum(map(cost_of, left[:-1])) <= share < sum(map(cost_of, [*left, refused[-1]]))
+    assert all(send in queue for send in little + beside + copies)
+    assert queue.take_longest(500 * KIB, 4096, 300 * KIB) == []
 
 
 def test_of_equal_owners_equally_many_are_refused() -> None:
     clients = [Client(f"10.0.0.{n}") for n in range(50)]
     queue = queue_of()
     put(queue, *(each.sends(40) for each in clients))
-    refused = by_owner(queue.take_longest(1000 * KIB, 1000))
+    refused = by_owner(queue.take_longest(1000 * KIB, 1000, 0))
     assert set(refused.values()) == {20}
 
 
@@ -261,10 +281,15 @@ class Order(RuleBasedStateMachine):
         else:
             self.gone(sends, served=True)
 
-    @rule(size=st.integers(1, 100_000), number=st.integers(1, 30))
-    def refuse(self, size: int, number: int) -> None:
-        refused = self.queue.take_longest(size, number)
+    @rule(size=st.integers(1, 100_000), number=st.integers(1, 30), limit=st.sampled_from([0, 20_000, 200_000]))
+    def refuse(self, size: int, number: int, limit: int) -> None:
+        owners = len({_owner(send) for send in self.queue})
+        refused = self.queue.take_longest(size, number, limit)
         assert len(refused) <= number
+        for send in refused:
+            rest = [other for other in self.queue if _owner(other) == _owner(send)]
+            mine = [other for other in refused if _owner(other) == _owner(send)]
+            assert sum(map(cost_of, rest + mine)) > limit // owners
         self.gone(refused)
 
     @rule(age=st.integers(0, 30))

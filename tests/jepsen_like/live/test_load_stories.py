@@ -54,7 +54,9 @@ class Pretended:
         self.missed: list[str] = []
         self.measured: dict[str, Any] = {}
         self.subject = SimpleNamespace(node_ids=[1], set_failpoint=lambda *point: None)
-        monkeypatch.setattr(story_nearly_full, "bench", lambda *asked: {"capacity": 7_000.0, "runs": [run]})
+        monkeypatch.setattr(
+            story_nearly_full, "bench", lambda *asked: {"capacity": 7_000.0, "capacity_busy": 0.3, "runs": [run]}
+        )
         monkeypatch.setattr(story_nearly_full, "count_stored", lambda *counted: None)
 
     def act(self, name: str) -> Any:
@@ -67,7 +69,15 @@ class Pretended:
         self.missed += [name] * (value > wanted if at_most else value < wanted)
 
 
-STEADY = GOOD | {"rate": 5_600.0, "arrivals": 1_000, "stored": 1_000, "refused": {}, "late": 1, "p50_ms": 9.0}
+STEADY = GOOD | {
+    "rate": 5_600.0,
+    "arrivals": 1_000,
+    "stored": 1_000,
+    "refused": {},
+    "late": 1,
+    "p50_ms": 9.0,
+    "busy": 0.5,
+}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ RUN = {
     "rate": 300,
     "p50_ms": 4.0,
     "p99_ms": 9.0,
+    "busy": 0.4,
     "unknown": 0,
     "refused": {},
     "stored": 9_000,
