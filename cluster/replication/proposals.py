@@ -519,12 +519,14 @@ class Proposals:
         """Returns True if another batch may be proposed. Two batches overlap disk and network. More pay off only if
         each is large: an entry costs as much as a hundred messages, and a send that waits a moment shares its entry
         with others."""
-        inflight = len(self._pending)
-        if inflight >= self._limits.batches_inflight_max:
-            return False
-        if inflight < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
-            return True
-        return self._sends.first().ack in EARLY  # it needs a fast answer, not a cheap one
+        pending = self._pending
+        if len(pending) < self._limits.batches_inflight_max:
+            if len(pending) < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
+                return True
+            if self._sends.first().ack in EARLY:  # it needs a fast answer, not a cheap one
+                return True
+        # Commands do not wait for the window, so entries of theirs alone must not keep it closed (seed 958500034).
+        return not any(entry.sends for entry in pending.values())
 
     def _propose_effects(self, raw: RawNode) -> None:
         effects = self._effects.take()

@@ -266,7 +266,7 @@ class World:
         self.apart = MembersApart(host(), report, self._first_of) if options.apart else None
         self.surges: Surges | None = None
         if options.surges:
-            self.surges = Surges(host(), host(), report, self.members, self._reign, self._queued, self._overloaded)
+            self.surges = Surges(host(), host(), report, self.members, self._reign, self._queued, self._crowded)
 
     def _watch_shared(self, check: AccessCheck) -> None:
         """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
@@ -628,9 +628,10 @@ class World:
         queues = [node.proposals._sends for node in self._running() if node.proposals.open]
         return {id_of(send.body) for queue in queues for send in queue if send.slot.name in SURGE_TOPICS}
 
-    def _overloaded(self) -> bool:
-        """Returns True if the leader refuses sends because more arrive than its log takes."""
-        return any(node.proposals.open and node.proposals.limit.overloaded for node in self._running())
+    def _crowded(self) -> bool:
+        """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
+        leaders = [node.proposals for node in self._running() if node.proposals.open]
+        return any(each.limit.overloaded or each.gate.sends.bytes > each.limit.house_bytes for each in leaders)
 
     def _writable(self) -> bool:
         return any(

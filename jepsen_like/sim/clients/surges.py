@@ -94,14 +94,14 @@ class Surges(Asker):
         machines: Callable[[], list[Machine]],
         leads: Callable[[], tuple[int, int] | None],
         queued: Callable[[], set[str]],
-        overloaded: Callable[[], bool],
+        crowded: Callable[[], bool],
     ) -> None:
         """`quiet`: the host of the client that sends a little. `machines`: the members. `leads`: (term, node) of the
         leader that takes writes; None without one. `queued`: ids of the messages of surges that wait in its queue.
-        `overloaded`: True if it refuses sends."""
+        `crowded`: True if it has more of them, and of others, than its limit, or refuses sends."""
         super().__init__(host, report)
         self._quiet, self._machines, self._leads, self._queued = quiet, machines, leads, queued
-        self._overloaded = overloaded
+        self._crowded = crowded
         self._sent = self._twice = 0
         self._pid = self.rng.randbytes(16).hex()
         self._quiet_ended = True
@@ -231,7 +231,7 @@ class Surges(Asker):
     async def _burst(
         self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
     ) -> None:
-        overloaded = self._overloaded()  # by other clients, whose disk is slower by now (seed 956500026)
+        crowded = self._crowded()  # by other clients, whose disk is slower by now (seeds 956500026, 958000003)
         names = self._send(rng, connections, BURST)
         await asyncio.sleep(TICK_S)
         for _ in range(QUIET_SENDS):
@@ -248,7 +248,7 @@ class Surges(Asker):
                 return
         await self._answered(connections)
         refused = [name for name in names if (sent := self.answers.get(name)) and _for_overload(sent)]
-        if refused and not overloaded:
+        if refused and not crowded:
             self._report("flow", f"{len(refused)} sends of a burst are refused: {self.answers[refused[0]].remark}")
 
     async def _others_before(self, name: str, asking: asyncio.Future[str]) -> set[str]:

@@ -137,6 +137,7 @@ class Stalls:
         victims = self._victims(which, leader)
         before, handed = self._reigns(), self._handed()
         deaf, rotten = world.deaf(), _is_rotten(leader)
+        processes = [machine.process for machine in world.members()]
         for machine in victims:
             machine.stall(seconds)
         world.monitor.log(f"nodes {', '.join(str(each.node_id) for each in victims)} stand still for {seconds:.2f} s")
@@ -151,6 +152,8 @@ class Stalls:
         # A follower that the leader cannot hear does not count for its quorum, until the connection is found out.
         # One whose log is rotten hands over, some time after that was found (seed 957000022).
         harmless = harmless and not deaf and not rotten and not _is_rotten(leader)
+        # One that was about to end, such as a leader that is stopped, does not count for it either (seed 958000034).
+        harmless = harmless and processes == [machine.process for machine in world.members()]
         if harmless and self._handed() == handed and self._reigns() != before:
             world.monitor.report("stall", f"{what}: leader and term were {before} and are {self._reigns()}")
         world.pass_time(2 * patience_s)
