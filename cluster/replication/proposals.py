@@ -428,8 +428,7 @@ class Proposals:
             if entry.sends and not entry.answered:
                 waiting = [send for at, send in enumerate(entry.sends) if at not in entry.muted]
                 self.undecided(entry, waiting + self._twins.behind(entry.sends))
-        sends = self._sends.take_all()
-        sends += [twin for _, twin in self._twins.take(sends)]
+        sends = self._twins.beside(self._sends.take_all())
         decide_each(sends)
         self._strict.decided(sends)
         for send in sends:

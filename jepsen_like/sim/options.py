@@ -135,7 +135,7 @@ class Options(NamedTuple):
     body_max: int
     think_s: float
     acked_min: int
-    event_budget: int = 800_000
+    event_budget: int = 1_000_000
     """Number of events after which a run is a livelock. It is about twice what the longest clean run needs: small
     batches (3 messages, one in flight), and stalls of all nodes after the faults."""
     checkpoint_every_ms: int = 2000

@@ -371,6 +371,15 @@ class Twins:
             for twin in self.waiting.pop((send.producer_id, send.sequence), ())
         ]
 
+    def beside(self, sends: list[Send]) -> list[Send]:
+        """Returns sends that were not proposed with their repeats, which no longer wait, in the order in which they
+        came: what came later on the connection of a repeat stays behind it (seed 948500088)."""
+        repeats: dict[int, list[Send]] = {}
+        for at, twin in self.take(sends):
+            repeats.setdefault(at, []).append(twin)
+        found = [each for at, send in enumerate(sends) for each in (send, *repeats.get(at, ()))]
+        return sorted(found, key=lambda send: send.received_ms) if repeats else found
+
     def stored(self, sends: list[Send], built: Built) -> None:
         """Answers the repeats of sends that are committed and applied: they are stored as well."""
         for at, twin in self.take(sends):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from cluster.runtime.peer_frames import Kind
-from raftlog.types import NOBODY, NodeId
+from raftlog.types import NOBODY, NodeId, Role
 from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster, codes
 
@@ -66,6 +66,33 @@ def test_what_a_leader_hands_back_goes_before_what_came_later(sim: SimCluster, m
     path.ask(send(3))
     sim.loop.run_until(lambda: all(codes(path, n) == [OK] for n in (1, 2, 3)), 5)
     assert stored(sim) == [1, 2, 3]
+
+
+def test_what_waits_behind_a_repetition_stays_there_when_leadership_is_lost(sim_of: Callable[..., SimCluster]) -> None:
+    """Seed 948500088: the first attempts came through a node that died, and the repetitions wait for their outcome."""
+    sim = sim_of(**{"limits.batches_inflight_max": 1, "send.deadline_ms": 20_000})
+    leader, (through, other) = sim.leader(), sim.followers()
+    for node in (through, other):
+        node.append.hold()
+    leader.connect().ask(send(9, "cd" * 16))
+    sim.loop.run_for(0.01)
+    path = through.connect()
+    path.ask(send(1))
+    path.ask(send(2))
+    sim.loop.run_until(lambda: len(leader.proposals._sends) == 2, 1)
+    through.kill(power=False)
+    again = leader.connect()
+    for sequence in (1, 2, 3):
+        again.ask(send(sequence))
+    sim.loop.run_for(0.01)
+    assert len(leader.proposals._sends) == 3, "the first two wait behind those that came before"
+    sim.isolate(leader)
+    other.append.release()
+    through.start()
+    sim.loop.run_until(lambda: leader.raw.role is not Role.LEADER and sim.find_leader() is not None, 10)
+    sim.mend()
+    sim.loop.run_until(lambda: all(codes(again, n) == [OK] for n in (1, 2, 3)), 20)
+    assert [each for each in stored(sim) if each != 9] == [1, 2, 3]
 
 
 def test_what_a_former_leader_has_goes_to_the_next_one_before_what_came_later(

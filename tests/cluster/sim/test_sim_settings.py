@@ -60,7 +60,7 @@ class Bed:
 
     def new_name(self) -> str:
         self._made += 1
-        return f"made{self._made}"
+        return f"made{self._made:04}"  # as many bytes in each message
 
     def request(self, code: int, body: bytes = b"", path: ClientPath | None = None, **ext: Any) -> Any:
         fields = {name: str(value) for name, value in ext.items()}
