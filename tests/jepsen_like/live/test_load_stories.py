@@ -15,7 +15,7 @@ from jepsen_like.live.stories.story_report_004 import broken_bounds, draw
 from raftmq.commands.bench_open import OpenReport, OpenRun, Shape
 from raftmq.commands.open_arrivals import Second
 
-GOOD: dict[str, Any] = {"unknown": 0, "stored_per_second": 7_000.0, "p99_ms": 90.0}
+GOOD: dict[str, Any] = {"unknown": 0, "refused": {"2": 9}, "stored_per_second": 7_000.0, "p99_ms": 90.0}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ GOOD: dict[str, Any] = {"unknown": 0, "stored_per_second": 7_000.0, "p99_ms": 90
     [
         ({}, []),
         ({"unknown": 1}, ["unknown outcomes"]),
+        ({"refused": {"1": 1}}, ["unknown outcomes"]),
         ({"stored_per_second": 6_299.0}, ["goodput"]),
         ({"p99_ms": 100.1}, ["p99"]),
         ({"unknown": 7, "p99_ms": 3_000.0}, ["unknown outcomes", "p99"]),
