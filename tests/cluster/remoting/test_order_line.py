@@ -11,7 +11,6 @@ import pytest
 from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.forward.forwarder import Forwarder
 from jepsen_like.sim.world import run_seed
-from raftlog.types import NOBODY
 from raftmq_wire.codes import RequestCode
 
 COMMIT, QUERY = RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET
@@ -47,7 +46,9 @@ def test_what_was_held_until_this_node_led_overtakes_too() -> None:
     line, done = handed_on(4), list[object]()
     line.join(7)
     frame = SimpleNamespace(header=SimpleNamespace(code=COMMIT))
-    held: Any = SimpleNamespace(line=line, one_try=True, spent=False, tries=0, frame=frame, sent_to=NOBODY)
+    held: Any = SimpleNamespace(
+        line=line, one_try=True, spent=False, tries=0, frame=frame, is_with=lambda leader: False
+    )
     forwarder: Any = SimpleNamespace(_leader=lambda: 1, _leads=lambda: True, _drop=line.leave, _local=done.append)
     Forwarder._pass_on(forwarder, 7, held)
     assert done == [frame]
