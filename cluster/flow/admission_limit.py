@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -166,7 +165,7 @@ class AdmissionLimit:
             self._seen += 1
         elapsed_ms = now_ms - self._since_ms
         if elapsed_ms >= (INTERVAL_MS if self._decided else INTERVAL_MS_MAX):
-            self._end(house, elapsed_ms, now_ms)
+            self._end(elapsed_ms, now_ms)
             self._begin(house, now_ms)
         if self.overloaded and now_ms - self._over_ms > LEAVE_MS:  # also if the log had nothing to do meanwhile
             self.overloaded = False
@@ -180,7 +179,7 @@ class AdmissionLimit:
         self._since_ms, self._decided, self._low = now_ms, 0, house
         self._sum, self._seen = house, 1
 
-    def _end(self, house: int, elapsed_ms: int, now_ms: int) -> None:
+    def _end(self, elapsed_ms: int, now_ms: int) -> None:
         """Ends an interval in which the log was at work all the time."""
         rate = 1000 * self._decided / elapsed_ms
         if rate:  # else the log did nothing, which says nothing of what it can do
@@ -191,7 +190,7 @@ class AdmissionLimit:
             self._set()
         span = _Span(self._low, self._sum / self._seen, rate)
         self._spans.extend([span] * (elapsed_ms // INTERVAL_MS))
-        if not self.overloaded and house >= span.mean and self._grows():
+        if not self.overloaded and self._grows():
             self.overloaded, self._over_ms = True, now_ms
 
     def _grows(self) -> bool:
@@ -207,7 +206,6 @@ class AdmissionLimit:
             if (
                 min(second.low, third.low) > self.house_bytes
                 and min(second.mean - first.mean, third.mean - second.mean) >= growth
-                and (scale == 1 or _grows_without_step([each.mean for each in spans[-3 * scale :]], growth / 2))
                 and min(first.rate, second.rate, third.rate) >= usual * STALLED
                 and third.rate <= first.rate * RISING
             ):
@@ -221,18 +219,6 @@ class AdmissionLimit:
             house_ms = max(config.house_ms, min(TRIPS * quickest_ms, TRIPS_MS_MAX))
             self.house_bytes = max(config.house_bytes_min, int(self.rate * house_ms / 1000))
             self.entry_bytes = max(ENTRY_BYTES_MIN, self.house_bytes // ENTRY_SHARE)
-
-
-def _grows_without_step(means: list[float], growth: float) -> bool:
-    """Returns True if three spans of means grow by `growth` each without the greatest step from one mean to the next. A
-    burst beside clients that wait is one step, and no overload (seed 958000003)."""
-    steps = [later - sooner for sooner, later in pairwise(means)]
-    greatest = max(steps)
-    at = steps.index(greatest) + 1
-    rest = means[:at] + [each - greatest for each in means[at:]]
-    scale = len(rest) // 3
-    first, second, third = (sum(rest[n : n + scale]) / scale for n in (0, scale, 2 * scale))
-    return min(second - first, third - second) >= growth
 
 
 def _joined(spans: Sequence[_Span]) -> _Span:
