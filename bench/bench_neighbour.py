@@ -10,7 +10,6 @@ say so. ROUNDS (3), SECONDS (12) of each half of a round. With JSON=1 in the env
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -30,7 +29,7 @@ from three_nodes import three_nodes
 import raftmq
 from bench.peers.fetch import ROCKETMQ, ROOT, rocketmq
 from bench.peers.system import Unavailable
-from jepsen_like.live.stories.open_load import real_time
+from jepsen_like.live.stories.open_load import OpenLoad
 from raftmq.client.client import AsyncClient
 
 RATE = float(os.environ.get("RATE") or "300")
@@ -92,15 +91,9 @@ def neighbour(servers: str) -> list[subprocess.Popen[str]]:
 
 
 def open_loop(servers: str) -> dict[str, Any]:
-    """Measures our own topic for half a round."""
-    command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", servers, "--topic", OURS]
-    command += ["--rate", str(RATE), "--seconds", str(SECONDS), "--connections", "2", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    real_time(process.pid)
-    out, _ = process.communicate()
-    if process.returncode:
-        raise SystemExit("the open loop failed")
-    run: dict[str, Any] = json.loads(out)["runs"][0]
+    """Measures our own topic for half a round. Raises StoryEnds."""
+    with OpenLoad(servers, OURS, ["--rate", str(RATE)], SECONDS, connections=2) as load:
+        run: dict[str, Any] = load.report()["runs"][0]
     return run
 
 

@@ -19,13 +19,16 @@ PATIENCE_S: Final = 120.0
 class OpenLoad:
     """A context in which the generator sends; it ends with the context, if not by itself."""
 
-    def __init__(self, scene: Scene, topic: str, options: list[str], seconds: float) -> None:
+    def __init__(
+        self, servers: str, topic: str, options: list[str], seconds: float, connections: int = CONNECTIONS
+    ) -> None:
         """`options`: of `raftmq bench open`, such as the rate; `seconds`: of each run, at least two."""
         self.seconds = max(2.0, seconds)
-        command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", scene.subject.servers]
-        command += ["--topic", topic, "--seconds", f"{self.seconds:.1f}", "--connections", str(CONNECTIONS), "--json"]
+        command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", servers]
+        command += ["--topic", topic, "--seconds", f"{self.seconds:.1f}", "--connections", str(connections), "--json"]
         self._process = subprocess.Popen(command + options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        real_time(self._process.pid)
+        with suppress(OSError):  # it stands for clients on other machines, so it does not wait for the nodes' turns
+            os.sched_setscheduler(self._process.pid, os.SCHED_RR, os.sched_param(1))
 
     def __enter__(self) -> Self:
         return self
@@ -55,15 +58,8 @@ class OpenLoad:
 
 def bench(scene: Scene, topic: str, options: list[str], seconds: float) -> dict[str, Any]:
     """Runs the generator; returns what it measured. Raises StoryEnds."""
-    with OpenLoad(scene, topic, options, seconds) as load:
+    with OpenLoad(scene.subject.servers, topic, options, seconds) as load:
         return load.report()
-
-
-def real_time(pid: int) -> None:
-    """Lets a generator run before all others where that is allowed: it stands for clients on other machines, so it does
-    not wait for the nodes' turns."""
-    with suppress(OSError):
-        os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
 
 
 def said(run: dict[str, Any]) -> str:
@@ -72,6 +68,11 @@ def said(run: dict[str, Any]) -> str:
         f"{run['stored_per_second']:,.0f} of {run['rate']:,.0f} messages/s acknowledged, p50 {run['p50_ms']:.1f} ms, "
         f"p99 {run['p99_ms']:.1f} ms, {run['busy']:.0%} of the processors"
     )
+
+
+def said_with_refusals(run: dict[str, Any]) -> str:
+    """Returns one line about a run in which sends may be refused."""
+    return f"{said(run)}; refused: {run['refused'] or 'none'}, unknown: {run['unknown']}"
 
 
 def brief(run: dict[str, Any]) -> dict[str, Any]:

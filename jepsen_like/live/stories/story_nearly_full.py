@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jepsen_like.live.stories.open_load import bench, brief, count_stored, said
+from jepsen_like.live.stories.open_load import bench, brief, count_stored, said_with_refusals
 from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.subjects.subject import LoadPlan
 
@@ -30,8 +30,7 @@ def play(scene: Scene) -> None:
     with scene.act(f"{SHARE:g} of the capacity") as told:
         report = bench(scene, TOPIC, ["--share", str(SHARE)], scene.scale * STEADY_S)
         capacity, run = report["capacity"], report["runs"][0]
-        told.append(f"{capacity:,.0f} messages/s in a closed loop; {said(run)}")
-        told.append(f"refused: {run['refused'] or 'none'}, unknown: {run['unknown']}")
+        told.append(f"{capacity:,.0f} messages/s in a closed loop; {said_with_refusals(run)}")
     for node in subject.node_ids:
         subject.set_failpoint(node, "append.fdatasync", "off")
     count_stored(scene, TOPIC, run["stored"])

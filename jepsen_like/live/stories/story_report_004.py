@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jepsen_like.live.probes.node_watch import Watch
-from jepsen_like.live.stories.open_load import PATIENCE_S, bench, brief, count_stored, said
+from jepsen_like.live.stories.open_load import PATIENCE_S, bench, brief, count_stored, said, said_with_refusals
 from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.stories.watched_follower import Watched
 from jepsen_like.live.subjects.subject import LoadPlan
@@ -68,7 +68,7 @@ def play(scene: Scene) -> None:
             asked = ["--rate", f"{SURGE * capacity:.1f}"]
             with_admission = bench(scene, TOPIC, asked, scene.scale * SURGE_S)
             surge = with_admission["runs"][0]
-            told.append(_said(surge))
+            told.append(said_with_refusals(surge))
         lag = follower.peer()["lag_bytes"]
         allowed_s = LAG_FACTOR * lag / (DISK_KB_S * 500) + 2.0
         with scene.act(f"{lag / _MIB:,.0f} MiB of lag of node {slow}") as told:
@@ -82,7 +82,7 @@ def play(scene: Scene) -> None:
             worse = without_admission["runs"][0]
             breaks = broken_bounds(worse, capacity, p99_max)
             _admit(scene, True)
-            told += [_said(worse), f"breaks: {', '.join(breaks) or 'nothing'}"]
+            told += [said_with_refusals(worse), f"breaks: {', '.join(breaks) or 'nothing'}"]
     for node in subject.node_ids:
         subject.set_failpoint(node, "append.fdatasync", "off")
     steady = max(work := (before_s, _work_s())) / min(work)
@@ -105,10 +105,6 @@ def play(scene: Scene) -> None:
     scene.gate("arrivals that the generator sent late", surge["late"] / surge["arrivals"], LATE_MAX, at_most=True)
     scene.gate("bounds that break without admission", len(breaks), 1)
     scene.gate("a fixed piece of work, slowest by quickest", steady, STEADY_MAX, at_most=True)
-
-
-def _said(run: dict[str, Any]) -> str:
-    return f"{said(run)}; refused: {run['refused'] or 'none'}, unknown: {run['unknown']}"
 
 
 def _unknown(run: dict[str, Any]) -> int:

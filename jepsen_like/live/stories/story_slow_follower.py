@@ -61,7 +61,7 @@ def play(scene: Scene) -> None:
 
 
 def _load(scene: Scene, seconds: float) -> OpenLoad:
-    return OpenLoad(scene, TOPIC, ["--rate", str(RATE), "--size", str(SIZE)], seconds)
+    return OpenLoad(scene.subject.servers, TOPIC, ["--rate", str(RATE), "--size", str(SIZE)], seconds)
 
 
 @contextmanager
