@@ -280,7 +280,7 @@ class Forwarder:
             if held is None:
                 continue
             charge(FRAME_UNITS)
-            if held.tries or held.oneway or held.frame.header.code not in SENDS:
+            if held.tries or not held.is_orphan:
                 self._nobody_waits(forward_id, held)
             else:
                 self._drop(forward_id)
@@ -352,6 +352,12 @@ class Forwarder:
         return True
 
     def _pass_on(self, forward_id: int, held: Held) -> None:
+        if held.is_orphan:
+            # Its client sends it again, behind those before it that were dropped: this copy must not go before them.
+            self._drop(forward_id)
+            if held.frame.path in self._closings.waiting:
+                self._remember(held.frame)
+            return
         if held.one_try and held.spent:
             return  # the node that has it answers, or the deadline passes
         leader, line = self._leader(), held.line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.requests.table import KEPT, ONE_TRY
+from cluster.requests.table import KEPT, ONE_TRY, SENDS
 from raftlog.types import NOBODY, NodeId
 from raftmq_wire.codec import FLAG_ONEWAY
 
@@ -78,6 +78,11 @@ class Held:
     def oneway(self) -> bool:
         """True if its client waits for no answer."""
         return bool(self.frame.header.flag & FLAG_ONEWAY)
+
+    @property
+    def is_orphan(self) -> bool:
+        """True for a send whose client waited for an answer and is gone."""
+        return self.frame.path.closed and self.frame.header.code in SENDS and not self.oneway
 
     @property
     def waits_for_leader(self) -> bool:

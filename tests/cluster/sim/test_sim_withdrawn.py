@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.runtime.peer_frames import Kind
 from raftmq_wire.codes import ResponseCode
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import OWNERS_LEVEL
@@ -108,6 +109,37 @@ def test_what_a_node_holds_for_a_closed_connection_goes_nowhere(
         gone.close()
         sim.loop.run_for(0.05)
     assert sorted(go_on(sim)) == [b"b", b"quiet"]
+    assert answered(sim, stays, 1) == [[OK]]
+
+
+@pytest.mark.parametrize("how", ["handed back", "connection lost"])
+def test_what_a_leader_had_for_a_client_that_is_gone_is_not_passed_on_again(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Seed 946000080: of three sends the third came back after the connection had ended, and went to the next leader;
+    the first two came behind it, over their client's next connection."""
+    leader, through = sim.leader(), sim.followers()[0]
+    gone, stays = through.connect(), through.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+        ask(gone, b"a", pid=PID, seq=3, low=1)
+        ask(stays, b"b")
+        forwarded = list(through.forwarder._held)
+        assert len(forwarded) == 2
+        gone.close()
+        sim.loop.run_for(0.05)
+    if how == "handed back":
+        for number in forwarded:
+            through.run(through.forwarder.on_frame, leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
+    else:
+        through.run(through.forwarder.peer_closed, leader.node_id)
+    sim.loop.run_for(0.1)
+    again = leader.connect()
+    ask(again, b"one", pid=PID, seq=1, low=1)
+    ask(again, b"a", first=2, pid=PID, seq=3, low=1)
+    found = go_on(sim)
+    assert sorted(found) == [b"a", b"b", b"one"]
+    assert found.index(b"one") < found.index(b"a")
     assert answered(sim, stays, 1) == [[OK]]
 
 
