@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -51,6 +51,9 @@ ENTRY_BYTES_MIN: Final = 64 * 1024
 ENTRY_BYTES_UNKNOWN: Final = 256 * 1024
 """The bytes of an entry before the rate is known: with entries of 1 MiB nothing is learnt of a disk of 2 MB/s for
 seconds."""
+SYNCS: Final = 1.5
+"""The times of a sync, or of the quickest decision if that is longer, for which an entry lasts at least that others
+wait for: with less in each of two entries, disks with slow syncs would wait for work."""
 TRIPS: Final = 10
 """The times of the quickest decision that the house lasts at least: with less under way, a log whose majority is far
 away, or whose disk is slow with each sync, would wait for answers and not for its disks."""
@@ -88,15 +91,19 @@ class AdmissionLimit:
         "_since_ms",
         "_spans",
         "_sum",
+        "_sync_ms",
         "entry_bytes",
         "house_bytes",
         "overloaded",
         "rate",
+        "shared_bytes",
         "watching",
     )
 
-    def __init__(self, config: FlowSection) -> None:
+    def __init__(self, config: FlowSection, sync_ms: Callable[[], float] = lambda: 0.0) -> None:
+        """`sync_ms` returns the mean time of a sync on the disks of a majority, in milliseconds; 0.0 if unknown."""
         self._config = config
+        self._sync_ms = sync_ms
         self.watching = False
         """True while the log is at work without a break: then what is decided must be told (`decided`)."""
         self.overloaded = False
@@ -107,6 +114,8 @@ class AdmissionLimit:
         """The limit."""
         self.entry_bytes = NO_LIMIT
         """The bytes of one entry: a large one makes all that come after it wait."""
+        self.shared_bytes = NO_LIMIT
+        """The same while somebody who sends less than its share waits for what others send."""
         self._rates: deque[tuple[int, float]] = deque(maxlen=INTERVALS_MAX)
         """(end of the interval in ms, bytes a second), oldest first."""
         self._since_ms = self._over_ms = 0
@@ -134,7 +143,7 @@ class AdmissionLimit:
         self.rate = 0.0
         self._spans.clear()
         self.house_bytes = NO_LIMIT
-        self.entry_bytes = ENTRY_BYTES_UNKNOWN if self._config.admission else NO_LIMIT
+        self.entry_bytes = self.shared_bytes = ENTRY_BYTES_UNKNOWN if self._config.admission else NO_LIMIT
         self._rates.clear()
         self._quickest_ms = UNKNOWN_MS
 
@@ -219,6 +228,8 @@ class AdmissionLimit:
             house_ms = max(config.house_ms, min(TRIPS * quickest_ms, TRIPS_MS_MAX))
             self.house_bytes = max(config.house_bytes_min, int(self.rate * house_ms / 1000))
             self.entry_bytes = max(ENTRY_BYTES_MIN, self.house_bytes // ENTRY_SHARE)
+            least = int(self.rate * SYNCS * max(self._sync_ms(), quickest_ms) / 1000)
+            self.shared_bytes = min(self.entry_bytes, max(ENTRY_BYTES_MIN, least))
 
 
 def _joined(spans: Sequence[_Span]) -> _Span:

@@ -286,6 +286,7 @@ class Assembly:
             before_open=self.consistency.before_open,
             metrics=metrics,
             ledger=Ledger(context.fs, self.storage.directory.path, config.limits.batches_inflight_max),
+            sync_ms=lambda: self.syncs.of_majority(self.raw.membership.voter_ids),
         )
         degradation = Degradation(context, proposals, lambda: self.syncs.own_ms, self.inbox.read_index, metrics.modes)
         self.modes = Modes(

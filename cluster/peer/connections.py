@@ -72,9 +72,10 @@ UNACKNOWLEDGED_MS = 5000
 """Milliseconds. A connection whose bytes stay unacknowledged this long is closed; the system's own timeout is longer
 than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
-FRAMES_PER_TURN = 128
+FRAMES_PER_TURN = 32
 """The most frames that one turn of the loop handles of a connection. What came while a node stood still is read at
-once, and may be thousands of small ones (seed 953500116)."""
+once, and may be thousands of small ones (seed 953500116). A forwarded send takes some 50 µs, and an entry waits for
+several turns on its way."""
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"

@@ -6,7 +6,7 @@ A leader sees from that why a follower lags, and does not hand leadership to the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
 from cluster.runtime.clock import Clock
@@ -90,6 +90,13 @@ class SyncTimes:
         if word is None or self._clock.monotonic_ms() - word.at_ms > self._told_ms:
             return None
         return word.sync_ms
+
+    def of_majority(self, voters: Collection[NodeId]) -> float:
+        """Returns the least time, in milliseconds, such that the syncs of a majority of the voters take no longer on
+        average, as far as it is known; 0.0 if it is not."""
+        known = sorted(each for voter in voters if (each := self.of(voter)) is not None)
+        at = len(voters) // 2
+        return known[min(at, len(known) - 1)] if known else 0.0
 
     def is_slower(self, peer: NodeId, others: Iterable[NodeId]) -> bool:
         """Returns True if the peer's disk is known to be slower than that of one of the others."""

@@ -30,6 +30,8 @@ RUN_COST: Final = 8 * 1024
 """The cost up to which one line is served at a time, if another one has less: a turn for each send would cost more."""
 SENDS_PER_UNIT: Final = 2
 """Sends that are sorted, or taken, in a microsecond (a unit of `raftlog.work`)."""
+LIGHT_MS: Final = 2_000
+"""The time for which somebody who sends little is expected to send again."""
 IDLE_MAX: Final = 64
 """Owners without a waiting send who are remembered without a look at their debts, beside as many as have one."""
 OWN_COPIES: Final = -1
@@ -126,7 +128,7 @@ class _Turn(Generic[_C]):
 class FairOrder:
     """Sends by owner and topic. Event loop only."""
 
-    __slots__ = ("_owners", "_turn", "count")
+    __slots__ = ("_light_ms", "_now_ms", "_owners", "_turn", "count")
 
     def __init__(self) -> None:
         self.count = 0
@@ -134,6 +136,10 @@ class FairOrder:
         self._owners: dict[int | str, _Owner] = {}
         """Id of the user, or address -> owner."""
         self._turn: _Turn[_Owner] = _Turn()
+        self._now_ms = 0
+        """The time at which the last send came."""
+        self._light_ms = -LIGHT_MS
+        """The time at which somebody had all that it sends in an entry for the last time, while others had not."""
 
     def __iter__(self) -> Iterator[Send]:
         return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
@@ -153,12 +159,20 @@ class FairOrder:
             owner.cost += cost
             count += 1
         self.count += count
+        if count:
+            self._now_ms = send.received_ms
         charge(count // SENDS_PER_UNIT)
+
+    @property
+    def has_light(self) -> bool:
+        """True if, a moment ago, somebody sent less than its share while others sent more than an entry takes."""
+        return self.count > 0 and self._now_ms - self._light_ms < LIGHT_MS
 
     def take(self, bytes_left: int, count_left: int) -> tuple[list[Send], int]:
         """Takes sends in their fair order, as many as `cluster.replication.send_queue.cut` would."""
         taken: list[Send] = []
         size = 0
+        light = False
         while (place := self._front()) is not None:
             owner, line = place
             run = 0
@@ -177,10 +191,13 @@ class FairOrder:
                 owner.cost -= run
                 owner.turn.served(run)
                 self._turn.served(run)
+                light |= not line.sends
             if count_left <= 0:
                 break
         charge(len(taken) // SENDS_PER_UNIT)
         self._gone(len(taken))
+        if light and self.count:
+            self._light_ms = self._now_ms
         return taken, size
 
     def first(self) -> Send | None:

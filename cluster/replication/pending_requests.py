@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from cluster.replication.message_batch import Built, Send
 from cluster.replication.outcome import Done, Outcome, ProposeResult
 from raftlog.types import EntryId, EntryType
+from raftlog.work import charge
 from raftmq_wire.crc import crc32
 from statemachine import payload
 from statemachine.commands import Command, join, name_of, pack_bare, pack_change
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 
+NAMED_PER_UNIT = 4
+"""Sends whose names are put down in a microsecond (a unit of `raftlog.work`)."""
 _MAKES = (CreateTopic, PutGroup)
 _CHANGES_TOPICS = (CreateTopic, DeleteTopic)
 Making = type[CreateTopic | PutGroup]
@@ -228,7 +231,7 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
 class PendingEntry:
     """A proposed entry, and the requests that wait for it."""
 
-    __slots__ = ("answered", "behind", "built", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
+    __slots__ = ("answered", "behind", "built", "calls", "deadline_ms", "id", "muted", "places", "proposed_s", "sends")
 
     def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
         self.id = entry_id
@@ -246,6 +249,17 @@ class PendingEntry:
         self.behind: Callable[[], None] | None = None
         """Lets requests go on that came after its sends and wait until the fate of these is told; None if there are
         none."""
+        self.places: dict[tuple[bytes, int], int] | None = None
+        """(id of the session, sequence) -> position in `sends`, once a repetition was looked for. A repetition that
+        takes the place of a send has its identity."""
+
+
+def place_of(entry: PendingEntry, producer_id: bytes, sequence: int) -> int | None:
+    """Returns the position of the send with this identity in its entry; None if it is not there."""
+    if entry.places is None:
+        charge(1 + len(entry.sends) // NAMED_PER_UNIT)
+        entry.places = {(send.producer_id, send.sequence): at for at, send in enumerate(entry.sends)}
+    return entry.places.get((producer_id, sequence))
 
 
 def let_go_on(entry: PendingEntry) -> None:
@@ -259,18 +273,6 @@ def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:
     """Tells the callers of an entry's commands that these failed, or that their outcome is unknown."""
     for call in entry.calls:
         call.tell(ProposeResult(outcome, [], entry.id, remark))
-
-
-def find_send(
-    entries: Iterable[PendingEntry], queued: Iterable[Send], producer_id: bytes, sequence: int
-) -> tuple[PendingEntry, int] | Send | None:
-    """Returns the send with this identity: its entry and its position there, or the send itself if it is still queued;
-    None if there is none."""
-    for entry in entries:
-        for at, send in enumerate(entry.sends):
-            if send.sequence == sequence and send.producer_id == producer_id:
-                return entry, at
-    return next((send for send in queued if send.sequence == sequence and send.producer_id == producer_id), None)
 
 
 class StrictNames:

@@ -42,8 +42,8 @@ from cluster.replication.pending_requests import (
     cut_calls,
     encode,
     entry_of,
-    find_send,
     let_go_on,
+    place_of,
     tell_calls,
 )
 from cluster.replication.send_queue import SendQueue, slot_of
@@ -66,8 +66,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REFUSED_PER_TURN = 64
-"""The most sends that one turn refuses in an overload."""
+REFUSED_PER_TURN = 16
+"""The most sends that one turn refuses in an overload. A refusal costs as much as a stored send, and many clients come
+again at once: what is left over waits, and slows them down."""
 CHECKED_PER_TURN = 4
 """The most entries that one turn proposes beyond the limit on entries in flight, because a change of a topic waits for
 their sends."""
@@ -94,8 +95,9 @@ class Proposals:
         before_open: BeforeOpen = lambda _, open_writes: open_writes(),
         metrics: ProposalFigures | None = None,
         ledger: Ledger | None = None,
+        sync_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`store_host` is the advertised ip and port, packed.
+        """`store_host` is the advertised ip and port, packed. `sync_ms` is that of `AdmissionLimit`.
 
         `before_open` is called when this term's no-op is applied, with its index and a function that opens writes; it
         may call that later. Without a `ledger` no send is answered early.
@@ -117,7 +119,7 @@ class Proposals:
         """Signal, before `unproposed`, with each entry whose fate the next leader decides, and its sends that wait for
         it, repeated ones too."""
         self.figures = ProposalMetrics(metrics, context, state)
-        self.limit = AdmissionLimit(config.flow)
+        self.limit = AdmissionLimit(config.flow, sync_ms)
         """The limit on undecided sends, which this node learns while it leads."""
         self._sends = SendQueue(config.limits, self.limit)
         self._calls: list[PendingCommands] = []
@@ -271,7 +273,10 @@ class Proposals:
     def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
         """Returns the queued or proposed send with this identity: (entry, position in it), or the queued send itself;
         None if there is none."""
-        return find_send(self._pending.values(), self._sends, producer_id, sequence)
+        for entry in self._pending.values():
+            if entry.sends and (at := place_of(entry, producer_id, sequence)) is not None:
+                return entry, at
+        return self._sends.find(producer_id, sequence)
 
     def strict_inflight(self, send: Send, hashes: Iterable[int]) -> bool:
         """Returns True if a send to the same topic with the same body and one of these hashes (`Send.content`) is
@@ -517,12 +522,13 @@ class Proposals:
     def _window_open(self) -> bool:
         """Returns True if another batch may be proposed. Two batches overlap disk and network. More pay off only if
         each is large: an entry costs as much as a hundred messages, and a send that waits a moment shares its entry
-        with others."""
-        pending = self._pending
+        with others. It waits for all that is under way, whoever sent that, however fair the queue is: so two are enough
+        while somebody sends less than its share."""
+        pending, queue = self._pending, self._sends
         if len(pending) < self._limits.batches_inflight_max:
-            if len(pending) < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
+            if len(pending) < SMALL_BATCHES_INFLIGHT or (queue.bytes >= LARGE_BATCH_BYTES and not queue.has_light):
                 return True
-            if self._sends.first().ack in EARLY:  # it needs a fast answer, not a cheap one
+            if queue.first().ack in EARLY:  # it needs a fast answer, not a cheap one
                 return True
         # Commands do not wait for the window, so entries of theirs alone must not keep it closed (seed 958500034).
         return not any(entry.sends for entry in pending.values())

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from cluster.replication.fair_order import FairOrder, competes, take_where
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot, message_size
+from cluster.replication.pending_requests import NAMED_PER_UNIT
+from raftlog.work import charge
 from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Se
 class SendQueue:
     """The queue of sends that wait for their entry."""
 
-    __slots__ = ("_admission", "_alone", "_fair", "_limits", "_mixed", "_returned", "bytes", "waiting")
+    __slots__ = ("_admission", "_alone", "_fair", "_limits", "_mixed", "_names", "_returned", "bytes", "waiting")
 
     def __init__(self, limits: LimitsSection, admission: AdmissionLimit) -> None:
         """`admission` has the bytes that an entry may take at present, beside the limit of the configuration."""
@@ -60,6 +62,10 @@ class SendQueue:
         """The number of returned sends that get an entry each, because one of them made a batch fail."""
         self.bytes = 0
         """The bytes of the requests of all sends; 0 if there is none."""
+        self._names: dict[tuple[bytes, int], Send] | None = None
+        """(id of the session, sequence) -> send, from the first search for a repetition until no send waits. In an
+        overload most sends are repetitions of refused ones: a search through the queue for each took most of the
+        leader's time."""
 
     def __len__(self) -> int:
         return len(self._returned) + self._fair.count + len(self.waiting)
@@ -78,6 +84,43 @@ class SendQueue:
             self._mixed = competes(sends[0], waiting[-1])
         waiting.extend(sends)
         self.bytes += size
+        if self._names is not None:
+            self._came(sends)
+
+    def _came(self, sends: list[Send]) -> None:
+        """Keeps the names of sends that came, or came back."""
+        names = self._names
+        if names is not None:
+            for send in sends:
+                names[send.producer_id, send.sequence] = send
+
+    def _gone(self, sends: list[Send]) -> None:
+        """Counts sends that were taken out, and forgets their names."""
+        self.bytes -= sum([send.size for send in sends])
+        if self._names is not None:
+            self._forget_names(sends)
+
+    def _forget_names(self, sends: list[Send]) -> None:
+        names = self._names
+        if not self.bytes:
+            self._names = None
+        elif names is not None:
+            for send in sends:
+                names.pop((send.producer_id, send.sequence), None)
+
+    def find(self, producer_id: bytes, sequence: int) -> Send | None:
+        """Returns the send with this identity; None if none waits."""
+        if not self.bytes:
+            return None
+        if self._names is None:
+            charge(1 + len(self) // NAMED_PER_UNIT)
+            self._names = {(send.producer_id, send.sequence): send for send in self}
+        return self._names.get((producer_id, sequence))
+
+    @property
+    def has_light(self) -> bool:
+        """True while somebody sends less than its share and waits for what others have under way."""
+        return self._fair.has_light
 
     def first(self) -> Send:
         """Returns the send that the next entry takes first. Raises IndexError if there is none."""
@@ -98,12 +141,16 @@ class SendQueue:
             sends, size = cut(self._returned, bytes_left, count_left)
         elif self._fair.count or (self._mixed and (self.bytes > bytes_left or len(self.waiting) > count_left)):
             self._sort()
+            if self._fair.has_light:
+                bytes_left = min(bytes_left, self._admission.shared_bytes)
             sends, size = self._fair.take(bytes_left, count_left)
         else:
             sends, size = cut(self.waiting, bytes_left, count_left)
             if not self.waiting:
                 self._mixed = False
         self.bytes -= size
+        if self._names is not None:
+            self._forget_names(sends)
         return sends
 
     def _sort(self) -> None:
@@ -118,6 +165,7 @@ class SendQueue:
         gets its own entry."""
         self._returned.extendleft(reversed(sends))
         self.bytes += sum([send.size for send in sends])
+        self._came(sends)
         if alone:
             self._alone = len(sends)
 
@@ -131,6 +179,7 @@ class SendQueue:
         sends = self.take_where(lambda send: send.slot.name in topics)
         self._returned.extend(sends)
         self.bytes += sum([send.size for send in sends])
+        self._came(sends)
         return bool(sends)
 
     def replace(self, old: Send, new: Send) -> None:
@@ -139,6 +188,7 @@ class SendQueue:
             queue = self.waiting if old in self.waiting else self._returned
             queue[queue.index(old)] = new
         self.bytes += new.size - old.size
+        self._came([new])
 
     def take_older(self, before_ms: int) -> list[Send]:
         """Removes and returns the sends that came at or before that time."""
@@ -149,7 +199,7 @@ class SendQueue:
             late += self._fair.take_older(before_ms)
         while self.waiting and self.waiting[0].received_ms <= before_ms:
             late.append(self.waiting.popleft())
-        self.bytes -= sum([send.size for send in late])
+        self._gone(late)
         return late
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
@@ -157,7 +207,7 @@ class SendQueue:
         longest, of the owners of whose sends there are most, and more than their share of `limit` bytes."""
         self._sort()
         taken = self._fair.take_longest(size, count, limit)
-        self.bytes -= sum([send.size for send in taken])
+        self._gone(taken)
         return taken
 
     def take_where(self, which: Callable[[Send], bool]) -> list[Send]:
@@ -166,7 +216,7 @@ class SendQueue:
         for queue in (self._returned, self.waiting):
             taken += take_where(queue, which)
         self._alone = min(self._alone, len(self._returned))
-        self.bytes -= sum([send.size for send in taken])
+        self._gone(taken)
         return taken
 
     def take_all(self) -> list[Send]:
@@ -176,6 +226,7 @@ class SendQueue:
         self._fair.take_all()
         self.waiting.clear()
         self.bytes = self._alone = 0
+        self._names = None
         return sends
 
 

@@ -43,8 +43,10 @@ class Entry(NamedTuple):
 class House:
     """A leader in steps of a millisecond: a queue, two entries under way one after the other, and the limit."""
 
-    def __init__(self, seed: int = 1, capacity: float = CAPACITY, flow: FlowSection = FLOW) -> None:
-        self.limit = AdmissionLimit(flow)
+    def __init__(
+        self, seed: int = 1, capacity: float = CAPACITY, flow: FlowSection = FLOW, mean_sync_ms: float = 0.0
+    ) -> None:
+        self.limit = AdmissionLimit(flow, lambda: mean_sync_ms)
         self.capacity = capacity
         self.now_ms = 0
         self.refused: list[int] = []
@@ -254,6 +256,25 @@ def test_large_entries_are_cut_where_the_log_is_slow() -> None:
     slow = House(flow=FlowSection(house_bytes_min=1024), capacity=100_000)
     slow.run(20, 0.012)
     assert slow.limit.entry_bytes == ENTRY_BYTES_MIN
+
+
+@pytest.mark.parametrize(
+    ("sync_ms", "far_ms", "least", "most"),
+    [(0.3, 0, ENTRY_BYTES_MIN, ENTRY_BYTES_MIN), (8, 0, 90_000, 130_000), (0.3, 10, 130_000, 250_000), (60, 0, 0, 0)],
+)
+def test_an_entry_that_others_wait_for_lasts_no_longer_than_its_disks_need(
+    sync_ms: float, far_ms: int, least: int, most: int
+) -> None:
+    """Never more than an entry that nobody waits for."""
+    house = House(mean_sync_ms=sync_ms)
+    assert house.limit.shared_bytes == ENTRY_BYTES_UNKNOWN
+    house.sync_ms, house.far_ms = (lambda: sync_ms / 10), far_ms
+    house.run(10, 1.2)
+    limit = house.limit
+    assert (least or limit.entry_bytes) <= limit.shared_bytes <= (most or limit.entry_bytes)
+    assert limit.shared_bytes <= limit.entry_bytes
+    limit.reload(FlowSection(admission=False))
+    assert limit.shared_bytes == NO_LIMIT
 
 
 @pytest.mark.parametrize("far_ms", [10, 30, 100])

@@ -43,6 +43,19 @@ def test_the_mean_is_that_of_the_last_seconds() -> None:
     assert (one.times.own_ms, one.times.word()) == (None, -1)
 
 
+def test_a_majority_syncs_as_fast_as_its_slowest_known_disk() -> None:
+    one = One()
+    assert one.times.of_majority((NodeId(1), TWO, THREE)) == 0.0
+    one.second(100, 0.002)
+    assert one.times.of_majority((NodeId(1), TWO, THREE)) == pytest.approx(2.0)
+    one.times.heard(TWO, 30_000)
+    assert one.times.of_majority((NodeId(1), TWO, THREE)) == pytest.approx(30.0)
+    one.times.heard(THREE, 5_000)
+    assert one.times.of_majority((NodeId(1), TWO, THREE)) == pytest.approx(5.0)
+    assert one.times.of_majority((NodeId(1),)) == pytest.approx(2.0)
+    assert one.times.of_majority((TWO, THREE)) == pytest.approx(30.0)
+
+
 def test_between_two_seconds_nothing_is_counted() -> None:
     one = One()
     one.syncs, one.seconds = 5, 4.0

@@ -47,7 +47,7 @@ def test_what_was_held_until_this_node_led_overtakes_too() -> None:
     line.join(7)
     frame = SimpleNamespace(header=SimpleNamespace(code=COMMIT))
     held: Any = SimpleNamespace(
-        line=line, one_try=True, spent=False, tries=0, frame=frame, is_with=lambda leader: False
+        is_orphan=False, line=line, one_try=True, spent=False, tries=0, frame=frame, is_with=lambda leader: False
     )
     forwarder: Any = SimpleNamespace(_leader=lambda: 1, _leads=lambda: True, _drop=line.leave, _local=done.append)
     Forwarder._pass_on(forwarder, 7, held)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster.flow.admission_limit import NO_LIMIT
-from cluster.replication.fair_order import IDLE_MAX, cost_of
+from cluster.replication.fair_order import IDLE_MAX, LIGHT_MS, cost_of
 from cluster.replication.message_batch import Send, TopicSlot, message_size
 from cluster.replication.send_queue import SendQueue
 from raftmq_wire.kernel import TWINS
@@ -24,6 +24,7 @@ from tests.support.kernels import native_kernel
 SLOTS = [TopicSlot(f"T{n}", n, 4, 4, 6, "retry", cast(Any, None)) for n in range(1, 5)]
 KIB = 1024
 ENTRY = 64 * KIB
+PRODUCER = b"p" * 16
 _numbers = count()
 
 
@@ -56,7 +57,7 @@ class Client:
             tag_hash=0,
             unique_key="",
             kind=0,
-            producer_id=b"",
+            producer_id=PRODUCER,
             sequence=next(_numbers),
             low_sequence=0,
             batch=(),
@@ -69,9 +70,9 @@ class Client:
         return [self.send(topic, size) for _ in range(number)]
 
 
-def queue_of(entry_bytes: int = ENTRY, messages_max: int = 4096) -> SendQueue:
+def queue_of(entry_bytes: int = ENTRY, messages_max: int = 4096, shared_bytes: int = NO_LIMIT) -> SendQueue:
     limits = msgspec.structs.replace(CONFIG.limits, batch_bytes_max=entry_bytes, batch_messages_max=messages_max)
-    return SendQueue(limits, cast(Any, SimpleNamespace(entry_bytes=NO_LIMIT)))
+    return SendQueue(limits, cast(Any, SimpleNamespace(entry_bytes=NO_LIMIT, shared_bytes=shared_bytes)))
 
 
 def put(queue: SendQueue, *runs: list[Send]) -> None:
@@ -115,6 +116,36 @@ def test_a_client_that_sends_little_waits_for_one_entry() -> None:
         lone = quiet.send()
         put(queue, noisy.sends(50), [lone])
         assert lone in queue.cut()
+
+
+def size_of(sends: list[Send]) -> int:
+    return sum(message_size(send, send.slot) for send in sends)
+
+
+def test_entries_are_small_while_somebody_sends_little() -> None:
+    """Whoever sends little waits for what others have under way, and they have more than one entry takes anyway."""
+    noisy, quiet = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of(shared_bytes=16 * KIB)
+    put(queue, noisy.sends(1000), quiet.sends(1))
+    assert not queue.has_light
+    assert size_of(queue.cut()) > 48 * KIB
+    assert queue.has_light
+    assert size_of(queue.cut()) <= 16 * KIB
+    put(queue, [noisy.send(received_ms=LIGHT_MS - 1)])
+    assert size_of(queue.cut()) <= 16 * KIB
+    put(queue, [noisy.send(received_ms=LIGHT_MS)])
+    assert size_of(queue.cut()) > 48 * KIB
+    assert not queue.has_light
+
+
+def test_entries_are_large_while_all_send_much() -> None:
+    one, two = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of(shared_bytes=16 * KIB)
+    put(queue, one.sends(1000), two.sends(1000))
+    for _ in range(20):
+        assert size_of(queue.cut()) > 48 * KIB
+        put(queue, one.sends(30), two.sends(30))
+    assert not queue.has_light
 
 
 def test_who_opens_more_connections_gets_no_more() -> None:
@@ -317,6 +348,14 @@ class Order(RuleBasedStateMachine):
             assert {send.slot.topic_id for send in sends} == {topic}
             self.gone(sends, served=True)
         assert not any(send.slot.topic_id == topic for send in self.queue)
+
+    @rule(data=st.data())
+    def search(self, data: st.DataObject) -> None:
+        """The first search makes the index, which later changes of the queue keep."""
+        for number in data.draw(st.lists(st.sampled_from(sorted(self.sizes) or [0]), max_size=8)):
+            there = next((send for send in self.queue if send.sequence == number), None)
+            assert self.queue.find(PRODUCER, number) is there
+            assert self.queue.find(b"q" * 16, number) is None
 
     @precondition(lambda self: self.here)
     @rule(data=st.data())

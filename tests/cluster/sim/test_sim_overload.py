@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from raftlog.core.raw_node import RawNode
 from raftmq_wire.codes import ResponseCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
@@ -198,3 +199,32 @@ def test_an_overload_begins_and_ends_as_if_the_wall_clock_had_not_jumped(sim: Si
     assert sim.leader() is leader
     loop.run(1.0, 100)
     assert loop.answers()[BUSY] == refused
+
+
+def test_two_entries_are_under_way_while_somebody_sends_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise that client waits for four of its neighbour's."""
+    with SimCluster(60) as sim:
+        for topic in ("T", "U"):
+            sim.create_topic(topic)
+        sim.settle()
+        leader = sim.leader()
+        proposals, under_way = leader.proposals, list[tuple[bool, int]]()
+        propose = proposals._propose_sends
+
+        def noted(raw: RawNode) -> None:
+            light = proposals._sends.has_light
+            propose(raw)
+            under_way.append((light, len(proposals._pending)))
+
+        noisy, quiet = leader.connect(), leader.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr(proposals, "_propose_sends", noted)
+            for number in range(1, 101):
+                noisy.ask(send_frame(number, "T", bytes(60_000)))
+            sim.loop.run_until(lambda: len(proposals._pending) == 4, 1)
+            for number in range(1, 4):
+                quiet.ask(send_frame(number, "U", b"quiet"))
+                sim.loop.run_until(lambda: number in quiet.replies, 5)  # noqa: B023 - called in this turn of the loop
+            sim.loop.run_until(lambda: len(noisy.replies) == 100, 30)
+        assert max(count for light, count in under_way if not light) == 4
+        assert max(count for light, count in under_way if light) == 2
