@@ -21,7 +21,8 @@ import uvloop
 
 from raftmq.client.environment import REAL, Dial
 from raftmq.client.tls import Tls, TlsDialler
-from raftmq.commands.open_arrivals import Arrivals
+from raftmq.commands.open_arrivals import UNKNOWN, Arrivals
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from raftmq_wire.signature import Credentials
 
 PREFIX = struct.Struct(">ii")
@@ -30,6 +31,7 @@ CODE = re.compile(rb'"code":(\d+)')
 PATIENCE_S = 30.0
 """Seconds after the end of a load in which answers are still waited for."""
 STORED = b'{"code":0,'
+_OPEN = b'"remark":"%b' % UNKNOWN_REMARK.encode()
 NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
@@ -182,14 +184,16 @@ class Load(Window):
 
 
 def refusals(data: bytes, stop: int) -> dict[int, int]:
-    """Returns opaque -> code of the answers up to `stop` that store nothing, or leave open whether they do."""
+    """Returns opaque -> code of the answers up to `stop` that store nothing, and opaque -> UNKNOWN of those that leave
+    that open (`raftmq_wire.codes.is_unknown`)."""
     found = {}
     at = 0
     while at < stop:
         end = at + 4 + int.from_bytes(data[at : at + 4], "big")
         code, opaque = CODE.search(data, at, end), OPAQUE.search(data, at, end)
         if code is not None and opaque is not None and code[1] != b"0":
-            found[int(opaque[1])] = int(code[1])
+            unknown = int(code[1]) == ResponseCode.SYSTEM_ERROR and data.find(_OPEN, at, end) >= 0
+            found[int(opaque[1])] = UNKNOWN if unknown else int(code[1])
         at = end
     return found
 

@@ -75,7 +75,8 @@ class OpenRun(msgspec.Struct, frozen=True):
     refused: dict[str, int]
     """Response code -> requests that were answered with it."""
     unknown: int
-    """Requests without an answer: their connection was lost, or none came in time."""
+    """Requests without an answer (their connection was lost, or none came in time), and those whose answer leaves open
+    whether they are stored."""
     late: int
     """Arrivals that the generator itself sent more than a millisecond late."""
     latest_ms: float

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+UNKNOWN = -1
+"""Stands for the code of an answer that leaves open whether the message is stored."""
 LATE_S = 0.001
 """Seconds after its moment from which on an arrival counts as late."""
 
@@ -55,7 +57,7 @@ class Arrivals:
         self.latest_s = 0.0
         """The longest time in seconds by which a request was sent too late."""
         self.unknown = 0
-        """Requests whose connection was lost before they were answered."""
+        """Requests whose connection was lost before they were answered, or whose answer leaves their outcome open."""
         self.ended = asyncio.Event()
         """Set while there is no connection."""
         self._begun = self._next = 0.0
@@ -83,11 +85,13 @@ class Arrivals:
 
     def answered(self, places: list[int], refused: int, codes: Mapping[int, int], now: float) -> None:
         """Takes in answers that came at `now` (perf_counter). Of a protocol without codes the first `refused` count as
-        refused."""
+        refused. `codes`: place -> code, or UNKNOWN."""
         at = now - self._begun
         for number, place in enumerate(places):
             latency = at, (now - self._due[place]) * 1000
-            if place in codes or (not codes and number < refused):
+            if codes.get(place) == UNKNOWN:
+                self.unknown += 1
+            elif place in codes or (not codes and number < refused):
                 self.refused.append(latency)
                 self.codes[codes.get(place, 0)] += 1
             else:

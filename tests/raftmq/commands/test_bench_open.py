@@ -16,7 +16,9 @@ from raftmq.commands import bench_open
 from raftmq.commands.bench import bench
 from raftmq.commands.bench_load import OPAQUE, refusals
 from raftmq.commands.bench_open import Shape, Target, play
-from raftmq.commands.open_arrivals import Arrivals, Second, seconds_of
+from raftmq.commands.open_arrivals import UNKNOWN, Arrivals, Second, seconds_of
+from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
+from raftmq_wire.codes import UNKNOWN_REMARK, is_unknown
 from tests.support.live_nodes import LiveCluster, live_cluster
 
 __all__ = ["live_cluster"]
@@ -151,6 +153,35 @@ def test_seconds_of_several_connections() -> None:
 def test_refusals_have_their_own_code() -> None:
     frames = answer(7) + answer(8, 2) + answer(123, 14)
     assert refusals(frames, len(frames)) == {8: 2, 123: 14}
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "found"),
+    [
+        (1, f"{UNKNOWN_REMARK} the leader did not answer", UNKNOWN),
+        (1, "a broken disk", 1),
+        (1, f"it told {UNKNOWN_REMARK}", 1),
+        (2, f"{UNKNOWN_REMARK} of no code that may be unknown", 2),
+    ],
+)
+def test_an_answer_that_leaves_the_outcome_open_is_no_refusal(code: int, remark: str, found: int) -> None:
+    frames = answer(7) + encode_frame(code, 8, FLAG_RESPONSE, remark=remark) + answer(9, 2)
+    assert refusals(frames, len(frames)) == {8: found, 9: 2}
+    assert (found == UNKNOWN) == is_unknown(code, remark)
+
+
+async def test_what_a_node_leaves_open_counts_as_unknown() -> None:
+    count = 0
+
+    def every_third(opaque: int, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        open_answer = encode_frame(1, opaque, FLAG_RESPONSE, remark=f"{UNKNOWN_REMARK} it may be stored")
+        writer.write(answer(opaque) if count % 3 else open_answer)
+
+    run = await played(every_third, Shape(10, 0.5, 1), 400)
+    assert (run.refused, run.unknown) == ({}, run.arrivals // 3)
+    assert run.stored == run.arrivals - run.unknown
 
 
 @pytest.mark.live
