@@ -247,6 +247,19 @@ def test_a_slow_disk_takes_what_one_client_has_in_flight() -> None:
     assert house.limit.house_bytes == FlowSection().house_bytes_min
 
 
+def test_entries_grow_while_the_log_is_quick_and_has_breaks() -> None:
+    """The rate is never known then: 512 requests in flight on a quick disk."""
+    limit = AdmissionLimit(FlowSection())
+    limit.excess(100_000, 0, 1_000)
+    limit.decided(250_000, 5.0)
+    assert limit.entry_bytes == 875_000
+    limit.decided(875_000, 70.0)
+    assert limit.entry_bytes == ENTRY_BYTES_UNKNOWN
+    limit.decided(1_000, 0.0)
+    assert limit.entry_bytes == ENTRY_BYTES_UNKNOWN
+    assert (limit.rate, limit.house_bytes) == (0.0, NO_LIMIT)
+
+
 def test_large_entries_are_cut_where_the_log_is_slow() -> None:
     house = House(flow=FlowSection(house_bytes_min=1024))
     assert house.limit.entry_bytes == ENTRY_BYTES_UNKNOWN
