@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from cluster.requests.table import SILENT
 from jepsen_like.hostile.wire import Answer, frames_of
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.network import Endpoint
@@ -60,7 +61,6 @@ class RawConnection(asyncio.Protocol):
         body: bytes = b"",
         *,
         oneway: bool = False,
-        silent: bool = False,
         parked_s: float = 0.0,
         binary: bool = False,
         heard: Callable[[Answer], None] | None = None,
@@ -74,7 +74,7 @@ class RawConnection(asyncio.Protocol):
         data = encode_frame(code, self._next, flag, ext=ext, body=body, serialize_type=int(binary))
         if not oneway:
             self._asked.add(self._next)
-            self.unanswered[self._next] = Asked(code, self._loop.now, silent, parked_s, heard)
+            self.unanswered[self._next] = Asked(code, self._loop.now, code in SILENT, parked_s, heard)
         return data
 
     def write(self, data: bytes) -> None:

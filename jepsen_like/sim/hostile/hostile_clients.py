@@ -153,7 +153,6 @@ class Hostile(Client):
                     request.ext,
                     request.body,
                     oneway=rng.random() < 0.15,
-                    silent=request.silent,
                     parked_s=request.parked_s,
                     binary=rng.random() < 0.2,
                 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cluster.broker.reads.pull_values import SUSPEND_MS_MAX
-from cluster.requests.table import SILENT, VERBS
+from cluster.requests.table import VERBS
 from jepsen_like.hostile import almost_valid
 from jepsen_like.sim.clients.client_machines import TOPIC
 from raftmq_wire.codes import RequestCode as Code
@@ -47,13 +47,11 @@ _READ = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.QUERY_MESSAGE)
 
 
 class OddRequest(NamedTuple):
-    """A request that makes no sense, with the conditions under which it may stay unanswered."""
+    """A request that makes no sense."""
 
     code: int
     ext: dict[str, str]
     body: bytes = b""
-    silent: bool = False
-    """True if the node may rightly leave the request unanswered while there is no leader."""
     parked_s: float = 0.0
     """Time in seconds for which the node may park the request to wait for messages."""
 
@@ -66,7 +64,7 @@ def draw_odd(rng: random.Random, code: int | None = None) -> OddRequest:
     ext = {name: str(value) for name, value in fields.items()}
     if code in _READ and rng.random() < 0.25:
         ext["topic"] = TOPIC
-    return OddRequest(int(code), ext, body, code in SILENT, _parked_s(ext))
+    return OddRequest(int(code), ext, body, _parked_s(ext))
 
 
 def _parked_s(ext: dict[str, str]) -> float:

@@ -45,6 +45,7 @@ from cluster.runtime.environment import APPLY_BYTES, PAGE_SEGMENTS, Environment
 from cluster.runtime.figures.row_count import Counted, counted
 from cluster.runtime.lanes import Lane
 from cluster.state.state_opening import StateLostError
+from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
 from jepsen_like.sim.machines.clock import START_WALL_MS, SimClock
 from jepsen_like.sim.machines.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
@@ -289,6 +290,9 @@ class Machine:
         else:
             failure = node.failure if node is not None else None
         if self.process is not process or not process.alive:
+            return
+        if isinstance(failure, PowerCut):  # in a write on the loop itself (seed 959600026)
+            self._power_cut()
             return
         expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
         if self.level < LEVEL and self._is_too_old(str(failure), process):

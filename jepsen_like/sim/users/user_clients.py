@@ -125,7 +125,7 @@ class Users:
         wants = [Want("Topic", topic, ("Sub", "Get")), Want("Group", GROUP, ("Sub", "Get"))]
         request = self._request(f"a question for the offset of {topic}", who, connection, wants)
         ext = {"consumerGroup": GROUP, "topic": topic, "queueId": "0"}
-        self._ask(connection, request, who, RequestCode.QUERY_CONSUMER_OFFSET, ext, silent=True)
+        self._ask(connection, request, who, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         return request
 
     def _request(self, what: str, who: Signer | None, connection: RawConnection, wants: list[Want]) -> Request:
@@ -144,7 +144,6 @@ class Users:
         body: bytes = b"",
         *,
         parked_s: float = 0.0,
-        silent: bool = False,
         heard: Callable[[Answer], None] | None = None,
     ) -> None:
         def answered(answer: Answer) -> None:
@@ -158,7 +157,7 @@ class Users:
         self._check.asks(request)
         if who is not None:
             ext = who.signed(ext, body)
-        frame = connection.frame(code, ext, body, parked_s=parked_s, silent=silent, heard=answered)
+        frame = connection.frame(code, ext, body, parked_s=parked_s, heard=answered)
         connection.write(frame)
 
 
