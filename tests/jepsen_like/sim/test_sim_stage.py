@@ -9,11 +9,14 @@ from typing import TypeVar
 
 import pytest
 
+from cluster.replication.acks import early_answer_file
 from cluster.runtime import framing
 from jepsen_like.fakes.memory_fs import SECTOR, MemoryFile
 from jepsen_like.script import ScriptError
 from jepsen_like.sim.checks.monitor import SEEN_BY_CLIENTS
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.machines.disk import FaultyFileSystem, Left
+from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.scripted import Stage, play
 from raftlog.types import NodeId
 
@@ -134,3 +137,36 @@ def test_a_node_that_takes_any_length_is_found(monkeypatch: pytest.MonkeyPatch) 
     make = framing.FrameBuffer.__init__
     monkeypatch.setattr(framing.FrameBuffer, "__init__", lambda buffer, limit: make(buffer, 1 << 31))
     assert [violation.checker for violation in play(script).violations] == ["protocol"]
+
+
+def test_a_power_failure_in_a_write_on_the_loop_ends_the_node_as_one_does() -> None:
+    """Seed 959600026: the record of early answers is written on the loop, and its node called that a failure."""
+
+    class Failing(Stage):
+        def do_dim(self, node: str) -> None:
+            fs = self.machines[NodeId(int(node))].fs
+            step = fs.step
+
+            def failing(call: str, path: Path, half: object = None) -> OSError | None:
+                if (call, path.name) == ("pwritev", early_answer_file.NAME):
+                    fs.step = step  # type: ignore[method-assign]
+                    fs.cut_power_in = call
+                return step(call, path, half)
+
+            fs.step = failing  # type: ignore[method-assign]
+
+    lines: list[str] = []
+    script = "nodes 3 append_inline=0.0\nlead 1\nsend 3\ndim 1\nask 1 level=leader later\nwait 0.1\n"
+    verdict = Failing(script, trace=lines.append).run()
+    assert not verdict.violations
+    assert any(line.endswith("node 1 ends: power") for line in lines)
+
+
+@pytest.mark.parametrize(("code", "silent"), [(14, True), (11, False), (310, False)])
+def test_a_request_without_an_answer_is_excused_by_its_code(code: int, silent: bool) -> None:
+    loop = SimLoop(1000)
+    connection = RawConnection("a", loop, lambda checker, what: None)
+    connection.frame(code, {})
+    loop.close()
+    (asked,) = connection.unanswered.values()
+    assert asked.silent == silent
