@@ -266,7 +266,9 @@ class World:
         self.apart = MembersApart(host(), report, self._first_of) if options.apart else None
         self.surges: Surges | None = None
         if options.surges:
-            self.surges = Surges(host(), host(), report, self.members, self._reign, self._queued, self._crowded)
+            self.surges = Surges(
+                host(), host(), report, self.members, self._reign, self._queued, self._crowded, self._others
+            )
 
     def _watch_shared(self, check: AccessCheck) -> None:
         """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
@@ -632,6 +634,11 @@ class World:
         """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
         leaders = [node.proposals for node in self._running() if node.proposals.open]
         return any(each.limit.overloaded or each.gate.sends.bytes > each.limit.house_bytes for each in leaders)
+
+    def _others(self) -> int:
+        """Returns the number of sends in the leader's queue that are not of surges."""
+        queues = [node.proposals._sends for node in self._running() if node.proposals.open]
+        return sum(send.slot.name not in SURGE_TOPICS for queue in queues for send in queue)
 
     def _writable(self) -> bool:
         return any(
