@@ -16,7 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster.flow.admission_limit import NO_LIMIT
 from cluster.replication.fair_order import IDLE_MAX, LIGHT_MS, cost_of
 from cluster.replication.message_batch import Send, TopicSlot, message_size
+from cluster.replication.pending_requests import NAMED_PER_UNIT, PendingEntry, place_of
 from cluster.replication.send_queue import SendQueue
+from raftlog.types import EntryId
+from raftlog.work import METER
 from raftmq_wire.kernel import TWINS
 from tests.support.contexts import CONFIG
 from tests.support.kernels import native_kernel
@@ -265,6 +268,48 @@ def test_owners_who_are_gone_are_forgotten_while_others_go_on() -> None:
         put(queue, Client(f"address {n}").sends(1), Client("noisy").sends(62))
         queue.cut()
     assert len(queue._fair._owners) <= 3 * IDLE_MAX
+
+
+def test_entries_stay_large_after_all_were_served_together() -> None:
+    one, two = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of(shared_bytes=16 * KIB)
+    put(queue, one.sends(50), two.sends(50))
+    assert len(queue.cut()) + len(queue.cut()) == 100
+    put(queue, one.sends(200), two.sends(200))
+    assert size_of(queue.cut()) > 48 * KIB
+
+
+def test_the_index_of_names_follows_the_queue_until_it_is_empty() -> None:
+    client = Client("10.0.0.1")
+    queue = queue_of()
+    first, second, third, fourth = [*client.sends(2), client.send(2), client.send(2)]
+    put(queue, [first, second, third, fourth])
+    assert queue.find(PRODUCER, first.sequence) is first
+    again = client.send()
+    again.sequence = second.sequence
+    queue.replace(second, again)
+    assert queue.find(PRODUCER, second.sequence) is again
+    assert queue.hasten({"T2"})
+    assert queue.find(PRODUCER, third.sequence) is third
+    assert queue.cut() == [third, fourth]
+    assert queue.find(PRODUCER, third.sequence) is None
+    assert queue.take_all() == [first, again]
+    put(queue, client.sends(1))
+    assert queue.find(PRODUCER, first.sequence) is None
+    queue.cut()
+    assert queue._names is None
+
+
+def test_an_entry_is_searched_once() -> None:
+    sends = Client("10.0.0.1").sends(400)
+    entry = PendingEntry(EntryId(1, 1), 0)
+    entry.sends = sends
+    before = METER.units
+    assert place_of(entry, PRODUCER, sends[-1].sequence) == 399
+    first = METER.units - before
+    assert place_of(entry, PRODUCER, sends[7].sequence) == 7
+    assert place_of(entry, b"q" * 16, sends[7].sequence) is None
+    assert METER.units - before == first == 1 + 400 // NAMED_PER_UNIT
 
 
 class Order(RuleBasedStateMachine):

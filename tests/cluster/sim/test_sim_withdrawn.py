@@ -143,6 +143,24 @@ def test_what_a_leader_had_for_a_client_that_is_gone_is_not_passed_on_again(
     assert answered(sim, stays, 1) == [[OK]]
 
 
+def test_the_repetition_of_one_that_is_not_passed_on_again_is_recognised(sim: SimCluster) -> None:
+    """The leader has stored the first, and its answer was lost."""
+    in_the_way(sim)
+    leader, through = sim.leader(), sim.followers()[0]
+    gone, stays = through.connect(), through.connect()
+    ask(gone, b"m", key="K")
+    sim.loop.run_until(lambda: waiting(sim) == [b"m"], 1)
+    ((number, held),) = through.forwarder._held.items()
+    gone.close()
+    through.run(through.forwarder.peer_closed, leader.node_id)
+    through.run(through.forwarder._pass_on, number, held)
+    assert not through.forwarder._held
+    sim.loop.run_for(0.05)
+    ask(stays, b"m", key="K")
+    assert go_on(sim) == [b"first", b"m"]
+    assert answered(sim, stays, 1) == [[OK]]
+
+
 def test_a_lost_connection_between_nodes_takes_back_nothing(sim: SimCluster) -> None:
     """The client is still there, and its node forwards its send once more."""
     in_the_way(sim)
