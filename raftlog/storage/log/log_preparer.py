@@ -18,8 +18,10 @@ from raftlog.storage.segments import active_index
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segments.segment_index import SegmentIndex
 
-_STEP_BYTES = 256 * 1024
-"""The bytes of zeroes between two syncs: as much as an append that wants to sync waits for."""
+_STEP_BYTES, _STEP_BYTES_MAX = 256 * 1024, 8 << 20
+"""The least and the most bytes of zeroes between two syncs."""
+_STEP_S = 0.002
+"""The seconds that these bytes take on a quick disk: so long an append that wants to sync waits for them."""
 _SLOW_AFTER_S, _SLOW_BYTES_S = 0.1, 16 << 20
 """The seconds that zeroes may take, beside what they take at so many bytes a second, until the rest of the file is left
 sparse: on a disk that slow, appends need all of it."""
@@ -138,14 +140,21 @@ class LogPreparer:
         try:
             file = fs.open(path, create=True)
             size = LOCAL_HEADER_SIZE + self._segment_size
-            began = clock()
-            for at in range(0, size if zeroed else 0, _STEP_BYTES):
+            began = now = clock()
+            at, step = 0, _STEP_BYTES
+            while zeroed and at < size:
                 if self.closed:
                     return None
-                if clock() - began > _SLOW_AFTER_S + at / _SLOW_BYTES_S:
+                if now - began > _SLOW_AFTER_S + at / _SLOW_BYTES_S:
                     break
-                zero_fill(file, at, min(at + _STEP_BYTES, size))
+                stop = min(at + step, size)
+                zero_fill(file, at, stop)
                 file.fdatasync()
+                at, before, now = stop, now, clock()
+                if now - before < _STEP_S / 2:
+                    step = min(2 * step, _STEP_BYTES_MAX)
+                elif now - before > _STEP_S:
+                    step = max(step // 2, _STEP_BYTES)
             file.truncate(size)
             file.fdatasync()
         except OSError as error:
