@@ -524,14 +524,18 @@ class Proposals:
         each is large: an entry costs as much as a hundred messages, and a send that waits a moment shares its entry
         with others. It waits for all that is under way, whoever sent that, however fair the queue is: so two are enough
         while somebody sends less than its share."""
-        pending, queue = self._pending, self._sends
-        if len(pending) < self._limits.batches_inflight_max:
-            if len(pending) < SMALL_BATCHES_INFLIGHT or (queue.bytes >= LARGE_BATCH_BYTES and not queue.has_light):
-                return True
-            if queue.first().ack in EARLY:  # it needs a fast answer, not a cheap one
-                return True
-        # Commands do not wait for the window, so entries of theirs alone must not keep it closed (seed 958500034).
-        return not any(entry.sends for entry in pending.values())
+        pending, queue, most = self._pending, self._sends, self._limits.batches_inflight_max
+        count = len(pending)
+        if count >= min(most, SMALL_BATCHES_INFLIGHT):
+            # Commands do not wait for the window, so their entries must not close it for sends either: a flood of them
+            # would leave these one entry at a time, or none (seeds 942500110, 958500034).
+            count = sum([1 for entry in pending.values() if entry.sends])
+        if count < min(most, SMALL_BATCHES_INFLIGHT):
+            return True
+        if count >= most:
+            return False
+        # A send that is answered early needs a fast answer, not a cheap one.
+        return (queue.bytes >= LARGE_BATCH_BYTES and not queue.has_light) or queue.first().ack in EARLY
 
     def _propose_effects(self, raw: RawNode) -> None:
         effects = self._effects.take()

@@ -267,9 +267,10 @@ def test_a_topic_change_is_a_barrier(sim_of: Any) -> None:
     assert all(node.failure is None and "T" not in node.state.topics for node in sim.running)
 
 
-def test_commands_do_not_keep_sends_out(sim_of: Any) -> None:
-    """There may be a command after the other: one entry of sends is under way all the same."""
-    sim = sim_of(**{"limits.batches_inflight_max": 1})
+@pytest.mark.parametrize(("most", "small"), [(1, 1), (2, 2), (4, 2)])
+def test_commands_do_not_keep_sends_out(sim_of: Any, most: int, small: int) -> None:
+    """There may be a command after the other: as many entries of sends are under way as without them."""
+    sim = sim_of(**{"limits.batches_inflight_max": most})
     for name in ("U1", "U2", "U3"):
         sim.create_topic(name)
     leader, pending = sim.leader(), sim.leader().proposals._pending
@@ -278,13 +279,11 @@ def test_commands_do_not_keep_sends_out(sim_of: Any) -> None:
         sim.propose(leader, DeleteTopic(name))
         sim.loop.run_for(0.01)
     path = leader.connect()
-    ask(path, b"a")
-    ask(path, b"b", first=1)
-    sim.loop.run_for(0.01)
-    assert [bool(entry.sends) for entry in pending.values()] == [False, False, False, True]
-    ask(path, b"c", first=2)
-    sim.loop.run_for(0.01)
-    assert len(leader.proposals._sends) == 1, "one at a time"
+    for number, body in enumerate((b"a", b"b", b"c")):
+        ask(path, body, first=number)
+        sim.loop.run_for(0.01)
+    assert [bool(entry.sends) for entry in pending.values()] == [False] * 3 + [True] * small
+    assert len(leader.proposals._sends) == 3 - small, "the rest waits"
     release_disks(sim.followers())
     assert answered(sim, path, 3) == [[OK]] * 3
     assert stored(sim) == [b"a", b"b", b"c"]
