@@ -52,7 +52,8 @@ ENTRY_BYTES_UNKNOWN: Final = 256 * 1024
 """The bytes of an entry before the rate is known, unless the last one was decided so quickly that more is no burden: a
 log that has a break now and then may never tell its rate. With entries of 1 MiB nothing is learnt of a disk of 2 MB/s
 for seconds."""
-QUICKEST_MS: Final = 0.1
+TOOK_MS_MIN: Final = 0.1
+"""The least milliseconds that a decision counts for when a speed is taken from it alone."""
 SYNCS: Final = 1.5
 """The times of a sync, or of the quickest decision if that is longer, for which an entry lasts at least that others
 wait for: with less in each of two entries, disks with slow syncs would wait for work."""
@@ -156,7 +157,7 @@ class AdmissionLimit:
             self._quickest_ms = took_ms
         if not self.rate:
             share_ms = self._config.house_ms / ENTRY_SHARE
-            self.entry_bytes = max(ENTRY_BYTES_UNKNOWN, int(size * share_ms / max(took_ms, QUICKEST_MS)))
+            self.entry_bytes = max(ENTRY_BYTES_UNKNOWN, int(size * share_ms / max(took_ms, TOOK_MS_MIN)))
 
     def emptied(self) -> None:
         """Notes that the log has nothing to do: the interval ends without a result."""

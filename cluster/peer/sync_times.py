@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from cluster.runtime.clock import Clock
 from cluster.runtime.peer_frames import WireError
+from raftlog.core.state.quorum import majority
 from raftlog.types import NodeId
 
 EVERY_MS: Final = 1_000
@@ -95,8 +96,7 @@ class SyncTimes:
         """Returns the least time, in milliseconds, such that the syncs of a majority of the voters take no longer on
         average, as far as it is known; 0.0 if it is not."""
         known = sorted(each for voter in voters if (each := self.of(voter)) is not None)
-        at = len(voters) // 2
-        return known[min(at, len(known) - 1)] if known else 0.0
+        return known[min(majority(len(voters)), len(known)) - 1] if known else 0.0
 
     def is_slower(self, peer: NodeId, others: Iterable[NodeId]) -> bool:
         """Returns True if the peer's disk is known to be slower than that of one of the others."""

@@ -525,12 +525,12 @@ class Proposals:
         with others. It waits for all that is under way, whoever sent that, however fair the queue is: so two are enough
         while somebody sends less than its share."""
         pending, queue, most = self._pending, self._sends, self._limits.batches_inflight_max
-        count = len(pending)
-        if count >= min(most, SMALL_BATCHES_INFLIGHT):
+        few, count = min(most, SMALL_BATCHES_INFLIGHT), len(pending)
+        if count >= few:
             # Commands do not wait for the window, so their entries must not close it for sends either: a flood of them
             # would leave these one entry at a time, or none (seeds 942500110, 958500034).
             count = sum([1 for entry in pending.values() if entry.sends])
-        if count < min(most, SMALL_BATCHES_INFLIGHT):
+        if count < few:
             return True
         if count >= most:
             return False

@@ -16,6 +16,7 @@ from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
 from cluster.node.node import Node
 from cluster.peer.transport import BULK, CONTROL
 from cluster.remoting.connection import reply_path
+from cluster.replication.message_batch import Send
 from jepsen_like.sim.attack_phase import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.checks.monitor import Monitor, Violation
 from jepsen_like.sim.checks.refused_sends import Refusals
@@ -627,8 +628,7 @@ class World:
 
     def _queued(self) -> set[str]:
         """Returns the ids of the surges' messages that wait in the leader's queue. What others send may have no id."""
-        queues = [node.proposals._sends for node in self._running() if node.proposals.open]
-        return {id_of(send.body) for queue in queues for send in queue if send.slot.name in SURGE_TOPICS}
+        return {id_of(send.body) for send in self._waiting_sends() if send.slot.name in SURGE_TOPICS}
 
     def _crowded(self) -> bool:
         """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
@@ -637,8 +637,10 @@ class World:
 
     def _others(self) -> int:
         """Returns the number of sends in the leader's queue that are not of surges."""
-        queues = [node.proposals._sends for node in self._running() if node.proposals.open]
-        return sum(send.slot.name not in SURGE_TOPICS for queue in queues for send in queue)
+        return sum(send.slot.name not in SURGE_TOPICS for send in self._waiting_sends())
+
+    def _waiting_sends(self) -> list[Send]:
+        return [send for node in self._running() if node.proposals.open for send in node.proposals._sends]
 
     def _writable(self) -> bool:
         return any(

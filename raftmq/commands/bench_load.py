@@ -22,16 +22,15 @@ import uvloop
 from raftmq.client.environment import REAL, Dial
 from raftmq.client.tls import Tls, TlsDialler
 from raftmq.commands.open_arrivals import UNKNOWN, Arrivals
-from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftmq_wire.codec import decode_header
+from raftmq_wire.codes import ResponseCode, is_unknown
 from raftmq_wire.signature import Credentials
 
 PREFIX = struct.Struct(">ii")
 OPAQUE = re.compile(rb'"opaque":(\d+),')
-CODE = re.compile(rb'"code":(\d+)')
 PATIENCE_S = 30.0
 """Seconds after the end of a load in which answers are still waited for."""
 STORED = b'{"code":0,'
-_OPEN = b'"remark":"%b' % UNKNOWN_REMARK.encode()
 NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
@@ -185,15 +184,14 @@ class Load(Window):
 
 def refusals(data: bytes, stop: int) -> dict[int, int]:
     """Returns opaque -> code of the answers up to `stop` that store nothing, and opaque -> UNKNOWN of those that leave
-    that open (`raftmq_wire.codes.is_unknown`)."""
+    that open."""
     found = {}
     at = 0
     while at < stop:
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        code, opaque = CODE.search(data, at, end), OPAQUE.search(data, at, end)
-        if code is not None and opaque is not None and code[1] != b"0":
-            unknown = int(code[1]) == ResponseCode.SYSTEM_ERROR and data.find(_OPEN, at, end) >= 0
-            found[int(opaque[1])] = UNKNOWN if unknown else int(code[1])
+        begin, end = at + 8, at + 4 + int.from_bytes(data[at : at + 4], "big")
+        header = decode_header(data[at + 4], data[begin : begin + int.from_bytes(data[at + 5 : begin], "big")])
+        if header.code != ResponseCode.SUCCESS:
+            found[header.opaque] = UNKNOWN if is_unknown(header.code, header.remark) else header.code
         at = end
     return found
 

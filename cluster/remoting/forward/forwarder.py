@@ -355,7 +355,7 @@ class Forwarder:
         if held.is_orphan:
             # Its client sends it again, behind those before it that were dropped: this copy must not go before them.
             self._drop(forward_id)
-            if held.frame.path in self._closings.waiting:
+            if self._closings.hears(held.frame.path):
                 self._remember(held.frame)
             return
         if held.one_try and held.spent:
