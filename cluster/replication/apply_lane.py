@@ -20,8 +20,9 @@ from statemachine.broker_state import ApplyRun, BrokerState
 COMMAND_WEIGHT = 8
 """The factor by which a byte of commands is more work than a byte of messages: twenty of them may be a row, or a topic.
 """
-ENTRIES_MAX = 128
-"""The most entries of one piece, and of one drain before its last piece: each is work, however few bytes it has."""
+ENTRIES_MAX = 64
+"""The most entries of one piece, and of one drain before its last piece: each is work, however few bytes it has. So a
+drain has less than twice as many (seed 961500002)."""
 
 
 class Applied(NamedTuple):

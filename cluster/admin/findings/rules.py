@@ -27,9 +27,11 @@ LEADER_HOLD_MS: Final = 2_000
 LINK_HOLD_MS: Final = 3_000
 MARGIN_HOLD_MS: Final = 3_000
 LATE_MS: Final = 3_000
-"""Milliseconds. A follower is late if it lacks an entry that is older although its link works."""
+"""Milliseconds. A follower is late if it lacks an entry that is older although it is heard."""
 LATE_HOLD_MS: Final = 5_000
 """Milliseconds for which a follower must be late. One that was restarted catches up in less, unless it lacks much."""
+SLOW_SYNC_MS: Final = 1_000.0
+"""Milliseconds. Missing acknowledgements are the fault of a disk with such syncs, not of the link to it."""
 OPERATOR_SHOWN_MS: Final = 3_600_000
 UNCLEAN_SHOWN_MS: Final = 3_600_000
 """Milliseconds for which an unclean start is shown."""
@@ -98,8 +100,11 @@ def _life(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
 
 def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     removed = {voter.id for voter in port.membership.in_force.removed}
+    slow = {peer.node for peer in status.peers if peer.sync_ms is not None and peer.sync_ms >= SLOW_SYNC_MS}
     for link in status.links:
         why = suspicion(link)
+        if _unacknowledged(link) and link.peer in slow:
+            continue  # `_followers` reports its disk
         if why and link.peer not in removed and status.member != "removed":
             yield Condition(
                 "link_suspect",
@@ -115,17 +120,23 @@ def suspicion(link: LinkView) -> str:
     """Returns the reason why a link is suspect, "" if it is not: it is not connected, or nothing comes back on it."""
     if link.state in _LINK_WORKS or (link.state == "SUSPEND" and link.reason == _NO_NEWS):
         return ""
-    if link.state == "SUSPEND" and "silent" not in link.reason and "no acknowledgement" not in link.reason:
+    if link.state == "SUSPEND" and "silent" not in link.reason and not _unacknowledged(link):
         return ""  # paused on purpose: a snapshot, the catch-up quota
     return link.finding or link.reason or f"the link is {link.state}"
 
 
+def _unacknowledged(link: LinkView) -> bool:
+    """Returns True if the peer is heard and acknowledges nothing: a way does not work, or its disk takes long."""
+    return link.state == "SUSPEND" and "no acknowledgement" in link.reason
+
+
 def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     """Yields a condition for each follower that is many entries behind for long, or whose disk does not keep up: what
-    it lacks grows old although its link works. One whose course is not known yet has just joined, or fetches a
-    snapshot."""
+    it lacks grows old although the node is heard. Nothing is acknowledged while a sync of seconds is under way, so a
+    link on which only that is missing does not silence it. One whose course is not known yet has just joined, or
+    fetches a snapshot."""
     health = port.config.health
-    doubted = {link.peer for link in status.links if suspicion(link)}
+    doubted = {link.peer for link in status.links if suspicion(link) and not _unacknowledged(link)}
     for peer in status.peers:
         is_far = peer.lag_entries >= health.follower_behind_entries
         is_late = peer.lag_ms >= LATE_MS and peer.lag_bytes_per_s is not None

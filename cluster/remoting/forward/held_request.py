@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.requests.table import KEPT, ONE_TRY, SENDS
+from cluster.requests.table import COSTLY, KEPT, ONE_TRY, SENDS
 from raftlog.types import NOBODY, NodeId
 from raftmq_wire.codec import FLAG_ONEWAY
 
@@ -80,9 +80,16 @@ class Held:
         return bool(self.frame.header.flag & FLAG_ONEWAY)
 
     @property
+    def ends_with_client(self) -> bool:
+        """True for a send and a costly request whose client waits for an answer: nobody carries it out once that client
+        is gone."""
+        code = self.frame.header.code
+        return (code in SENDS or code in COSTLY) and not self.oneway
+
+    @property
     def is_orphan(self) -> bool:
-        """True for a send whose client waited for an answer and is gone."""
-        return self.frame.path.closed and self.frame.header.code in SENDS and not self.oneway
+        """True if it ends with its client, which is gone."""
+        return self.frame.path.closed and self.ends_with_client
 
     @property
     def waits_for_leader(self) -> bool:

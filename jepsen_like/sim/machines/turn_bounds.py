@@ -26,8 +26,8 @@ seeds."""
 DRAIN_BOUND = 3_000
 """Most units of one drain of a lane."""
 APPLY_BOUND = 14_000
-"""Most units of one drain of the apply lane: up to 1 MiB of entries, or 128 small ones of some 50 units each, and a
-last piece."""
+"""Most units of one drain of the apply lane: up to 1 MiB of entries and a last piece of 1 MiB, or 127 small ones of
+some 80 units each."""
 DRIVER_BOUND = 4_000
 """Most units of a turn in which the driver applies a small run of entries on the event loop."""
 STEP_BOUND = 4_500

@@ -155,6 +155,22 @@ def test_a_follower_that_is_late_for_another_reason_is_not(node: Any) -> None:
     assert "follower_behind" not in conditions(node, peers=[behind], links=[silent])
 
 
+UNACKNOWLEDGED = "no acknowledgement for 4000 ms, 70 entries are behind"
+
+
+@pytest.mark.parametrize(
+    ("sync_ms", "found"), [(None, {"link_suspect"}), (12.0, {"link_suspect"}), (2_400.0, set[str]())]
+)
+def test_a_follower_whose_syncs_take_seconds_is_late_although_it_acknowledges_nothing(
+    node: Any, sync_ms: float | None, found: set[str]
+) -> None:
+    """The finding about its lag began anew with each sync; while one was under way, the link was blamed (seed 5714)."""
+    (peer,) = node.status().peers
+    late = msgspec.structs.replace(peer, lag_ms=9_000, connected=True, lag_bytes_per_s=900, sync_ms=sync_ms)
+    seen = set(conditions(node, peers=[late], links=[link("SUSPEND", UNACKNOWLEDGED)]))
+    assert seen & {"link_suspect", "follower_behind"} == {"follower_behind"} | found
+
+
 def test_a_follower_that_is_many_entries_behind_is_one_after_longer(node: Any) -> None:
     health = node.config.health
     far = late(node, lag_entries=health.follower_behind_entries, lag_ms=0, caught_up_in_s=5, lag_bytes_per_s=-1)

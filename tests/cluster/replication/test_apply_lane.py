@@ -43,7 +43,7 @@ def test_entries_of_few_bytes_weigh_too() -> None:
     run = entries(*[10] * 1000)
     cut = list(pieces(run, 1 << 20))
     assert [entry for piece in cut for entry in piece] == run
-    assert [len(piece) for piece in cut] == [ENTRIES_MAX] * 7 + [1000 - 7 * ENTRIES_MAX]
+    assert [len(piece) for piece in cut] == [ENTRIES_MAX] * 15 + [1000 - 15 * ENTRIES_MAX]
     assert ApplyLane(BrokerState(MemoryKV())).weigh(cut[0]) == 1 << 20, "a drain has room for no other one"
     assert not is_small(cut[0])
 

@@ -80,6 +80,25 @@ def test_what_a_client_that_is_gone_has_asked_for_is_not_carried_out(sim: SimClu
     assert len(path.replies) < FLOOD // 2
 
 
+def test_what_waits_for_a_leader_is_not_forwarded_once_its_client_is_gone(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 961000021: it was forwarded after its client had gone, when there was nothing left that would end it."""
+    through, begun = sim.followers()[0], list[object]()
+    monkeypatch.setattr(sim.leader().forwarder, "_local", begun.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "connected", lambda peer: False)
+        path, other = flood(sim, through), flood(sim, through)
+        sim.loop.run_until(lambda: len(through.forwarder._held) == 2 * FLOOD, 1)
+        path.close()
+        sim.loop.run_until(lambda: len(through.forwarder._held) == FLOOD, 1)
+    sim.loop.run_until(lambda: len(begun) == FLOOD, 5, "those of the other client")
+    sim.loop.run_for(1)
+    assert len(begun) == FLOOD
+    assert not path.replies
+    assert not other.closed
+
+
 def test_a_node_that_is_gone_leaves_nothing_behind(sim: SimCluster) -> None:
     follower = sim.followers()[0]
     flood(sim, follower)
