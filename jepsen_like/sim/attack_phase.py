@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine
 from jepsen_like.sim.machines.network import Network
+from raftmq_wire.codes import ResponseCode, is_unknown
 
 if TYPE_CHECKING:
     from jepsen_like.sim.checks.monitor import Monitor
@@ -35,6 +37,8 @@ GIVEN_BACK_S = 10.0
 """Time in seconds within which memory counted for requests must be given back once there are no requests."""
 SLACK = 256 << 10
 """Bytes of answers that a node may keep for one client on top of its limits (`rooms.FIRST_ANSWER_BYTES`)."""
+FULL = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Codes of the answer to a send that the log does not take in time."""
 PORTS = (BROKER_PORT, NAMESRV_PORT)
 
 
@@ -55,18 +59,28 @@ class Prober:
 
     async def _probe(self, node: str) -> None:
         loop, rng = self.host.loop, random.Random(self.host.rng.random())
-        ends_s = loop.now + SERVED_S
+        ends_s, before, tries = loop.now + SERVED_S, self._stored(), Counter[bool]()
         try:
-            while not await self._sends(node, rng):
+            while (is_late := await self._sends(node, rng)) is not None:
+                tries[is_late] += 1
                 if loop.now >= ends_s:
-                    self._report("honest", f"no send through {node} succeeds within {SERVED_S:.0f} s")
+                    # Where 90 messages come in a second and the log takes 30, one of 14 sends of a user with many
+                    # clients is stored: all of one client's may be refused, if others' were not (seed 962500006).
+                    if tries[False] or self._stored() - before < tries[True]:
+                        self._report("honest", f"no send through {node} succeeds within {SERVED_S:.0f} s")
                     return
                 await asyncio.sleep(0.3)
             self.served += 1
         finally:
             self.open -= 1
 
-    async def _sends(self, node: str, rng: random.Random) -> bool:
+    def _stored(self) -> int:
+        counts = self._recorder.counts
+        return counts["send ok"] + counts["foreign ok"]
+
+    async def _sends(self, node: str, rng: random.Random) -> bool | None:
+        """Returns None if the send succeeded, else True if it was answered that the log did not take it, or decide it,
+        in time."""
         connection = RawConnection(f"honest {node}", self.host.loop, self._report, self.host.credentials)
         try:
             await asyncio.get_running_loop().create_connection(lambda: connection, node, BROKER_PORT)
@@ -88,7 +102,9 @@ class Prober:
         if connection.closed and not answers:
             self._report("honest", f"{node} closed the connection of a client whose send came in two reads")
         connection.transport.close()
-        return self._recorder.answered(op, answers[0] if answers else None) is not None
+        if self._recorder.answered(op, answers[0] if answers else None) is not None:
+            return None
+        return any(each.code in FULL or is_unknown(each.code, each.remark) for each in answers)
 
 
 class Accounts:
