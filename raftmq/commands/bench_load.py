@@ -46,7 +46,7 @@ class Result(NamedTuple):
     def __repr__(self) -> str:
         """Returns a short text, because asyncio.Runner formats the result of its task twice, and there is a latency for
         each request."""
-        return f"<{self.messages} messages in {self.seconds:.3f} s, {self.errors} errors>"
+        return f"<messages {self.messages} in {self.seconds:.3f} s, errors {self.errors}>"
 
 
 class Window(asyncio.Protocol):

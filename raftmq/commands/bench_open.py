@@ -23,7 +23,7 @@ import uvloop
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
 from raftmq.commands.bench_load import PATIENCE_S, Load, drive, itself
 from raftmq.commands.open_arrivals import Arrivals, Second, percentile, seconds_of
-from raftmq.commands.shared_options import connect
+from raftmq.commands.shared_options import connect, counted
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
@@ -149,7 +149,7 @@ def closed(target: Target, shape: Shape, seconds: float) -> float:
     stored, errors = sum(load.acked for load in loads), sum(load.errors for load in loads)
     if not stored:
         raise LocalError(
-            f"{target.addresses[0]} stored none of {errors} messages",
+            f"{target.addresses[0]} stored none of {counted(errors)}",
             f"topic {target.topic} may be closed to this user, or to writes",
             f"raftmq produce {target.topic}    (it says why)",
         )

@@ -12,7 +12,7 @@ import click
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import cluster_options, console, data_dir, show
+from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, show
 from raftmq.local.http.admin_http import GivenAddresses, node_addresses, raise_if_refused
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
 from raftmq.local_path import LocalPath
@@ -59,7 +59,7 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
             write_bundle(path, files)
     except OSError as error:
         raise LocalError(f"{path} cannot be written", str(error.strerror), "--to FILE") from None
-    told = [f"{path}: {len(files)} files, no secret, no message body"]
+    told = [f"{path}: {counted(len(files), 'file')}, no secret, no message body"]
     show(as_json, {"file": str(path), "files": sorted(files)}, *told, *([] if local else [MISSING.rstrip()]))
 
 

@@ -11,7 +11,7 @@ import click
 
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import print_table, show
+from raftmq.commands.shared_options import counted, print_table, show
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -123,7 +123,7 @@ def delete(
     asked |= {"policy": "Default"} if is_default else {"policy": "Custom"} if resource else {}
     query = f"?{urlencode(asked)}" if asked else ""
     answer = api(admin, data, data_dir, LOOK).delete(_path(user) + query)
-    show(as_json, answer, f"user {user} has {answer['rules']} rules left")
+    show(as_json, answer, f"user {user} has {counted(answer['rules'], 'rule')} left")
 
 
 @acl.command("test")
@@ -185,7 +185,7 @@ def import_(
         raise LocalError("nothing was imported", why, fix, ExitCode.REFUSED)
     if not dry_run:
         if not yes and plan.users:
-            click.confirm(f"make {len(plan.users)} users?", abort=True, err=True)
+            click.confirm(f"make {counted(len(plan.users), 'user')}?", abort=True, err=True)
         asked = api(admin, data, data_dir, LOOK)
         for user in plan.users:
             kind = "Super" if user.is_super else "Normal"
@@ -193,7 +193,7 @@ def import_(
             if user.rules:
                 asked.put(_path(user.name), {"rules": list(user.rules)})
     answer = {"users": [user.name for user in plan.users], **_without_secrets(plan), "imported": not dry_run}
-    show(as_json, answer, f"{len(plan.users)} users {'would be made' if dry_run else 'are there'}")
+    show(as_json, answer, f"{'would make' if dry_run else 'there now:'} {counted(len(plan.users), 'user')}")
 
 
 def _plan_in(file: Path) -> AclPlan:

@@ -10,7 +10,7 @@ import click
 from raftmq.commands.access.common import addresses, people_options
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import told_time
-from raftmq.commands.shared_options import print_table, show, show_problems
+from raftmq.commands.shared_options import counted, print_table, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, node_addresses
 from raftmq.local.http.asked_nodes import ask_all
 from raftmq.local.settled_changes import while_passing
@@ -82,7 +82,7 @@ def key_(rotate: bool, data_dir: Path | None, data: str | None, admin: str | Non
         return
     older = max(view["older"] for view in views)
     click.echo(f"key      {views[0]['key'] or 'none yet: it comes with the first user'}")
-    click.echo(f"older    {older} users have secrets that an earlier key encrypts")
+    click.echo(f"older    {counted(older, 'user')} with a secret that an earlier key encrypts")
     print_table(["node", "keys in its file"], [[view["node"], ", ".join(view["keys"]) or None] for view in views])
     show_problems(problems)
 

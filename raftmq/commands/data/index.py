@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import json_option, show
+from raftmq.commands.shared_options import counted, json_option, show
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -88,4 +88,4 @@ def _lines(file: Path, size: int, meta: IndexMeta) -> Iterator[str]:
     yield f"{file}: intact, {size} bytes"
     yield f"  the log from position {meta.base} to {meta.end}, entries {meta.first_index} to {meta.last_index}"
     yield f"  cluster {meta.cluster_id}, group {meta.group_id}; header CRC of the last entry: {meta.last_crc:08x}"
-    yield f"  {meta.messages} messages in {meta.queues} queues, {meta.keys} keys"
+    yield f"  {counted(meta.messages)} in {counted(meta.queues, 'queue')}, {counted(meta.keys, 'key')}"

@@ -52,7 +52,8 @@ def _print(view: dict[str, Any], plan: bool) -> None:
         doing = "to be fetched from" if plan else "not repaired; could not be fetched from"
         entries = f"entries {one['first_index']}..{one['last_index']}"
         where = f"positions {one['first_position']}..{one['end_position']} ({entries})"
-        click.echo(f"node {number}: {where} are damaged, {doing} nodes {view['peers']}: {one['why']}")
+        peers = ", ".join(f"node {peer}" for peer in view["peers"])
+        click.echo(f"node {number}: {where} are damaged, {doing} {peers}: {one['why']}")
     if view["vote_withheld"]:
         click.echo(f"node {number}: it lost entries and does not vote until it has caught up with a leader")
     if view["fenced"]:

@@ -146,11 +146,11 @@ def _users(revived: Revived, tokens: int, copy: str) -> list[str]:
     when = f"users and rules are those of {copy}" if copy else "it brings back users as they were then"
     lines = [f"auth.mode is {revived.mode}; {when}, so look at them before clients connect:"]
     for user in revived.users[:USERS_SHOWN]:
-        what = "Super" if user.is_super else f"Normal, {len(user.rules)} rules"
+        what = "Super" if user.is_super else f"Normal, {counted(len(user.rules), 'rule')}"
         lines.append(f"  {user.name}: {what}{'' if user.enabled else ', disabled'}")
     if len(revived.users) > USERS_SHOWN:
         lines.append(f"  and {len(revived.users) - USERS_SHOWN} more")
-    lines.append(f"all {tokens} tokens are taken away")
+    lines.append(f"tokens that are taken away: {tokens}")
     lines.append(
         f"secrets need the key {', '.join(revived.keys)}: copy the users' key file of the old cluster, and name it as "
         "auth.key_file in each raftmq.toml"
@@ -178,7 +178,7 @@ def _about(rebuilt: Rebuilt, manifest: Manifest) -> list[str]:
     missing = rebuilt.known_index - manifest.index
     if missing > 0:
         lines.append(
-            f"not in it: {missing} entries or more, from index {manifest.index + 1} on; the cluster had applied "
+            f"not in it: {missing} or more entries, from index {manifest.index + 1} on; the cluster had applied "
             f"{rebuilt.known_index} when it last wrote to the store"
         )
     else:

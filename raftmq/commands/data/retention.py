@@ -82,7 +82,7 @@ def _would(ran: dict[str, Any]) -> str:
     parts = (
         [f"{counted(ran['segments'], 'segment')}, {size_of(ran['bytes'])} ({ran['reason']})"] if ran["segments"] else []
     )
-    parts += [f"messages of {ran['queues']} queues by their topics' time"] if ran["queues"] else []
+    parts += [f"messages of {counted(ran['queues'], 'queue')} by their topics' time"] if ran["queues"] else []
     what = " and ".join(parts)
     if ran["segments"] and ran.get("evicts"):
         where = f"the nodes' log would begin at position {ran['position']}, and the tier keeps the rest"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from raftmq.commands.shared_options import cluster_options, print_json
+from raftmq.commands.shared_options import cluster_options, counted, print_json
 from raftmq.local.http.admin_http import AdminApi, node_addresses
 from raftmq.local.http.asked_nodes import each_node
 from raftmq_wire.errors import ExitCode
@@ -55,6 +55,6 @@ def _print(view: dict[str, Any]) -> None:
         return
     read = f"{view['log_bytes']:,} bytes of log and {view['row_bytes']:,} of rows read"
     what = "runs" if view["running"] else f"failed: {view['failure']}" if view["failure"] else read
-    click.echo(f"node {number}: {what}, {len(view['findings'])} findings")
+    click.echo(f"node {number}: {what}, {counted(len(view['findings']), 'finding')}")
     for finding in view["findings"]:
         click.echo(f"  {finding}")

@@ -11,7 +11,7 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
 from raftmq.commands.point_in_time import AGES, moment_ms
-from raftmq.commands.shared_options import cluster_options, plain, print_json, print_pages, print_table, show
+from raftmq.commands.shared_options import cluster_options, counted, plain, print_json, print_pages, print_table, show
 from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 
@@ -180,7 +180,7 @@ def _remark(offset: dict[str, Any]) -> str:
 def _remark_on(group: dict[str, Any]) -> str:
     """Returns the same about all queues of a group."""
     beyond, hidden = group.get("beyond_end", 0), group.get("hidden", 0)
-    texts = [f"offset beyond the end in {beyond} queues"] if beyond else []
+    texts = [f"offset beyond the end in {counted(beyond, 'queue')}"] if beyond else []
     return ", ".join([*texts, *([f"{hidden} hidden"] if hidden else [])])
 
 
@@ -229,7 +229,7 @@ def reset(
     body = {"topic": topic, "queue_id": queue, "dry_run": dry_run, **where}
     if not yes and not dry_run:
         count = len(api.post(path, {**body, "dry_run": True})["queues"])
-        click.confirm(f"move the offsets of {name} in {topic} ({count} queues)?", abort=True, err=True)
+        click.confirm(f"move the offsets of {name} in {topic} ({counted(count, 'queue')})?", abort=True, err=True)
     answer = api.post(path, body)
     if as_json:
         print_json({"schema": 1, **answer})

@@ -81,7 +81,7 @@ def create(
         known = _known_attributes(api, name) if if_exists == "update" else {}
         body["attributes"] = known | attributes
     answer = api.post("/v1/topics", body)
-    show(as_json, answer, f"{answer['result']} topic {name} with {answer['topic']['write_queues']} queues")
+    show(as_json, answer, f"{answer['result']} topic {name} with {counted(answer['topic']['write_queues'], 'queue')}")
 
 
 def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) -> dict[str, str]:
@@ -161,7 +161,7 @@ def alter(
         body["now"] = True
     answer = api.post("/v1/topics", body)
     after = answer["topic"]
-    told = f"{name} has {after['write_queues']} queues {_attributes(after['attributes'])}".rstrip()
+    told = f"{name} has {counted(after['write_queues'], 'queue')} {_attributes(after['attributes'])}".rstrip()
     show(as_json, answer, f"{told}; {hidden}" if (hidden := _hidden(after)) else told)
 
 
@@ -177,7 +177,8 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
         print_json({"schema": 1, **answer})
         return
     shown = answer["topic"]
-    click.echo(f"{name}: {_held(shown)} in {shown['write_queues']} queues {_attributes(shown['attributes'])}".rstrip())
+    held = f"{_held(shown)} in {counted(shown['write_queues'], 'queue')}"
+    click.echo(f"{name}: {held} {_attributes(shown['attributes'])}".rstrip())
     if hidden := _hidden(shown):
         click.echo(hidden)
     print_table(
@@ -245,7 +246,7 @@ def _hidden(topic: dict[str, Any]) -> str:
         return ""
     last = topic["read_queues"] - 1
     read = f"queues 0 to {last}" if last else "queue 0"
-    return f"{hidden} messages are hidden: consumers read only {read}; more queues bring them back"
+    return f"{counted(hidden)} hidden: consumers read only {read}; more queues bring them back"
 
 
 def _attributes(attributes: dict[str, str]) -> str:

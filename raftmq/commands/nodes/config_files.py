@@ -11,7 +11,7 @@ import msgspec
 
 from cluster.config.node_files import NODES_MAX
 from raftmq.commands.name_completion import complete_keys
-from raftmq.commands.shared_options import json_option, print_json, print_table, show
+from raftmq.commands.shared_options import counted, json_option, print_json, print_table, show
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -97,7 +97,7 @@ def init(hosts: tuple[str, ...], folder: Path, data_dir: str, as_json: bool) -> 
         load(path, {})
     shown = " ".join(f"--config {path}" for path in paths)
     answer = {"files": [str(path) for path in paths]}
-    told = f"wrote {len(paths)} files; copy each to its machine, or try them here with: raftmq init {shown}"
+    told = f"wrote {counted(len(paths), 'file')}; copy each to its machine, or try them here with: raftmq init {shown}"
     show(as_json, answer, *map(str, paths), told)
 
 
@@ -126,7 +126,7 @@ def downgrade(files: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
 def _check_hosts(hosts: tuple[str, ...]) -> None:
     if len(hosts) > NODES_MAX:
         raise LocalError(
-            f"a cluster of {len(hosts)} nodes is not possible",
+            f"a cluster of {counted(len(hosts), 'node')} is not possible",
             f"it can have 1 to {NODES_MAX} nodes; 3 survive the loss of one, 5 the loss of two",
             f"raftmq config init {' '.join(hosts[:5])}",
             ExitCode.USAGE,

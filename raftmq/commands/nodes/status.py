@@ -9,7 +9,7 @@ import click
 
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import cluster_options, console, data_dir, print_json, print_table
+from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, print_json, print_table
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, GivenAddresses, admin_addresses, raise_if_refused, status_of
 from raftmq.local.http.credentials import address_of
 from raftmq_wire.errors import ExitCode, LocalError
@@ -105,7 +105,7 @@ def mode_lines(view: ClusterView) -> list[str]:
                 f"node {node.record.id}, when it leads, acknowledges at level {modes['level']} "
                 f"({modes['flush_disk_type']}, {modes['broker_role']}{pool}): {modes['promise']}. Loss window: at most "
                 f"{modes['loss_window_entries_max']} log entries ({modes['loss_window_bytes_max']} bytes), now "
-                f"{modes['loss_window_messages']} messages; lost so far {modes['lost_messages']}"
+                f"{counted(modes['loss_window_messages'])}; lost so far {modes['lost_messages']}"
             )
     return lines
 

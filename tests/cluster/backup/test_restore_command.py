@@ -70,7 +70,7 @@ def test_it_says_what_is_in_it_and_what_is_not(
     told = capsys.readouterr().out
     assert f"it continues cluster {lost.cluster_id} from index 599 " in told
     assert "it began with the state copied at index 300; its last entry has log time 20" in told
-    assert "not in it: 101 entries or more, from index 600 on; the cluster had applied 700" in told
+    assert "not in it: 101 or more entries, from index 600 on; the cluster had applied 700" in told
     config = load(tmp_path / "new" / "n1" / "raftmq.toml")
     assert (config.tier.url, config.cluster.broker_name) == (lost.url, "shop")
     time_ms = lost.entries[400].timestamp_ms

@@ -58,7 +58,7 @@ def run(command: Any, *words: str) -> str:
 
 def test_queues_are_sent_only_where_they_are_named_and_now_only_where_it_is_given(posted: list[dict[str, Any]]) -> None:
     told = run(topic, "alter", "orders", "--dedup", "off")
-    assert "60 messages are hidden: consumers read only queue 0; more queues bring them back" in told
+    assert "60 messages hidden: consumers read only queue 0; more queues bring them back" in told
     run(topic, "alter", "orders", "--queues", "1", "--now")
     run(topic, "create", "orders", "--queues", "1", "--update")
     run(topic, "create", "orders", "--queues", "1", "--update", "--now")
@@ -77,9 +77,9 @@ def test_what_is_hidden_or_beyond_the_end_is_said() -> None:
     assert "hidden" in told.splitlines()[-1]
     assert "would go with 80 messages (60 of them hidden)" in run(topic, "delete", "orders", "--dry-run")
     told = run(group, "describe", "g")
-    assert "g: lag 60 (offset beyond the end in 1 queues, 60 hidden); members" in told
+    assert "g: lag 60 (offset beyond the end in 1 queue, 60 hidden); members" in told
     assert "committed 10 beyond the end, hidden" in told
-    assert "offset beyond the end in 1 queues, 60 hidden" in run(group, "list")
+    assert "offset beyond the end in 1 queue, 60 hidden" in run(group, "list")
 
 
 def test_an_import_is_checked_as_a_whole_before_anything_is_changed(

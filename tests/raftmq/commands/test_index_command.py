@@ -35,7 +35,7 @@ def run(*arguments: object) -> Result:
 def test_an_intact_file(file: Path) -> None:
     shown = run("check", file)
     assert shown.exit_code == 0
-    assert "1 messages in 1 queues, 1 keys" in shown.output
+    assert "1 message in 1 queue, 1 key" in shown.output
     told = json.loads(run("check", file, "--json").output)
     assert (told["intact"], told["base"], told["last_index"], told["cluster_id"]) == (True, 1000, 9, str(UUID(int=3)))
 

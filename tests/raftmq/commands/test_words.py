@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import tarfile
@@ -29,9 +30,16 @@ from raftmq.local.http.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
+from tests.support.tree import python_files, text_of
 
 FULL = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored, sends are taken again below 88"
 ADDRESS = "127.0.0.1:9"
+
+
+NOUNS = "client|copie|entrie|event|file|finding|group|key|member|message|node|object|queue|row|rule|segment|topic|user"
+UNCOUNTED = re.compile(r"\{(?![A-Z_]+\})[^{}:]+\} (" + NOUNS + r")s\b")
+"""A number and a noun in a text that is wrong for one, "1 queues". A constant (in capitals) is never one, and a figure
+with a format (`:,`) is a large one."""
 
 
 def run(*arguments: str) -> Result:
@@ -57,6 +65,13 @@ def test_status_does_not_call_writes_open_while_every_send_is_refused(monkeypatc
     monkeypatch.setattr(local_status, "_get", lambda address, path, timeout_s: status)
     first, *_ = run("status", "--admin", ADDRESS).stdout.splitlines()
     assert first == "node 2 leads (term 3), sends are refused: the disk of node 2 is full (91.2 % used)"
+
+
+def test_a_number_and_its_noun_agree() -> None:
+    """`shared_options.counted` makes "1 queue" and "2 queues"."""
+    assert UNCOUNTED.search('f"{name} has {queues} queues"')
+    lines = [(page.name, line) for page in python_files("raftmq/commands") for line in text_of(page).split("\n")]
+    assert [line for line in lines if UNCOUNTED.search(line[1])] == []
 
 
 def test_an_election_is_not_advised_against_a_full_disk() -> None:
