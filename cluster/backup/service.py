@@ -44,6 +44,9 @@ WORKER_END_S = 5.0
 KILLED_S = 1.0
 """Seconds to wait for a worker that was killed. It may not end even then, if the system itself waits for the target."""
 LEASE, LEASE_MS = "a backup", 24 * 3_600_000
+CONFIRM_S = 5.0
+"""Seconds that a backup waits until its node has applied what was acknowledged before."""
+CONFIRM_PAUSE_S = 0.1
 LINE_MAX = 64 << 20
 """Bytes. The last line of the worker contains the manifest, so it is long."""
 
@@ -56,13 +59,16 @@ class Attempt(msgspec.Struct, kw_only=True):
     to: str
     state: str = "running"
     """`running`, `done` or `failed`."""
-    stage: str = "checkpoint"
+    stage: str = "catch up"
     error: list[str] | None = None
     """Three lines (what happened, why, what to type) if the attempt failed; otherwise None."""
     path: str | None = None
-    """Place of the backup, if the attempt is done. The next five fields are set then too."""
+    """Place of the backup, if the attempt is done. The next six fields are set then too."""
     index: int | None = None
     """The last log entry that is in the backup."""
+    confirmed: bool | None = None
+    """True if everything that was acknowledged before `started_ms` is in the backup; False if no leader told the node
+    in time what that is, or the node did not catch up in time."""
     bytes_total: int | None = None
     bytes_new: int | None = None
     """Bytes that were copied; the rest are hard links to the node's files or to an earlier backup's."""
@@ -89,10 +95,13 @@ class Backups:
         alarms: Alarms,
         wall_ms: Callable[[], int],
         leases: Leases | None = None,
+        confirm: Callable[[Callable[[bool], None]], None] | None = None,
     ) -> None:
-        """`leases` keeps the files of the log from being removed while a backup is made."""
+        """`leases` keeps the files of the log from being removed while a backup is made. `confirm` calls back with True
+        once this node has applied whatever was acknowledged before, False if that cannot be told within a second."""
         self._config = config
         self._leases = leases
+        self._confirm = confirm
         self._identity = identity
         self._kv = kv
         self._alarms = alarms
@@ -176,6 +185,8 @@ class Backups:
         if self._leases is not None:
             self._leases.touch(LEASE, 0, LEASE_MS)
         try:
+            confirmed = await self._is_confirmed()
+            attempt.stage = "checkpoint"
             await loop.run_in_executor(None, self._make_checkpoint)
             made = await self._work(request, attempt)
         except LocalError as error:
@@ -191,6 +202,7 @@ class Backups:
             ]
             raise
         else:
+            attempt.confirmed = confirmed
             self._done(attempt, made)
         finally:
             if self._leases is not None:
@@ -214,6 +226,19 @@ class Backups:
             manifest.bytes_total,
             manifest.bytes_new,
         )
+
+    async def _is_confirmed(self) -> bool:
+        """Waits until this node has applied what was acknowledged before, and returns True. Without a leader, or if the
+        node is far behind, it returns False in the end: what the node has is worth a backup then more than ever."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + CONFIRM_S
+        while self._confirm is not None and loop.time() < ends_s:
+            told: asyncio.Future[bool] = loop.create_future()
+            self._confirm(lambda ok, told=told: None if told.done() else told.set_result(ok))  # type: ignore[misc]
+            if await told:
+                return True
+            await asyncio.sleep(CONFIRM_PAUSE_S)
+        return False
 
     def _make_checkpoint(self) -> None:
         """Makes the checkpoint, on an executor's thread. Raises LocalError."""

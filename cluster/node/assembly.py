@@ -188,7 +188,9 @@ class Assembly:
         self.layers = LayeredConfig(config, self.state.settings, environment)
         config = self.layers.in_force()
         identity = self.storage.directory.identity
-        self.backups = Backups(config, identity, self.storage.kv, self.alarms, self._clock.wall_ms, self.leases)
+        self.backups = Backups(
+            config, identity, self.storage.kv, self.alarms, self._clock.wall_ms, self.leases, self._confirm_applied
+        )
         kept_in = self.storage.directory.path if environment.serves_admin else None
         self.events = EventLog(self.node_id, self._clock.wall_ms, kept_in)
         self.stopping = False
@@ -358,6 +360,14 @@ class Assembly:
             stand_ins=self.links.stand_ins,
             http=members.http_address,
         )
+
+    def _confirm_applied(self, done: Callable[[bool], None]) -> None:
+        """Calls `done(True)` once this node has applied what was acknowledged before, whoever leads; `done(False)` if
+        no leader confirms that, or the cluster's level has no word for the question."""
+        if self.services.writes_open() or self.confirmed.is_possible:
+            self.confirmed.ask(done)
+        else:
+            done(False)
 
     def _keyed(self) -> bool:
         return self.transport.keyring.demanded

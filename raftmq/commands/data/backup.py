@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from cluster.backup.manifest import Manifest
     from cluster.backup.verify import Verified
 
+UNCONFIRMED = (
+    "no leader confirmed in time that the node has everything: the newest acknowledged messages may be missing"
+)
 _POLL_S = 0.1
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -150,6 +153,7 @@ def _tell(made: dict[str, Any], as_json: bool) -> None:
         {key: value for key, value in made.items() if key not in ("error", "stage", "state")},
         f"{made['path']}: node {made['node']} up to index {made['index']}, {made['bytes_total']} bytes, "
         f"{made['bytes_new']} of them copied, read back, {made['seconds']:.1f} s",
+        *([] if made.get("confirmed", True) else [UNCONFIRMED]),  # an older node does not say
         *(f"removed {name}" for name in made["removed"]),
     )
 

@@ -74,7 +74,7 @@ def back_up(live: Any, node_id: int, to: Path) -> Path:
         return bool(view["attempt"]["state"] != "running")
 
     wait(ended, lambda: view, progress=lambda: view)
-    assert view["attempt"]["state"] == "done", view
+    assert (view["attempt"]["state"], view["attempt"]["confirmed"]) == ("done", True), view
     return Path(view["attempt"]["path"])
 
 

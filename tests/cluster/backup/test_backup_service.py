@@ -47,9 +47,16 @@ class Node(Backups):
 
     def __init__(self, data: Path, kv: Any, identity: Identity, **keys: Any) -> None:
         self.clock = Clock()
+        self.answers: list[bool] | None = None
+        """The answers to the questions of the backup, one after the other, and then False; None: always True."""
+        self.asked = 0
         self.alarms = Alarms(self.clock)
         config = load(None, {}, {"node.id": 1, "node.data_dir": str(data)} | keys)
-        super().__init__(config, identity, kv, self.alarms, self.clock)
+        super().__init__(config, identity, kv, self.alarms, self.clock, confirm=self._answer)
+
+    def _answer(self, done: Callable[[bool], None]) -> None:
+        self.asked += 1
+        done(True if self.answers is None else bool(self.answers) and self.answers.pop(0))
 
     @property
     def raised(self) -> list[str]:
@@ -94,6 +101,23 @@ async def test_a_backup_by_the_worker(stopped: Any, tmp_path: Path) -> None:
     assert not (stopped.data / "checkpoints" / "backup.tmp").exists()
     node.clock.ms += 90_000
     assert (node.age_s, node.raised) == (89.999, [])
+    await node.close()
+    kv.close()
+
+
+@pytest.mark.parametrize(("answers", "confirmed"), [([False, True], True), ([], False)])
+async def test_a_backup_waits_for_what_was_acknowledged_before(
+    stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool], confirmed: bool
+) -> None:
+    """`raftmq backup create` asks a follower: right after a send, that message was not in it."""
+    monkeypatch.setattr(service, "CONFIRM_S", 0.3)
+    kv = RocksKV(str(stopped.data / "state"))
+    node = Node(stopped.data, kv, identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data))
+    node.answers = list(answers)
+    node.begin(str(tmp_path / "to"))
+    done = await node.finished()
+    assert (done.state, done.confirmed) == ("done", confirmed)
+    assert node.asked == 2 if confirmed else node.asked >= 2
     await node.close()
     kv.close()
 
