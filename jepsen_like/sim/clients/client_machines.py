@@ -361,6 +361,9 @@ class ForeignProducer(Client):
         self.retried: list[Foreign] = []
         self._connection: Connection | None = None
         self._node = self.rng.choice(host.nodes)
+        self._met = 0
+        """The incarnation of the node to which the last request went. It may be dead when its answer arrives (seed
+        962500127)."""
         self._wishes = Wishes(host.options, stream(host.options.seed, f"levels of {self.name}"))
 
     async def _work(self) -> None:
@@ -395,7 +398,7 @@ class ForeignProducer(Client):
         for _ in range(FOREIGN_ATTEMPTS):
             node = self._node
             ended, place = await self._attempt(message_id)
-            foreign.attempts.append(Attempt(node, len(self.machines[node].processes), ended))
+            foreign.attempts.append(Attempt(node, self._met, ended))
             if ended == "ok":
                 self.recorder.end(op, "ok", op.value)
                 self.retried[-1] = foreign._replace(place=place)
@@ -426,6 +429,7 @@ class ForeignProducer(Client):
         except OSError as error:
             self._node = self.rng.choice(self.host.nodes)
             raise ConnectionRefusedError(str(error)) from error
+        self._met = len(self.machines[self._node].processes)
         ext = foreign_send(topic, message_id, self.rng.randrange(self.host.options.queues), level)
         try:
             return await connection.call(SEND_CODE, ext, self.host.body(topic, message_id, 10), timeout_s=4.0)

@@ -105,8 +105,10 @@ class ScriptedClient:
         self._begin(partial(self._offer, machine, foreign))
 
     async def _offer(self, machine: Machine, foreign: Foreign) -> None:
-        incarnation = len(machine.processes)
+        incarnation = 0
         try:
+            await self._link(machine.host)
+            incarnation = len(machine.processes)
             reply = await self._call(machine.host, FOREIGN_TOPIC, foreign.message_id, 10)
         except OSError:
             ended = "silence"
