@@ -191,7 +191,12 @@ class Calm:
             self._look_at_links()
             self.accounts.look()
         hostile.stopped = True
-        world.wait_for(lambda: hostile.done and not prober.open, "hostile clients do not end")
+
+        def ended() -> bool:
+            self._look_at_links()  # a connection may lead nowhere for longer than the attack (seed 959000017)
+            return hostile.done and not prober.open
+
+        world.wait_for(ended, "hostile clients do not end")
         if not world.monitor.violations and self._reigns() != before:
             world.monitor.report("calm", f"leader and term were {before} and are {self._reigns()}: a client did that")
         world.monitor.sometimes["attacked in calm"] += 1
