@@ -10,7 +10,7 @@ import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import NOW, cluster_options, counted, print_json, show
+from raftmq.commands.shared_options import NOW, cluster_options, print_json, show
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -126,7 +126,7 @@ def _show(todo: Plan) -> None:
     if not todo.changes:
         click.echo("no difference")
     if todo.kept:
-        click.echo(f"{counted(todo.kept, 'name')} of topics and groups only in the cluster: left as they are")
+        click.echo(f"topics and groups that only the cluster has, left as they are: {todo.kept}")
 
 
 def _parts(todo: Plan) -> Iterator[dict[str, Any]]:
