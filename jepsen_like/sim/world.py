@@ -288,6 +288,7 @@ class World:
             shared.look()
             if self.marks is not None:
                 self.marks.look()
+                self.marks.judge_doubts()
             self.loop.call_outside(LOOK_S, look)
 
         self.loop.call_outside(LOOK_S, look)
@@ -550,6 +551,8 @@ class World:
             self.judge.replicas()
         if self.users is not None:
             self.users.check.judge_all()
+        if self.marks is not None:
+            self.marks.judge_doubts()
         if not self.monitor.violations:
             Calm(self).given_back()
 

@@ -176,6 +176,12 @@ class AccessCheck:
         self._committed = max([self._committed, self.model.index, *(node.raw.commit_index for node in running)])
         return self._committed
 
+    def unlearned(self) -> int:
+        """Returns the highest index that any node has applied, if the model has not learned so much yet; else 0."""
+        running = [machine.node for machine in self._machines.values() if machine.node is not None]
+        applied = max((node.state.applied.index for node in running), default=0)
+        return applied if applied > self.model.index else 0
+
     def _learn(self, entry: Entry) -> None:
         known: list[Found] = []
         if entry.type in (EntryType.COMMAND, EntryType.CHANGE):

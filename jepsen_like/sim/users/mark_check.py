@@ -7,7 +7,8 @@ to which the user may send, and replies to the user. What the user was allowed i
 seconds counts, because an answer may have been made then. Connections of a Super are not read further.
 
 The node may know a changed secret before the model does. So requests with a signature that nobody can have made yet are
-kept, and looked at again before anything is reported (seed 760000144).
+kept, and looked at again before anything is reported (seed 760000144). While the model lacks an entry that a node has
+applied, nothing is reported: the frame is judged again when it has learned that entry (seed 964000031).
 
 A reply may go to another user's client of the requester's id while not every node reaches all others: the note of who
 waits may be where it cannot be asked for, and then the one client that is known takes the reply (seed 790000194).
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from jepsen_like.hostile.wire import frames_of
 from jepsen_like.marks import MarkedStream
@@ -40,6 +41,18 @@ UNPROVEN_MAX: Final = 200
 _GROUP_TOPICS: Final = ("%RETRY%", "%DLQ%")
 
 
+class _Doubt(NamedTuple):
+    """A mark that nobody on the connection may read, as far as the model knows."""
+
+    stream: ClientStream
+    header: Header | None
+    topic: str
+    since_s: float
+    """The time in seconds from which on states of the users count."""
+    settled_at: int
+    """The entry that the model has to learn first."""
+
+
 class MarkCheck:
     """The check of all connections of a run."""
 
@@ -50,6 +63,7 @@ class MarkCheck:
         self._report, self._now, self._access, self._linked = report, now, access, linked
         self._apart_s = float("-inf")
         """The last time at which some node was seen not to reach another."""
+        self._doubts: deque[_Doubt] = deque()
         self.read = 0
         """Number of marks that were found where they may be, on connections of others than Supers."""
 
@@ -57,6 +71,13 @@ class MarkCheck:
         """Looks whether every node reaches all others. To be called several times in GRACE_S."""
         if not self._linked():
             self._apart_s = self._now()
+
+    def judge_doubts(self) -> None:
+        """Judges what had to wait for an entry that the model has learned by now. To be called often, and last."""
+        while self._doubts and self._doubts[0].settled_at <= self._access.model.index:
+            doubt = self._doubts.popleft()
+            if self._is_wrong(doubt, list(self._access.states_since(doubt.since_s))):
+                return
 
     def watch(self, client: Address, node: Address) -> ClientStream:
         """Returns what a new connection between a client and a node tells of its bytes."""
@@ -86,34 +107,44 @@ class MarkCheck:
         since_s = self._now() - GRACE_S
         if self._access.was_open_since(stream.node, since_s):
             return
-        states = list(self._access.states_since(since_s))
+        states, unlearned = list(self._access.states_since(since_s)), self._access.unlearned()
+        for topic in topics:
+            doubt = _Doubt(stream, header, topic, since_s, unlearned)
+            if unlearned and not self._may(doubt, states):
+                self._doubts.append(doubt)
+            elif self._is_wrong(doubt, states):
+                return
+
+    def _may(self, doubt: _Doubt, states: list[Users]) -> bool:
+        stream, header = doubt.stream, doubt.header
         is_half = header is not None and header.code == RequestCode.CHECK_TRANSACTION_STATE
         actions = ("Pub",) if is_half else ("Sub", "Get")
-        for topic in topics:
-            if self._may_read(stream, states, topic, actions):
-                self.read += 1
-                continue
-            stream.look_again()
-            if stream.is_super or self._may_read(stream, states, topic, actions):
-                continue
-            if topic.startswith(REPLY_TO) and self._may_lack_notes():
-                continue
-            names = sorted({name for users in states for name, user in users.items() if user.id in stream.users})
-            what = "bytes that are no frame" if header is None else f"a frame of code {header.code}"
-            self._report(
-                CHECKER, f"{what} with a message of {topic} goes to {stream.name}, of {', '.join(names) or 'nobody'}"
-            )
-            return
+        return any(
+            _may_read(users, user_id, doubt.topic, stream.source, actions)
+            for users in states
+            for user_id in stream.users
+        )
+
+    def _is_wrong(self, doubt: _Doubt, states: list[Users]) -> bool:
+        """Reports a mark that nobody on the connection may read, and returns True."""
+        stream, header, topic = doubt.stream, doubt.header, doubt.topic
+        if self._may(doubt, states):
+            self.read += 1
+            return False
+        stream.look_again()
+        if stream.is_super or self._may(doubt, states) or (topic.startswith(REPLY_TO) and self._may_lack_notes()):
+            return False
+        names = sorted({name for users in states for name, user in users.items() if user.id in stream.users})
+        what = "bytes that are no frame" if header is None else f"a frame of code {header.code}"
+        self._report(
+            CHECKER, f"{what} with a message of {topic} goes to {stream.name}, of {', '.join(names) or 'nobody'}"
+        )
+        return True
 
     def _may_lack_notes(self) -> bool:
         """Returns True if a node may just have failed to ask another who waits for a reply."""
         self.look()
         return self._now() - self._apart_s <= GRACE_S
-
-    def _may_read(self, stream: ClientStream, states: list[Users], topic: str, actions: tuple[str, ...]) -> bool:
-        return any(
-            _may_read(users, user_id, topic, stream.source, actions) for users in states for user_id in stream.users
-        )
 
 
 class ClientStream:

@@ -83,11 +83,16 @@ class Judged:
         self.stream = self.check.watch(CLIENT, NODE)
         self.learn(CreateUser(ORIGIN, 1, "ann", False, True, b"first", "key"))
 
-    def learn(self, command: Command) -> None:
-        self._machine.node.state.applied.index += 1
+    def learn(self, command: Command, *, first_the_node: bool = False) -> None:
+        if not first_the_node:
+            self.apply()
         self._access.model.learn(self._machine.node.state.applied.index, [command])
         self._access.applied(self._machine, ())
         self._access.heard(self._machine)
+
+    def apply(self) -> None:
+        """The node applies an entry, which the model has not learned yet."""
+        self._machine.node.state.applied.index += 1
 
     def allows(self, resource: str, action: str) -> None:
         self.learn(SetRules(ORIGIN, 1, [(1, resource, [action], [], True)]))
@@ -112,6 +117,22 @@ def test_nobody_reads_anything_before_he_has_signed() -> None:
     assert judged.gets("t")
     assert not judged.gets("u")
     assert judged.check.read == 1
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_what_a_node_does_by_an_entry_that_the_model_lacks_is_judged_later(may: bool) -> None:
+    """Seed 964000031: the node had applied the new secret of a user, and served it in the same turn."""
+    judged = Judged()
+    judged.signs()
+    judged.apply()
+    assert judged.gets("t")
+    judged.check.judge_doubts()
+    assert judged.violations == []
+    rule: list[Any] = [(1, "Topic:t" if may else "Topic:u", ["Sub"], [], True)]
+    judged.learn(SetRules(ORIGIN, 1, rule), first_the_node=True)
+    judged.check.judge_doubts()
+    assert len(judged.violations) == (0 if may else 1)
+    assert not judged.gets("v"), "at once again"
 
 
 @pytest.mark.parametrize(
