@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -14,7 +15,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(serve: Serve, port: int = 0) -> AsyncIterator[Address]:
+async def serving(serve: Serve, port: int = 0, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Address]:
     """Listens, and ends every connection with the block: one that is still closing when its test ends is blamed on the
     next test. Yields the address."""
     writers: list[asyncio.StreamWriter] = []
@@ -23,7 +24,7 @@ async def serving(serve: Serve, port: int = 0) -> AsyncIterator[Address]:
         writers.append(writer)
         await serve(reader, writer)
 
-    server = await asyncio.start_server(known, "127.0.0.1", port)
+    server = await asyncio.start_server(known, "127.0.0.1", port, ssl=tls)
     try:
         yield server.sockets[0].getsockname()
     finally:
@@ -31,7 +32,7 @@ async def serving(serve: Serve, port: int = 0) -> AsyncIterator[Address]:
         await asyncio.sleep(0.01)  # who was just accepted gets a writer
         for writer in writers:
             writer.transport.abort()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # so does who hung up in the middle of a handshake, and has none
 
 
 Listen = Callable[..., Awaitable[Address]]

@@ -230,9 +230,8 @@ async def test_a_client_without_tls_and_one_with_it_are_told_which_the_port_spea
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    async with server:
-        secure = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with serving(serve, tls=context) as (host, port):
+        secure = f"{host}:{port}"
         async with aconnect(secure, timeout_s=1.0) as mq:
             with pytest.raises(Unreachable) as caught:
                 await mq.send("orders", b"x")

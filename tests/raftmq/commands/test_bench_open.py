@@ -20,6 +20,7 @@ from raftmq.commands.open_arrivals import UNKNOWN, Arrivals, Second, seconds_of
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import UNKNOWN_REMARK, is_unknown
 from tests.support.live_nodes import LiveCluster, live_cluster
+from tests.support.plain_server import serving
 
 __all__ = ["live_cluster"]
 
@@ -53,9 +54,7 @@ async def server(handle: Handle, *, stall_at: int = 0) -> AsyncIterator[tuple[st
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with listening:
-        host, port = listening.sockets[0].getsockname()
+    async with serving(serve) as (host, port):
         yield f"{host}:{port}", seen
 
 
