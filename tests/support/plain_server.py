@@ -32,7 +32,7 @@ async def serving(serve: Serve, port: int = 0, *, tls: ssl.SSLContext | None = N
         await asyncio.sleep(0.01)  # who was just accepted gets a writer
         for writer in writers:
             writer.transport.abort()
-        await asyncio.sleep(0.05)  # so does who hung up in the middle of a handshake, and has none
+        await asyncio.sleep(0.05)
 
 
 Listen = Callable[..., Awaitable[Address]]

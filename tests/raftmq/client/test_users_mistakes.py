@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import re
@@ -220,6 +221,8 @@ async def test_a_send_that_reached_nobody_names_addresses_and_causes(listens: Li
     assert f"{other} answers nothing sensible ({other} speaks HTTP: it is not the port of clients" in str(caught.value)
 
 
+# asyncio's own TLS server (3.11) may keep a connection whose client hangs up in the middle of a handshake.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_client_without_tls_and_one_with_it_are_told_which_the_port_speaks(tmp_path: Path) -> None:
     ca = new_ca()
     write_pair(ca, tmp_path, CA)
@@ -235,6 +238,7 @@ async def test_a_client_without_tls_and_one_with_it_are_told_which_the_port_spea
         async with aconnect(secure, timeout_s=1.0) as mq:
             with pytest.raises(Unreachable) as caught:
                 await mq.send("orders", b"x")
+    gc.collect()  # what it kept ends in this test, and not in the next
     assert f"{secure} takes TLS alone, and this client speaks plain text" in str(caught.value)
     assert "tls=Tls(ca=FILE)" in caught.value.hint
 
