@@ -21,6 +21,7 @@ from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.awaited import told
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.host.versions import versions
 from cluster.runtime.read_leases import Leases
@@ -233,9 +234,7 @@ class Backups:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + CONFIRM_S
         while self._confirm is not None and loop.time() < ends_s:
-            told: asyncio.Future[bool] = loop.create_future()
-            self._confirm(lambda ok, told=told: None if told.done() else told.set_result(ok))  # type: ignore[misc]
-            if await told:
+            if await told(self._confirm):
                 return True
             await asyncio.sleep(CONFIRM_PAUSE_S)
         return False

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
 import pytest
 
 from cluster.peer.allowed_peers import Address
+from tests.support.wait_until import PATIENCE_S
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(serve: Serve, port: int = 0, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Address]:
+async def serving(serve: Serve, port: int = 0) -> AsyncIterator[Address]:
     """Listens, and ends every connection with the block: one that is still closing when its test ends is blamed on the
     next test. Yields the address."""
     writers: list[asyncio.StreamWriter] = []
@@ -24,7 +27,7 @@ async def serving(serve: Serve, port: int = 0, *, tls: ssl.SSLContext | None = N
         writers.append(writer)
         await serve(reader, writer)
 
-    server = await asyncio.start_server(known, "127.0.0.1", port, ssl=tls)
+    server = await asyncio.start_server(known, "127.0.0.1", port)
     try:
         yield server.sockets[0].getsockname()
     finally:
@@ -33,6 +36,29 @@ async def serving(serve: Serve, port: int = 0, *, tls: ssl.SSLContext | None = N
         for writer in writers:
             writer.transport.abort()
         await asyncio.sleep(0.05)
+
+
+@contextmanager
+def hanging_up(context: ssl.SSLContext) -> Iterator[str]:
+    """Listens with TLS, and hangs up after each handshake; yields the address. On a thread, because asyncio's own TLS
+    server (3.11) may keep a connection whose client hangs up in the middle of the handshake."""
+
+    def serve() -> None:
+        with suppress(OSError):  # the listening socket ends
+            while True:
+                accepted, _ = listening.accept()
+                accepted.settimeout(PATIENCE_S)
+                with accepted, suppress(OSError):
+                    context.wrap_socket(accepted, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 Listen = Callable[..., Awaitable[Address]]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from cluster.node.node import Node
 from jepsen_like.sim.clients.client_machines import id_of
 from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.machines.machine import Machine
@@ -165,21 +166,22 @@ class AccessCheck:
         machine = self._machines.get(node_id)
         return machine is not None and machine.node is not None and machine.node.confirmed.is_possible
 
+    def _running(self) -> list[Node]:
+        return [machine.node for machine in self._machines.values() if machine.node is not None]
+
     def _led(self) -> int:
         """Returns the index that every node that leads has applied; 0 if none leads."""
-        running = [machine.node for machine in self._machines.values() if machine.node is not None]
-        return min((node.state.applied.index for node in running if node.services.writes_open()), default=0)
+        return min((node.state.applied.index for node in self._running() if node.services.writes_open()), default=0)
 
     def look(self) -> int:
         """Returns the highest index that any node has known to be committed so far."""
-        running = [machine.node for machine in self._machines.values() if machine.node is not None]
-        self._committed = max([self._committed, self.model.index, *(node.raw.commit_index for node in running)])
+        known = (node.raw.commit_index for node in self._running())
+        self._committed = max([self._committed, self.model.index, *known])
         return self._committed
 
     def unlearned(self) -> int:
         """Returns the highest index that any node has applied, if the model has not learned so much yet; else 0."""
-        running = [machine.node for machine in self._machines.values() if machine.node is not None]
-        applied = max((node.state.applied.index for node in running), default=0)
+        applied = max((node.state.applied.index for node in self._running()), default=0)
         return applied if applied > self.model.index else 0
 
     def _learn(self, entry: Entry) -> None:
