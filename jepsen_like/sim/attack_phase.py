@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from jepsen_like.hostile.wire import Answer
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, foreign_send
@@ -59,14 +59,14 @@ class Prober:
 
     async def _probe(self, node: str) -> None:
         loop, rng = self.host.loop, random.Random(self.host.rng.random())
-        ends_s, before, tries = loop.now + SERVED_S, self._stored(), Counter[bool]()
+        ends_s, before, tries = loop.now + SERVED_S, self._stored(), Counter[str]()
         try:
-            while (is_late := await self._sends(node, rng)) is not None:
-                tries[is_late] += 1
+            while (ended := await self._sends(node, rng)) != "stored":
+                tries[ended] += 1
                 if loop.now >= ends_s:
                     # Where 90 messages come in a second and the log takes 30, one of 14 sends of a user with many
                     # clients is stored: all of one client's may be refused, if others' were not (seed 962500006).
-                    if tries[False] or self._stored() - before < tries[True]:
+                    if tries["lost"] or self._stored() - before < tries["late"]:
                         self._report("honest", f"no send through {node} succeeds within {SERVED_S:.0f} s")
                     return
                 await asyncio.sleep(0.3)
@@ -78,14 +78,13 @@ class Prober:
         counts = self._recorder.counts
         return counts["send ok"] + counts["foreign ok"]
 
-    async def _sends(self, node: str, rng: random.Random) -> bool | None:
-        """Returns None if the send succeeded, else True if it was answered that the log did not take it, or decide it,
-        in time."""
+    async def _sends(self, node: str, rng: random.Random) -> Literal["stored", "late", "lost"]:
+        """Sends one message. Returns `late` if it was answered that the log did not take it, or decide it, in time."""
         connection = RawConnection(f"honest {node}", self.host.loop, self._report, self.host.credentials)
         try:
             await asyncio.get_running_loop().create_connection(lambda: connection, node, BROKER_PORT)
         except OSError:
-            return False
+            return "lost"
         self._sent += 1
         op = self._recorder.invoke("send", {"id": f"honest-{self._sent}", "topic": TOPIC})
         answers: list[Answer] = []
@@ -103,8 +102,9 @@ class Prober:
             self._report("honest", f"{node} closed the connection of a client whose send came in two reads")
         connection.transport.close()
         if self._recorder.answered(op, answers[0] if answers else None) is not None:
-            return None
-        return any(each.code in FULL or is_unknown(each.code, each.remark) for each in answers)
+            return "stored"
+        is_late = any(each.code in FULL or is_unknown(each.code, each.remark) for each in answers)
+        return "late" if is_late else "lost"
 
 
 class Accounts:
