@@ -164,14 +164,14 @@ class SendReplies(Protocol):
 class PendingCommands:
     """One caller's commands; several callers may share a COMMAND entry."""
 
-    __slots__ = ("_done", "author", "commands", "deadline_ms", "packed", "session")
+    __slots__ = ("_done", "author", "commands", "packed", "received_ms", "session", "told")
 
     def __init__(
         self,
         commands: list[Command],
         packed: bytes,
         done: Done,
-        deadline_ms: int,
+        received_ms: int,
         session: SessionRows | None = None,
         author: str = "",
     ) -> None:
@@ -181,12 +181,17 @@ class PendingCommands:
         self.session = session
         self.commands = commands
         self.packed = packed
-        self.deadline_ms = deadline_ms
+        self.received_ms = received_ms
+        self.told = False
+        """True once the caller has its result."""
         self._done = done
 
     def tell(self, result: ProposeResult) -> None:
-        """Calls the caller back with the result. An exception in the callback must not stop the node: the outcome in
-        the log is the same."""
+        """Calls the caller back with the result, once: after an UNKNOWN it does not wait for the log's decision. An
+        exception in the callback must not stop the node: the outcome in the log is the same."""
+        if self.told:
+            return
+        self.told = True
         try:
             self._done(result)
         except Exception:
@@ -231,18 +236,33 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
 class PendingEntry:
     """A proposed entry, and the requests that wait for it."""
 
-    __slots__ = ("answered", "behind", "built", "calls", "deadline_ms", "id", "muted", "places", "proposed_s", "sends")
+    __slots__ = (
+        "answered",
+        "arrived_ms",
+        "behind",
+        "built",
+        "calls",
+        "id",
+        "muted",
+        "patience_ms",
+        "places",
+        "proposed_s",
+        "sends",
+    )
 
-    def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
+    def __init__(self, entry_id: EntryId, arrived_ms: int, patience_ms: int) -> None:
+        """`arrived_ms`: the time at which the first of its requests came. `patience_ms`: how long each waits."""
         self.id = entry_id
-        self.deadline_ms = deadline_ms
+        self.arrived_ms = arrived_ms
+        """The time at which the first of the requests came that have no answer; it may be older than that one."""
+        self.patience_ms = patience_ms
         self.sends: list[Send] = []
         self.built: Built | None = None
         self.calls: list[PendingCommands] = []
         self.proposed_s = 0.0
         self.answered = False
-        """True once the waiting requests were answered with UNKNOWN; the entry itself still waits for the log's
-        decision."""
+        """True once all requests were answered, the last of them with UNKNOWN; the entry itself still waits for the
+        log's decision."""
         self.muted: set[int] = set()
         """Positions in `sends` of sends that must not be answered with the others: they have been answered (early, or
         with UNKNOWN), or wait for every voter's disk."""
@@ -252,6 +272,22 @@ class PendingEntry:
         self.places: dict[tuple[bytes, int], int] | None = None
         """(id of the session, sequence) -> position in `sends`, once a repetition was looked for. A repetition that
         takes the place of a send has its identity."""
+
+
+def overdue(entry: PendingEntry, now_ms: int) -> tuple[list[int], list[PendingCommands], int | None]:
+    """Returns the requests without an answer that have waited long enough: positions of sends, and calls. Each has its
+    own time: what comes last may share an entry with what has waited for seconds. The third is the time at which the
+    first of the others came; None if there are none."""
+    charge(1 + len(entry.sends) // NAMED_PER_UNIT)
+    before_ms = now_ms - entry.patience_ms
+    sends = [(at, send.received_ms) for at, send in enumerate(entry.sends) if at not in entry.muted]
+    calls = [call for call in entry.calls if not call.told]
+    came = [came_ms for _, came_ms in sends] + [call.received_ms for call in calls]
+    return (
+        [at for at, came_ms in sends if came_ms <= before_ms],
+        [call for call in calls if call.received_ms <= before_ms],
+        min([came_ms for came_ms in came if came_ms > before_ms], default=None),
+    )
 
 
 def place_of(entry: PendingEntry, producer_id: bytes, sequence: int) -> int | None:
@@ -269,9 +305,9 @@ def let_go_on(entry: PendingEntry) -> None:
         behind()
 
 
-def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:
-    """Tells the callers of an entry's commands that these failed, or that their outcome is unknown."""
-    for call in entry.calls:
+def tell_calls(entry: PendingEntry, calls: list[PendingCommands], outcome: Outcome, remark: str) -> None:
+    """Tells callers of an entry's commands that these failed, or that their outcome is unknown."""
+    for call in calls:
         call.tell(ProposeResult(outcome, [], entry.id, remark))
 
 

@@ -43,6 +43,7 @@ from cluster.replication.pending_requests import (
     encode,
     entry_of,
     let_go_on,
+    overdue,
     place_of,
     tell_calls,
 )
@@ -247,15 +248,15 @@ class Proposals:
             self._slots.pop(name, None)
             self.plain.clear()
         before = self.offsets.queued(commands)
-        deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
+        received_ms = self._clock.monotonic_ms()
         if before:
-            self._queue_before(before, deadline_ms)
-        self._calls.append(PendingCommands(commands, packed, done, deadline_ms, session, author))
+            self._queue_before(before, received_ms)
+        self._calls.append(PendingCommands(commands, packed, done, received_ms, session, author))
         self._wake()
 
-    def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:
+    def _queue_before(self, commands: list[Command], received_ms: int) -> None:
         """Queues waiting offsets of oneway commits, so that they precede other commands."""
-        call = PendingCommands(commands, b"", lambda _: None, deadline_ms)
+        call = PendingCommands(commands, b"", lambda _: None, received_ms)
         try:
             call.packed = encode(commands)
         except UnacceptableError as error:
@@ -299,7 +300,7 @@ class Proposals:
         entry.sends[at] = send
         if entry.answered:  # this request has a deadline of its own
             entry.answered = False
-            entry.deadline_ms = send.received_ms + self._deadline_ms
+            entry.arrived_ms = send.received_ms
         old.hold.decided()
 
     def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
@@ -449,8 +450,8 @@ class Proposals:
         now = self.now_ms = self._clock.monotonic_ms()
         self.early.expire(now)
         for entry in self._pending.values():
-            if entry.deadline_ms <= now and not entry.answered:
-                self._give_up(entry)
+            if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
+                self._give_up(entry, now)
         for send in self._sends.take_older(now - self._deadline_ms):
             send.hold.decided()
             self._strict.decided([send])
@@ -503,7 +504,7 @@ class Proposals:
             self._unbuildable_calls(calls, error)
             return
         del self._calls[: len(calls)]
-        pending = PendingEntry(entry.id, min(call.deadline_ms for call in calls))
+        pending = PendingEntry(entry.id, calls[0].received_ms, self._deadline_ms)
         pending.calls = calls
         self._pending[entry.index] = pending
         self.offsets.proposed(entry.index, calls)
@@ -578,7 +579,8 @@ class Proposals:
             return
         if effects:
             self.offsets.carried(entry.index)
-        pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
+        first_ms = sends[0].received_ms if self._sends.is_ordered else min([send.received_ms for send in sends])
+        pending = PendingEntry(entry.id, first_ms, self._deadline_ms)
         pending.sends = sends
         pending.built = built
         self._pending[entry.index] = pending
@@ -610,7 +612,7 @@ class Proposals:
         if waiter.calls:
             self._barriers.lower_for(waiter.calls)
             self.offsets.decided(waiter.calls)
-        took_s = self.figures.settled(waiter, Outcome.OK)
+        took_s = self.figures.settled(waiter, Outcome.OK, len(waiter.sends), len(waiter.calls))
         if waiter.sends and waiter.built is not None:
             if self.limit.watching:
                 before = self.gate.sends.bytes
@@ -631,7 +633,7 @@ class Proposals:
         at = 0
         for call in waiter.calls:
             count = len(call.commands)
-            if not waiter.answered:
+            if not call.told:
                 call.tell(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
             at += count
         if waiter.calls:
@@ -645,23 +647,28 @@ class Proposals:
         self.early.lost(waiter)
         self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)
-        self.figures.settled(waiter, Outcome.FAIL)
+        self.figures.settled(waiter, Outcome.FAIL, len(waiter.sends), len(waiter.calls))
         decide_each(waiter.sends)
         self._strict.decided(waiter.sends)
         remark = "the entry was lost with its leader; nothing was stored"
         self._twins.tell(waiter.sends, self._replies.refused, remark, waiter.muted)
-        if not waiter.answered:
-            tell_calls(waiter, Outcome.FAIL, remark)
+        tell_calls(waiter, waiter.calls, Outcome.FAIL, remark)
         self.figures.slow.told()
         let_go_on(waiter)
 
-    def _give_up(self, entry: PendingEntry) -> None:
-        entry.answered = True
-        self.figures.settled(entry, Outcome.UNKNOWN)
+    def _give_up(self, entry: PendingEntry, now_ms: int) -> None:
+        """Answers the requests of an undecided entry that are past their deadline."""
+        late, calls, next_ms = overdue(entry, now_ms)
+        if late or calls:
+            self.figures.settled(entry, Outcome.UNKNOWN, len(late), len(calls))
+        entry.answered = next_ms is None
+        if next_ms is not None:
+            entry.arrived_ms = next_ms
         term, index = entry.id
-        remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
-        self._twins.tell(entry.sends, self._replies.unknown, remark, entry.muted)
-        entry.muted.update(range(len(entry.sends)))
-        tell_calls(entry, Outcome.UNKNOWN, remark)
+        remark = f"undecided after {entry.patience_ms} ms; it may still be stored (term {term}, index {index})"
+        self._twins.tell([entry.sends[at] for at in late], self._replies.unknown, remark)
+        entry.muted.update(late)
+        tell_calls(entry, calls, Outcome.UNKNOWN, remark)
         self.figures.slow.told()
-        let_go_on(entry)
+        if entry.answered:
+            let_go_on(entry)

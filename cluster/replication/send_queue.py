@@ -43,7 +43,19 @@ def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Se
 class SendQueue:
     """The queue of sends that wait for their entry."""
 
-    __slots__ = ("_admission", "_alone", "_fair", "_limits", "_mixed", "_names", "_returned", "bytes", "waiting")
+    __slots__ = (
+        "_admission",
+        "_alone",
+        "_fair",
+        "_limits",
+        "_mixed",
+        "_names",
+        "_replaced",
+        "_returned",
+        "bytes",
+        "is_ordered",
+        "waiting",
+    )
 
     def __init__(self, limits: LimitsSection, admission: AdmissionLimit) -> None:
         """`admission` has the bytes that an entry may take at present, beside the limit of the configuration."""
@@ -54,6 +66,10 @@ class SendQueue:
         self._mixed = False
         """True if they are of several owners or topics. Looked at once a read of a connection, which has one owner;
         that it has several topics shows at the next."""
+        self._replaced = False
+        """True if a repetition may have the place of its first, which came earlier."""
+        self.is_ordered = True
+        """True if the sends that `cut` returned last are oldest first."""
         self._fair = FairOrder()
         """The sends that came before, if those of one owner and topic would hold up others."""
         self._returned: deque[Send] = deque()
@@ -137,6 +153,7 @@ class SendQueue:
         if self._alone:
             self._alone -= 1
             count_left = 1
+        self.is_ordered = False
         if self._returned:
             sends, size = cut(self._returned, bytes_left, count_left)
         elif self._fair.count or (self._mixed and (self.bytes > bytes_left or len(self.waiting) > count_left)):
@@ -146,8 +163,9 @@ class SendQueue:
             sends, size = self._fair.take(bytes_left, count_left)
         else:
             sends, size = cut(self.waiting, bytes_left, count_left)
+            self.is_ordered = not self._replaced
             if not self.waiting:
-                self._mixed = False
+                self._mixed = self._replaced = False
         self.bytes -= size
         if self._names is not None:
             self._forget_names(sends)
@@ -187,11 +205,14 @@ class SendQueue:
         if not self._fair.replace(old, new):
             queue = self.waiting if old in self.waiting else self._returned
             queue[queue.index(old)] = new
+        self._replaced = True
         self.bytes += new.size - old.size
         self._came([new])
 
     def take_older(self, before_ms: int) -> list[Send]:
         """Removes and returns the sends that came at or before that time."""
+        if self._replaced:
+            return self.take_where(lambda send: send.received_ms <= before_ms)
         late = [send for send in self._returned if send.received_ms <= before_ms]
         if late:
             self._returned = deque(send for send in self._returned if send.received_ms > before_ms)
@@ -226,6 +247,7 @@ class SendQueue:
         self._fair.take_all()
         self.waiting.clear()
         self.bytes = self._alone = 0
+        self._replaced = False
         self._names = None
         return sends
 

@@ -86,11 +86,8 @@ class SlowRequests:
         self._stages = stages
         self._figures = figures
         self._sends = "sends" if figures is None else figures.sends
-        self.late_ms = math.inf
-        """The milliseconds after its deadline at which an entry is slow (below 0: before its deadline); check before a
-        call."""
         self.bound_ms = math.inf
-        """The milliseconds above which a request is slow."""
+        """The milliseconds above which a request is slow; check before a call."""
         self._entry: dict[str, float] | None = None
         """The stages, with their milliseconds, of the slow entry whose commands are being answered; None if there is
         none."""
@@ -99,20 +96,17 @@ class SlowRequests:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Takes over changed bounds; an entry that is under way may be shown with the wrong time once."""
-        self._deadline_ms = config.send.deadline_ms
+        """Takes over changed bounds."""
         self.bound_ms = config.log_output.slow_request_ms or math.inf
-        self.late_ms = self.bound_ms - self._deadline_ms
 
     # --- sends and commands: once per entry --------------------------------------------------------------------------
 
-    def settled(self, waiter: PendingEntry, outcome: Outcome, now_ms: float) -> None:
-        """Examines an entry whose waiting requests receive `outcome` now (monotonic milliseconds). Callers of commands
-        are answered next (see `answered`); `told` follows."""
-        if now_ms - waiter.deadline_ms < self.late_ms:
+    def settled(self, waiter: PendingEntry, outcome: Outcome, sends: int, now_ms: float) -> None:
+        """Examines an entry of which so many sends, and callers of commands, receive `outcome` now (monotonic
+        milliseconds). Those callers are answered next (see `answered`); `told` follows."""
+        if now_ms - waiter.arrived_ms < self.bound_ms:
             return
-        arrived_ms = waiter.deadline_ms - self._deadline_ms  # of the first request: it sets the deadline
-        stages = self._stages_of(waiter, arrived_ms, now_ms)
+        stages = self._stages_of(waiter, waiter.arrived_ms, now_ms)
         if not waiter.sends:
             self._entry = stages
             return
@@ -120,12 +114,12 @@ class SlowRequests:
         self._slow(
             self._sends,
             stages,
-            len(waiter.sends),
+            sends,
             now_ms,
             {
                 "client": _address(getattr(first.connection, "peer_address", None)),  # a copy of the broker's has none
                 "topic": first.slot.name,
-                "requests": len(waiter.sends),
+                "requests": sends,
                 "term": waiter.id.term,
                 "index": waiter.id.index,
                 "outcome": outcome.name.lower(),
@@ -253,20 +247,19 @@ class ProposalMetrics:
             pending.proposed_s = self._clock.monotonic_s()
             self._metrics.proposed(messages, size_bytes)
 
-    def settled(self, waiter: PendingEntry, outcome: Outcome) -> float:
-        """Counts an entry that is decided, or whose requests were answered with UNKNOWN. Returns the seconds since its
-        proposal; 0.0 if there are no metrics."""
+    def settled(self, waiter: PendingEntry, outcome: Outcome, sends: int, calls: int) -> float:
+        """Counts an entry that is decided, or of which so many requests are answered with UNKNOWN. Returns the seconds
+        since its proposal; 0.0 if there are no metrics."""
         metrics = self._metrics
         if metrics is None:
             return 0.0
-        waiting = len(waiter.sends) + len(waiter.calls)
         now_s = self._clock.monotonic_s()
         took_s = now_s - waiter.proposed_s
-        metrics.settled(outcome, waiting, took_s)
-        if waiter.sends:
-            metrics.requests.sent(outcome, took_s, len(waiter.sends))
-        if 1000 * now_s - waiter.deadline_ms >= self.slow.late_ms:
-            self.slow.settled(waiter, outcome, 1000 * now_s)
+        metrics.settled(outcome, sends + calls, took_s)
+        if sends:
+            metrics.requests.sent(outcome, took_s, sends)
+        if 1000 * now_s - waiter.arrived_ms >= self.slow.bound_ms:
+            self.slow.settled(waiter, outcome, sends, 1000 * now_s)
         if outcome is Outcome.OK and waiter.built is not None:
             names = self._state.topics_by_id
             for cursor, _, count, size in waiter.built.touched:

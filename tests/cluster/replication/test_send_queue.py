@@ -279,6 +279,27 @@ def test_entries_stay_large_after_all_were_served_together() -> None:
     assert size_of(queue.cut()) > 48 * KIB
 
 
+def test_a_repetition_in_the_place_of_its_first_hides_nothing_older() -> None:
+    client = Client("10.0.0.1")
+    queue = queue_of()
+
+    def put_a_repetition_first() -> list[Send]:
+        first, second, again = (client.send(received_ms=ms) for ms in (1, 2, 9))
+        put(queue, [first, second])
+        again.sequence = first.sequence
+        queue.replace(first, again)
+        return [again, second]
+
+    sends = put_a_repetition_first()
+    assert (queue.cut(), queue.is_ordered) == (sends, False)
+    put(queue, client.sends(2))
+    queue.cut()
+    assert queue.is_ordered
+    again, second = put_a_repetition_first()
+    assert queue.take_older(5) == [second]
+    assert queue.take_all() == [again]
+
+
 def test_the_index_of_names_follows_the_queue_until_it_is_empty() -> None:
     client = Client("10.0.0.1")
     queue = queue_of()
@@ -302,7 +323,7 @@ def test_the_index_of_names_follows_the_queue_until_it_is_empty() -> None:
 
 def test_an_entry_is_searched_once() -> None:
     sends = Client("10.0.0.1").sends(400)
-    entry = PendingEntry(EntryId(1, 1), 0)
+    entry = PendingEntry(EntryId(1, 1), 0, 3000)
     entry.sends = sends
     before = METER.units
     assert place_of(entry, PRODUCER, sends[-1].sequence) == 399
@@ -349,6 +370,8 @@ class Order(RuleBasedStateMachine):
         first = self.queue.first()
         sends = self.queue.cut()
         assert sends[0] is first
+        if self.queue.is_ordered:
+            assert first.received_ms == min(send.received_ms for send in sends)
         if len(sends) > 1:
             assert sum(message_size(send, send.slot) for send in sends) <= 16 * KIB
         assert len(sends) <= 20
@@ -406,7 +429,8 @@ class Order(RuleBasedStateMachine):
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         old = data.draw(st.sampled_from(sorted(self.queue, key=lambda send: send.sequence)))
-        new = cast(Any, old.connection).send(old.slot.topic_id, old.size + 10, old.received_ms)
+        self.now_ms += 1
+        new = cast(Any, old.connection).send(old.slot.topic_id, old.size + 10, self.now_ms)
         new.sequence = old.sequence
         self.queue.replace(old, new)
         self.sizes[new.sequence] = new.size

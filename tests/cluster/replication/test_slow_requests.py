@@ -50,7 +50,7 @@ class Slow(SlowRequests):
 
 
 def entry(arrived_ms: int, proposed_ms: float, index: int = 7) -> PendingEntry:
-    made = PendingEntry(EntryId(2, index), arrived_ms + 3000)
+    made = PendingEntry(EntryId(2, index), arrived_ms, 3000)
     made.proposed_s = proposed_ms / 1000
     client = SimpleNamespace(peer_address=("10.0.0.9", 4711))
     made.sends = [SimpleNamespace(slot=SimpleNamespace(name="Orders"), connection=client)] * 5  # type: ignore[list-item]
@@ -65,9 +65,9 @@ def test_a_slow_entry_says_where_the_time_went(caplog: pytest.LogCaptureFixture)
     slow = Slow()
     slow.times.synced += [(6, 10_100.0), (9, 11_300.0)]
     slow.times.committed += [(6, 10_100.0), (8, 11_350.0)]
-    slow.settled(entry(10_000, 10_200), Outcome.OK, 10_999)
+    slow.settled(entry(10_000, 10_200), Outcome.OK, 5, 10_999)
     assert (caplog.messages, slow.figures.slowed) == ([], [])
-    slow.settled(entry(10_000, 10_200), Outcome.OK, 11_500)
+    slow.settled(entry(10_000, 10_200), Outcome.OK, 5, 11_500)
     assert caplog.messages == ["slow: SEND_MESSAGE took 1500 ms, 1100 ms of it in stage sync"]
     assert caplog.records[0].levelno == logging.WARNING
     assert extras(caplog.records[0]) == {
@@ -106,18 +106,18 @@ def test_the_slow_stage_is_named(
     slow = Slow()
     slow.times.synced += [] if synced_ms is None else [(7, synced_ms)]
     slow.times.committed += [] if committed_ms is None else [(7, committed_ms)]
-    slow.settled(entry(0, proposed_ms), Outcome.UNKNOWN, 2000)
+    slow.settled(entry(0, proposed_ms), Outcome.UNKNOWN, 5, 2000)
     assert [each[1] for each in slow.figures.slowed] == [stage]
 
 
 def test_there_is_at_most_one_line_a_second_and_it_counts_the_others(caplog: pytest.LogCaptureFixture) -> None:
     slow = Slow()
     for step in range(10):
-        slow.settled(entry(0, 10), Outcome.FAIL, 2000 + 10 * step)
-    slow.settled(entry(0, 10), Outcome.UNKNOWN, 2000 + LINE_EVERY_MS)
+        slow.settled(entry(0, 10), Outcome.FAIL, 5, 2000 + 10 * step)
+    slow.settled(entry(0, 10), Outcome.UNKNOWN, 5, 2000 + LINE_EVERY_MS)
     assert len(caplog.messages) == 2
     assert caplog.messages[1].endswith("; 9 more were slow since the line before")
-    slow.settled(entry(0, 10), Outcome.OK, 9000)
+    slow.settled(entry(0, 10), Outcome.OK, 5, 9000)
     assert "more were slow" not in caplog.messages[2]
     assert len(slow.figures.slowed) == 12
 
@@ -126,7 +126,7 @@ def test_a_commit_has_the_stages_of_its_entry(caplog: pytest.LogCaptureFixture) 
     slow, made = Slow(), entry(0, 1)
     made.sends, made.calls = [], [SimpleNamespace()]  # type: ignore[list-item]
     slow.times.synced.append((7, 1800.0))
-    slow.settled(made, Outcome.OK, 2000)
+    slow.settled(made, Outcome.OK, 5, 2000)
     slow.now_s = 2.0
     slow.answered(request("UPDATE_CONSUMER_OFFSET", topic="t", consumerGroup="g"), 0, 0.0)
     slow.told()
@@ -151,7 +151,7 @@ def test_requests_are_slow_in_the_stage_of_their_verb_when_they_are_answered_lat
 
 def test_zero_switches_it_off(caplog: pytest.LogCaptureFixture) -> None:
     slow = Slow(0)
-    slow.settled(entry(0, 1), Outcome.OK, 1e9)
+    slow.settled(entry(0, 1), Outcome.OK, 5, 1e9)
     slow.now_s = 1e9
     slow.answered(request(), 0, 0.0)
     assert (caplog.messages, slow.figures.slowed) == ([], [])

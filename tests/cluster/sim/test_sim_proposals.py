@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cluster.replication import proposals
+from cluster.replication import pending_requests, proposals
 from cluster.replication.outcome import Outcome, ProposeResult
-from raftlog.types import EntryType, Role
+from raftlog.types import EntryId, EntryType, Role
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
@@ -117,6 +117,46 @@ def test_a_retry_that_finds_its_entry_undecided_has_a_deadline_of_its_own(sim_of
     assert sorted(stored(sim)) == [b"again", b"beside"]
     assert codes(path, 0) + codes(path, 1) + codes(retry, 7) == [UNKNOWN] * 3
     assert [one.in_flight.bytes for one in (path, retry, last)] == [0, 0, 0]
+
+
+def test_each_send_of_an_entry_has_a_deadline_of_its_own(sim_of: Any) -> None:
+    """In an overload the fair order puts what came just now beside what has waited for seconds."""
+    sim = sim_of()
+    leader, followers = sim.leader(), sim.followers()
+    hold_disks(followers)
+    path = leader.connect()
+    for at, pause_s in enumerate((0.1, 0.1, 1.8, 0.5)):  # the first two fill the window
+        ask(path, b"%d" % at, first=at)
+        sim.loop.run_for(pause_s)
+    ended = leader.raw.last_index
+    release_disks(followers)
+    sim.loop.run_until(lambda: leader.raw.last_index > ended, 1, "both share an entry", every_s=0.0001)
+    hold_disks(followers)
+    assert leader.raw.last_index == ended + 1
+    sim.loop.run_until(lambda: 2 in path.replies, 5, "the older one is told")
+    sim.loop.run_for(1)
+    assert 3 not in path.replies, "the other came 1.8 s later"
+    release_disks(followers)
+    assert answered(sim, path, 4) == [[OK], [OK], [UNKNOWN], [OK]]
+    assert stored(sim) == [b"0", b"1", b"2", b"3"]
+    assert path.in_flight.bytes == leader.proposals.gate.sends.bytes == 0
+
+
+def test_each_call_of_an_entry_has_a_deadline_of_its_own() -> None:
+    entry = pending_requests.PendingEntry(EntryId(1, 1), 1000, 3000)
+    told: list[tuple[int, Outcome]] = []
+
+    def call(came_ms: int) -> pending_requests.PendingCommands:
+        return pending_requests.PendingCommands([], b"", lambda result: told.append((came_ms, result.outcome)), came_ms)
+
+    entry.calls = [call(1000), call(2500)]
+    assert pending_requests.overdue(entry, 3999) == ([], [], 1000)
+    assert pending_requests.overdue(entry, 4000) == ([], entry.calls[:1], 2500)
+    pending_requests.tell_calls(entry, entry.calls[:1], Outcome.UNKNOWN, "")
+    assert pending_requests.overdue(entry, 5000) == ([], [], 2500)
+    assert pending_requests.overdue(entry, 5500) == ([], entry.calls[1:], None)
+    pending_requests.tell_calls(entry, entry.calls, Outcome.FAIL, "")
+    assert told == [(1000, Outcome.UNKNOWN), (2500, Outcome.FAIL)]
 
 
 def test_our_client_repeats_on_the_same_connection(sim_of: Any) -> None:
