@@ -14,6 +14,8 @@ NodeId = NewType("NodeId", int)
 """The id of a member of the group, a small positive integer. 0 means "nobody"."""
 
 NOBODY = NodeId(0)
+FIRST_GROUP, GROUPS_MAX = 1, 64
+"""The number of the group of a cluster that has one, and the highest number of a group."""
 
 
 class Voter(NamedTuple):
