@@ -377,7 +377,7 @@ def _converted(value: object, kind: Any) -> Any:
     return converted(value, kind)
 
 
-_Id = Annotated[int, Meta(ge=1, le=keys.U64_MAX)]
+_Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 def _topic(name: str, row: _TopicRow) -> TopicConfig:
