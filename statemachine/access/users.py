@@ -493,8 +493,10 @@ class Access(Family):
         for policy, resource in gone_rules:
             stage.delete(META, keys.rule_key(user_id, policy, resource))
         for digest in gone_tokens:
-            stage.delete(META, keys.token_key(digest))
-            self._tokens[digest] = None
+            row = stage.get(META, keys.token_key(digest))
+            if row is not None and msgpack.unpackb(row)[0] == user_id:  # else it is another user's by now
+                stage.delete(META, keys.token_key(digest))
+                self._tokens[digest] = None
         for place in copied.rules.keys() & rules.keys():
             stage.put(META, keys.rule_key(user_id, *place), msgpack.packb(rule_row(rules[place])))
         for digest in copied.tokens.keys() & tokens.keys():

@@ -249,7 +249,7 @@ class Topics(Family):
         existing = self.current(name)
         topic = check_topic_config(existing or TopicConfig(self._next_id, name), config)
         if _PLACE in config or topic.place:
-            topic = self._placed(topic, self._place(existing, config))
+            topic = self._placed(topic, self._place(existing, config), topic.id)
         if command.if_absent and existing is not None:
             return CommandResult(True, "exists", existing)
         if self._level() >= CHANGES_LEVEL:
@@ -263,7 +263,7 @@ class Topics(Family):
         """Puts a topic as it is in the first group: the id is not that of the argument but the one that the topic has
         here, and so are the numbers of its queues."""
         existing = self.current(topic.name)
-        topic = self._placed(replace(topic, id=self._next_id if existing is None else existing.id), topic.place)
+        topic = self._placed(topic, topic.place, self._next_id if existing is None else existing.id)
         if topic != existing:
             self._put(stage, topic)
 
@@ -312,13 +312,13 @@ class Topics(Family):
             raise InvalidCommandError(f"place: there is no group {unknown[0]}")
         return {**before, **{group: (read, write) for group, read, write in rows}}
 
-    def _placed(self, topic: TopicConfig, place: Place) -> TopicConfig:
-        """Returns the topic with these queues in each group."""
+    def _placed(self, topic: TopicConfig, place: Place, topic_id: int) -> TopicConfig:
+        """Returns the topic with these queues in each group, and this id."""
         own = self._broker_groups.own
         read_queues, write_queues = place.get(own, (0, 0))
         # The first group leaves out a place that says nothing new: its rows are those of a cluster that has one group.
         kept = {} if own == FIRST_GROUP and place.keys() == {FIRST_GROUP} else dict(sorted(place.items()))
-        return replace(topic, read_queues=read_queues, write_queues=write_queues, place=kept)
+        return replace(topic, id=topic_id, read_queues=read_queues, write_queues=write_queues, place=kept)
 
     def _put(self, stage: Stage, topic: TopicConfig) -> None:
         if topic.id == self._next_id:

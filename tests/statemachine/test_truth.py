@@ -26,7 +26,7 @@ from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.removals import Removals
 from statemachine.rows.running_digest import count
 from statemachine.topics.topics import CreateTopic
-from statemachine.truth import CopyTruth, JournalNames, TruthPage
+from statemachine.truth import PAGE_BYTES, CopyTruth, JournalNames, TruthPage
 from tests.support.truth_kit import ASKED, KEY, SECOND, BrokerLog, copy, copy_all, drawn_change, told
 
 NewLog = Callable[[], Any]
@@ -411,9 +411,9 @@ def test_50000_topics_in_eight_groups(new_log: NewLog, capsys: pytest.CaptureFix
     took, page = [0.0], TruthPage((), 0, more=True)
     while page.more:
         after = page.version
-        page = first.state.truth.after(after, 256 * 1024)
+        page = first.state.truth.after(after)
         entry = second.log.command(copy(page, after))
-        assert len(entry.payload) < 256 * 1024 + 100
+        assert len(entry.payload) < PAGE_BYTES + 100
         began = time.perf_counter()
         second.state.apply([entry])
         took.append(time.perf_counter() - began)
