@@ -316,7 +316,7 @@ class _OfUser(NamedTuple):
 
 
 class _TopicRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What `topic_row` returns."""
+    """A row of a topic, as `topic_row` returns it."""
 
     perm: int
     order: bool

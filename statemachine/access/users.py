@@ -127,7 +127,7 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class CopiedUser:
-    """What a copy of the truth says of a user: its row, and those of its rules and tokens that changed."""
+    """A user in a copy of the truth: its row, and those of its rules and tokens that changed."""
 
     user: User | None = None
     """The user without rules and tokens; None if its row did not change."""

@@ -157,7 +157,6 @@ BROKER_GROUP_PREFIX = b"broker_group\0"
 BROKER_GROUPS = within(BROKER_GROUP_PREFIX)
 JOURNAL_KEY = b"journal"
 TRUTH_PREFIX = b"truth\0"
-TRUTH = within(TRUTH_PREFIX)
 COPIED_KEY = b"copied"
 REMOVALS = within(REMOVAL_PREFIX)
 """Keys [start, end) of all removals, in the family meta."""
