@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.sim.checks.truth_check import told
 from statemachine import commands
 from statemachine.access.access_commands import CreateUser, PutToken, RemoveUser, SetAuthKey, SetRules
 from statemachine.access.rules import RuleRow
@@ -27,7 +28,7 @@ from statemachine.removals import Removals
 from statemachine.rows.running_digest import count
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import PAGE_BYTES, CopyTruth, JournalNames, TruthPage
-from tests.support.truth_kit import ASKED, KEY, SECOND, BrokerLog, copy, copy_all, drawn_change, told
+from tests.support.truth_kit import ASKED, KEY, SECOND, BrokerLog, copy, copy_all, drawn_change
 
 NewLog = Callable[[], Any]
 TOPIC = CreateTopic({"name": "t", "read_queues": 2, "write_queues": 2}, False)

@@ -22,17 +22,16 @@ from statemachine.access.access_commands import (
     SetAuthMode,
     SetRules,
 )
-from statemachine.access.users import user_row
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command, CommandResult
-from statemachine.consuming.groups import PutGroup, Subscribe, group_settings
+from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.topics.topics import CreateTopic
-from statemachine.truth import CopyTruth, JournalNames, TruthPage, topic_row
+from statemachine.truth import CopyTruth, JournalNames, TruthPage
 
 ASKED = Origin(1_000, "ann", "10.0.0.1")
 KEY = "key-1"
@@ -89,21 +88,6 @@ def copy_all(first: BrokerLog, other: BrokerLog, bytes_max: int = 1_000) -> int:
         assert other.one(copy(page, after)) == (True, "", page.version)
         pages, more = pages + 1, page.more
     return pages
-
-
-def told(state: BrokerState) -> dict[str, Any]:
-    """What groups of brokers have in common, as readers of a state see it."""
-    access = state.access
-    return {
-        "topics": {name: topic_row(topic) for name, topic in state.topics.items()},
-        "groups": {name: group_settings(group) for name, group in state.groups.items()},
-        "users": {each.id: (user_row(each), each.rules, sorted(each.tokens)) for each in access.by_id.values()},
-        "names": {name: user.id for name, user in access.users.items()},
-        "tokens": dict(access.tokens),
-        "access": (access.mode, access.key_id, access.supers, access.keys_in_use),
-        "settings": (dict(state.settings.by_key), state.settings.version),
-        "broker groups": dict(state.broker_groups.by_number),
-    }
 
 
 def drawn_change(first: BrokerLog, rng: Random) -> Command:
