@@ -499,7 +499,7 @@ class LocalCluster:
         which = (
             f"the cluster in {self.data}" if group == FIRST_GROUP else f"group {group} of the cluster in {self.data}"
         )
-        where = "" if group == FIRST_GROUP else f" --group {group}"
+        where = "" if group == FIRST_GROUP else f" --in-group {group}"
         change = f"add{where}" if count > len(nodes) else f"remove {last}"
         return LocalError(
             f"{which} has {len(nodes)} nodes, not {count}",

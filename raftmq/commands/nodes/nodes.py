@@ -6,7 +6,7 @@ import time
 
 import click
 
-from cluster.config.local_layout import BusyError, NodeName, groups_of, key_of
+from cluster.config.local_layout import BusyError, NodeName, groups_of, read_cluster
 from cluster.runtime.byte_sizes import size_of
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.name_completion import complete_nodes
@@ -117,9 +117,9 @@ def restart(node: NodeName, grace_s: float, force: bool, data: str | None, as_js
     A node that runs is only stopped if the cluster says that writes go on without it.
     """
     cluster = LocalCluster(data_dir(data))
-    group, _ = key_of(node)
-    addresses = addresses_of(cluster.of_group(group))
-    if not force and any(is_running(each) for each in cluster.nodes if each.name == node):
+    record = read_cluster(cluster.data).node(node)
+    addresses = addresses_of(cluster.of_group(record.group))
+    if not force and is_running(record):
         stop_check.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
     if grace_s:
         drain_node(node, addresses)
