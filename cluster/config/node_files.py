@@ -294,8 +294,6 @@ def in_group(text: str, node: NodeRecord, facts: GroupFacts) -> str:
     cluster = _table(document, "cluster")
     cluster["id"], cluster["group"], cluster["broker_name"] = facts.uuid, node.group, facts.broker_name
     _name_first_group(document, facts.first)
-    secret = node.data / GROUPS_SECRET
-    _table(document, "peer")["secret_file"] = os.path.relpath(secret, node.home)
     for section, names in (("tls", TLS_FILES), ("auth", AUTH_FILES)):
         table = document.get(section, {})
         for name in names:  # relative to the folder of the file, and the folder lies one deeper
@@ -373,6 +371,7 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
         "",
         "[peer]",
         f"port = {node.peer_port}",
+        *([] if node.group == FIRST_GROUP else [f"secret_file = {toml_value(f'../../{GROUPS_SECRET}')}"]),
         "",
         "[admin]",
         f"port = {node.admin_port}",

@@ -27,7 +27,7 @@ from cluster.config.local_layout import (
     read_cluster,
     write_cluster,
 )
-from cluster.config.node_files import plan_group, plan_moved, plan_node, plan_nodes, read_nodes
+from cluster.config.node_files import plan_group, plan_moved, plan_node, plan_nodes, read_nodes, write_config_like
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
 from raftlog.storage.files import identity as identities
@@ -220,6 +220,18 @@ def test_settings_and_paths_of_the_first_group_hold_in_the_others(tmp_path: Path
     LocalCluster(data)._set_tier([first[0], node], f"file://{tmp_path}/other")
     assert load(node.config_path).tier.url == f"file://{tmp_path}/other/g02"
     assert load(first[0].config_path).tier.url == f"file://{tmp_path}/other"
+
+
+def test_a_node_that_joins_a_further_group_is_configured_like_the_others_there(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    nodes = loaded(data, groups=2, count=1, base=BASE)
+    joined = plan_node(data, 2, nodes, lambda port: True, group=2)
+    write_config_like(joined, [nodes[1], joined], nodes[1].config_path)
+    own, like = load(joined.config_path), load(nodes[1].config_path)
+    assert own.cluster == like.cluster
+    assert (normpath(path_of(own)), own.node.id) == (str(data / "SECRET"), 2)
+    assert normpath(own.auth.key_file) == normpath(like.auth.key_file)
+    assert [peer.id for peer in own.peers] == [1, 2]
 
 
 def test_ports_of_all_groups_move_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
