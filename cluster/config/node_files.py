@@ -269,7 +269,7 @@ def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path)
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
-    """What the files of a further group's nodes say of the cluster."""
+    """The facts about the cluster that the files of a further group's nodes name."""
 
     uuid: str
     broker_name: str
@@ -312,7 +312,7 @@ def of_group(place: str, group: int) -> str:
 
 
 _NAMES_FIRST_GROUP = "first_group" in ClusterSection.__struct_fields__
-"""True if this version has the key `cluster.first_group`, by which a node finds the other groups."""
+"""True if this version has that key of [cluster], by which a node of a further group finds the first one."""
 
 
 def _name_first_group(document: TOMLDocument, first: Sequence[NodeRecord]) -> None:

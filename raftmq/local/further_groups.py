@@ -104,7 +104,7 @@ def check_lowered(there: Sequence[int], wanted: int | None, data: Path) -> None:
         raise LocalError(
             f"the directories of group {FIRST_GROUP} of the cluster in {data} are gone",
             f"group {there[0]} is there; the cluster's topics, users and settings are in group {FIRST_GROUP}",
-            f"put n1, n2, … back into {data}    (or make another cluster: raftmq up --data DIR)",
+            f"put n1, n2, … back into {data}    (or make another cluster with --data)",
             ExitCode.REFUSED,
         )
     if wanted is not None and there and wanted < max(there):

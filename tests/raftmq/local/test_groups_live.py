@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port, is_running
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.small_segments import small_segments
+from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
 
@@ -149,10 +149,7 @@ def test_a_strike_hits_the_node_of_its_group(cluster: LocalCluster) -> None:
     cluster.up(1, free_base_port(8), groups=2)
     strike = cluster.aim("2/1")
     strike()
-    until = time.monotonic() + 5
-    while running(cluster) != [1] and time.monotonic() < until:
-        time.sleep(0.02)
-    assert running(cluster) == [1]
+    wait(lambda: running(cluster) == [1], lambda: f"they run: {running(cluster)}")
 
 
 @pytest.mark.ci
