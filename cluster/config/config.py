@@ -15,7 +15,7 @@ from msgspec import Meta
 from cluster.config.key_facts import CLUSTER, HOST, Unit, of_cluster, of_host
 from cluster.config.ranges import within
 from cluster.config.source import ConfigError, toml_value
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, GROUPS_MAX, NodeId
 
 __all__ = ["Config", "ConfigError", "dump", "split_address"]
 
@@ -54,6 +54,8 @@ class ClusterSection(_Section, frozen=True, kw_only=True):
     early_routes: Annotated[bool, CLUSTER] = False
     """True if Java push consumers are made to ask for their routes when the leader has changed."""
     id: Annotated[Uuid, HOST] = ""
+    group: Annotated[int, Meta(ge=1, le=GROUPS_MAX), of_host(Unit.NONE)] = FIRST_GROUP
+    """The number of this node's Raft group in the cluster; every file and every frame carries it."""
 
 
 class PeerNode(_Section, frozen=True, kw_only=True):

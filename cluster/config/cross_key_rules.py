@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from cluster.config.config import Config, Listener, PeerNode, join_address, split_address
 from cluster.config.source import ConfigError, KeyPath, Source, TooSmallError, did_you_mean, dotted
+from raftlog.types import FIRST_GROUP
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -130,6 +131,7 @@ def _absolute(section: str, files: Mapping[str, str], source: Source, folder: Pa
 
 def check(config: Config, source: Source) -> None:
     """Raises ConfigError for the first relation between values that does not hold."""
+    _check_group(config, source)
     _check_listeners(config, source)
     _check_peers(config, source)
     _check_ports(config, source)
@@ -160,6 +162,18 @@ def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tupl
     return tuple(
         replace(peer, listeners=advertised) if peer.id == config.node.id and not peer.listeners else peer
         for peer in config.peers
+    )
+
+
+def _check_group(config: Config, source: Source) -> None:
+    group = config.cluster.group
+    if group == FIRST_GROUP or (config.cluster.id and config.peer.secret_file):
+        return
+    key = "peer.secret_file" if config.cluster.id else "cluster.id"
+    raise ConfigError(
+        f"{source.where(('cluster', 'group'))}: cluster.group is {group}, and {key} is not set",
+        "all groups of a cluster have its uuid and its secret; only the first group makes them",
+        f"set {key} to that of the cluster (raftmq node list shows its uuid), or cluster.group to {FIRST_GROUP}",
     )
 
 

@@ -17,6 +17,7 @@ from cluster.config.config import Config, PeerNode
 from cluster.config.cross_key_rules import ANY_ADDRESS
 from cluster.config.loading import load
 from cluster.config.local_layout import replace_file
+from cluster.config.source import toml_value
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import has, take
@@ -86,12 +87,14 @@ def _check(file: Path, config: Config, join: dict[str, Any], node_id: int | None
         ("cluster.name", config.cluster.name, join["cluster"]),
         ("cluster.broker_name", config.cluster.broker_name, join["broker"]),
         ("cluster.id", config.cluster.id or join["cluster_id"], join["cluster_id"]),
+        ("cluster.group", config.cluster.group, join["group"]),
     ):
         if mine != theirs:
             raise LocalError(
                 f"{file} is of another cluster: {key} is {mine}",
                 f"the cluster that answers says {theirs}",
-                f'write {key.removeprefix("cluster.")} = "{theirs}" under [cluster] in {file}, or use another --via',
+                f"write {key.removeprefix('cluster.')} = {toml_value(theirs)} under [cluster] in {file}, "
+                "or use another --via",
                 ExitCode.REFUSED,
             )
 

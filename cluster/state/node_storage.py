@@ -149,7 +149,9 @@ class NodeStorage:
             hard_state_fs = FailpointFileSystem(fs, failpoints, sync_point="hardstate.fdatasync")
             fs = FailpointFileSystem(fs, failpoints, sync_point="append.fdatasync", write_point="append.write")
         expected = Expected(
-            cluster_uuid=UUID(config.cluster.id) if config.cluster.id else None, group_id=None, node_id=config.node_id
+            cluster_uuid=UUID(config.cluster.id) if config.cluster.id else None,
+            group_id=config.cluster.group,
+            node_id=config.node_id,
         )
         path = Path(config.node.data_dir)
         with stages.stage("log"):

@@ -26,12 +26,12 @@ from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import Data, ObjectStore
 from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
 from cluster.tier.store.store_by_url import open_store
+from raftlog.types import FIRST_GROUP
 from raftmq.arrow.log_copy import CopyError, CopyPart, Place, Segment, Span, place_of
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq.copies.shared_objects import SharedObjects, clusters_of
-from raftmq.local.init import GROUP_ID
 from raftmq_wire.errors import LocalError
 from raftmq_wire.message_format import MessageFormatError, decode_message
 from raftmq_wire.topic_identity import TopicIdentity
@@ -99,7 +99,7 @@ class TierCopy:
         topic_id = self._topic_id(name)
         known = {queue: _kept(runs) for (topic, queue), runs in self._listing().runs.items() if topic == topic_id}
         queues = [QueueInfo(queue, *known.get(queue, (0, 0))) for queue in range(max(known) + 1)]
-        return _Described(queues, TopicIdentity(self._listing().cluster, GROUP_ID, topic_id))
+        return _Described(queues, TopicIdentity(self._listing().cluster, FIRST_GROUP, topic_id))
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         runs = self._listing().runs.get((self._topic_id(topic), queue_id), [])

@@ -30,9 +30,6 @@ from raftmq.local.access_files import make_access_files
 from raftmq.local.made_mark import check_allowed, check_unmade, keep_mark, mark_of_secret, write_mark
 from raftmq_wire.errors import ExitCode, LocalError
 
-GROUP_ID = 1
-"""The id of a cluster's only Raft group; every frame and file carries it, so that there may be more later."""
-
 
 def refuse_open(config_paths: Sequence[Path], env: Mapping[str, str] | None = None) -> None:
     """Raises LocalError for a new cluster that other machines could use without being a user. Does nothing if a
@@ -82,7 +79,7 @@ def create_data_dirs(
     there = [config for config in configs if not is_without_identity(Path(config.node.data_dir))]
     marks = {mark for config in configs if (mark := mark_of_secret(config)) and until_ms is None}
     if leave_lost and 0 < len(there) < len(configs):
-        known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in there])
+        known = _same_cluster(there)
         _keep(marks, known)
         return Created(False, known, tuple(config.node.id for config in configs if config not in there))
     if empty and there:
@@ -93,7 +90,7 @@ def create_data_dirs(
         for mark in marks:
             check_unmade(mark, empty[0].node.data_dir)
         return Created(True, _create(configs, marks))
-    known = _same_cluster([(each.node.id, Path(each.node.data_dir)) for each in configs if each not in empty])
+    known = _same_cluster([each for each in configs if each not in empty])
     complete(configs, str(known))
     _keep(marks, known)
     return Created(False, known)
@@ -107,13 +104,13 @@ def _keep(marks: Iterable[Path], known: UUID) -> None:
 def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
     """Returns the uuid of the cluster to which all these nodes belong. Raises LocalError if a directory is empty,
     damaged, of a newer version, or belongs to another node or cluster."""
-    return _same_cluster([(node.id, Path(load(node.config_path).node.data_dir)) for node in nodes])
+    return _same_cluster([load(node.config_path) for node in nodes])
 
 
 def known_cluster(config: Config) -> UUID:
     """Returns the uuid of the cluster to which the node's directory belongs. Raises LocalError if it is damaged,
     incomplete, or another node's."""
-    return _same_cluster([(config.node.id, Path(config.node.data_dir))])
+    return _same_cluster([config])
 
 
 def is_empty(directory: Path) -> bool:
@@ -140,7 +137,7 @@ def _create(configs: Sequence[Config], marks: Iterable[Path]) -> UUID:
     cluster_uuid = UUID(fixed) if fixed else uuid.uuid4()
     voters = tuple(Voter(config.node_id, uuid.uuid4()) for config in sorted(configs, key=lambda c: c.node.id))
     segment_size = configs[0].log.segment_size_bytes
-    genesis = Genesis(cluster_uuid, GROUP_ID, segment_size, created_ms, voters)
+    genesis = Genesis(cluster_uuid, configs[0].cluster.group, segment_size, created_ms, voters)
     uuids = dict(voters)
     keys = keys_of_new(configs)
     made: list[Path] = []
@@ -149,7 +146,7 @@ def _create(configs: Sequence[Config], marks: Iterable[Path]) -> UUID:
             directory = Path(config.node.data_dir)
             directory.parent.mkdir(parents=True, exist_ok=True)
             made.append(directory)
-            identity = Identity(cluster_uuid, GROUP_ID, config.node_id, uuids[config.node_id], created_ms)
+            identity = Identity(cluster_uuid, config.cluster.group, config.node_id, uuids[config.node_id], created_ms)
             create_node_dir(OsFileSystem(), directory, identity, genesis)
             give(config, keys, str(cluster_uuid))
         make_access_files(configs)
@@ -182,6 +179,7 @@ def _check_members(configs: Sequence[Config], paths: Sequence[Path]) -> None:
             ("the [[peers]] ids", config.voter_ids, first.voter_ids),
             ("cluster.id", config.cluster.id, first.cluster.id),
             ("cluster.name", config.cluster.name, first.cluster.name),
+            ("cluster.group", config.cluster.group, first.cluster.group),
             ("log.segment_size_bytes", config.log.segment_size_bytes, first.log.segment_size_bytes),
         ):
             if mine != theirs:
@@ -201,13 +199,14 @@ def _check_members(configs: Sequence[Config], paths: Sequence[Path]) -> None:
         )
 
 
-def _same_cluster(members: Sequence[tuple[int, Path]]) -> UUID:
+def _same_cluster(configs: Sequence[Config]) -> UUID:
     fs = OsFileSystem()
     found: UUID | None = None
-    for node_id, directory in members:
+    for config in configs:
+        node_id, directory = config.node_id, Path(config.node.data_dir)
         try:
             identity = identities.load(fs, directory)
-            identities.check(identity, Expected(found, GROUP_ID, None), directory)
+            identities.check(identity, Expected(found, config.cluster.group, None), directory)
             if identity.node_id != node_id:
                 identities.check(identity, Expected(node_id=type(identity.node_id)(node_id)), directory)
         except (OSError, StorageError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cluster.config.config import Config
 from cluster.config.local_layout import replace_file
+from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 
 SUFFIX = ".cluster"
@@ -26,9 +27,10 @@ AHEAD_MAX_MS = 24 * 3600 * 1000
 _REPLACE = "raftmq node replace ID --config FILE --via URL    (while the others run)"
 
 
-def mark_beside(file: Path) -> Path:
-    """Returns the path of the mark beside a file: the secret or the configuration."""
-    return file.with_name(file.name + SUFFIX)
+def mark_beside(file: Path, group: int = FIRST_GROUP) -> Path:
+    """Returns the path of the mark of a group beside a file: the secret, which all groups have, or the
+    configuration."""
+    return file.with_name(file.name + (SUFFIX if group == FIRST_GROUP else f".g{group:02}{SUFFIX}"))
 
 
 def mark_of_secret(config: Config) -> Path | None:
@@ -36,13 +38,13 @@ def mark_of_secret(config: Config) -> Path | None:
     secret = config.peer.secret_file
     if not secret or Path(secret).is_relative_to(config.node.data_dir):
         return None
-    return mark_beside(Path(secret))
+    return mark_beside(Path(secret), config.cluster.group)
 
 
 def mark_of_node(config: Config, config_path: Path) -> Path:
     """Returns the path of the mark of a node that is made by itself: beside its secret, else beside its
     configuration."""
-    return mark_of_secret(config) or mark_beside(config_path)
+    return mark_of_secret(config) or mark_beside(config_path, config.cluster.group)
 
 
 def check_unmade(mark: Path, directory: str) -> None:
@@ -65,8 +67,8 @@ def check_unmade(mark: Path, directory: str) -> None:
 
 
 def check_nameless(config: Config) -> None:
-    """Raises LocalError if the configuration names the cluster that it belongs to."""
-    if config.cluster.id:
+    """Raises LocalError if the configuration of a node of the first group names the cluster that it belongs to."""
+    if config.cluster.id and config.cluster.group == FIRST_GROUP:
         raise LocalError(
             f"the configuration names the cluster {config.cluster.id}, so it exists",
             f"{config.node.data_dir} is empty: its disk was lost; empty nodes would make an empty cluster",

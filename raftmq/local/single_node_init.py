@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load
@@ -40,7 +41,7 @@ from raftmq.local.http.admin_http import HTTPS_ALONE, AdminApi, GivenAddresses, 
 from raftmq.local.http.answers import loaded
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.https import chosen_tls, speak_tls
-from raftmq.local.init import GROUP_ID, Created, is_empty, known_cluster
+from raftmq.local.init import Created, is_empty, known_cluster
 from raftmq.local.made_mark import check_allowed, check_nameless, check_unmade, keep_mark, mark_of_node, write_mark
 from raftmq.local.tls.certificates import CA, NODE, certificate_path, key_path
 from raftmq.local.tls.node_certificates import steps_before_start
@@ -81,10 +82,10 @@ def create_first(config_path: Path, env: Mapping[str, str] | None = None, until_
             check_allowed(until_ms)
         if is_fresh := not begun.exists():
             check_unmade(mark, config.node.data_dir)
-        cluster_uuid = uuid.uuid4()
+        cluster_uuid = UUID(config.cluster.id) if config.cluster.id else uuid.uuid4()
         now_ms = time.time_ns() // 1_000_000
         voters = tuple(Voter(node, uuid.uuid4()) for node in config.voter_ids)
-        genesis = Genesis(cluster_uuid, GROUP_ID, config.log.segment_size_bytes, now_ms, voters)
+        genesis = Genesis(cluster_uuid, config.cluster.group, config.log.segment_size_bytes, now_ms, voters)
         _token(begun)
         if until_ms is None:
             try:
@@ -259,6 +260,13 @@ def _check_voters(config: Config, path: Path, genesis: Genesis) -> None:
             f"{path} is of cluster {config.cluster.id}",
             f"the node that answers belongs to cluster {genesis.cluster_uuid}",
             "name a node of the right cluster with --join, or correct cluster.id",
+            ExitCode.REFUSED,
+        )
+    if config.cluster.group != genesis.group_id:
+        raise LocalError(
+            f"{path} is of group {config.cluster.group}",
+            f"the node that answers belongs to group {genesis.group_id}",
+            "name a node of the right group with --join, or correct cluster.group",
             ExitCode.REFUSED,
         )
 

@@ -61,7 +61,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import create_joining_dir, create_node_dir
-from raftlog.types import Entry, NodeId
+from raftlog.types import FIRST_GROUP, Entry, NodeId
 from statemachine.levels import LEVEL
 from statemachine.rows.kv import KVCorruptError
 
@@ -69,7 +69,7 @@ DATA = Path("/data")
 LIVE_ROWS = b"live"
 """Content of the state directory's file CURRENT while its rows are in `Machine.kv`. An installed checkpoint has another
 content there."""
-GROUP_ID = 1
+GROUP_ID = FIRST_GROUP
 CLUSTER = UUID(int=7)
 SWEEP_ROWS = 8
 """Rows that one slice of a sweep handles: few, so that faults hit sweeps in the middle."""

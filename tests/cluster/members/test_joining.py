@@ -182,6 +182,7 @@ def test_members_that_the_file_knows_are_left_as_they_are() -> None:
         (OWN + TOLD, {}, 6, "is of node 5, not 6", "id = 6 under [node]", ExitCode.USAGE),
         (OWN + TOLD, {"cluster": "Other"}, None, "another cluster: cluster.name", 'name = "Other"', ExitCode.REFUSED),
         (OWN + TOLD, {"broker": "b"}, None, "cluster.broker_name is raftmq", 'broker_name = "b"', ExitCode.REFUSED),
+        (OWN + TOLD, {"group": 2}, None, "cluster.group is 1", "write group = 2 under", ExitCode.REFUSED),
         (
             OWN + TOLD + f'[cluster]\nid = "{UUID(int=1)}"\n',
             {},

@@ -340,6 +340,31 @@ def test_a_cluster_id_given_in_the_files_is_used(tmp_path: Path) -> None:
     assert create_data_dirs(configs(nodes)).cluster_uuid == UUID(int=10)
 
 
+def test_a_further_group_has_the_uuid_and_the_secret_of_its_cluster(tmp_path: Path) -> None:
+    nodes = make(tmp_path, count=1)
+    text = nodes[0].config_path.read_text()
+    known = f'id = "{UUID(int=10)}"'
+
+    def write(cluster: str, peer: str = "") -> None:
+        nodes[0].config_path.write_text(f"{text}\n[cluster]\n{cluster}\n".replace("[peer]", f"[peer]\n{peer}"))
+
+    for cluster, missing in (("group = 2", "cluster.id"), (f"group = 2\n{known}", "peer.secret_file")):
+        write(cluster)
+        with pytest.raises(ConfigError, match=rf"cluster.group is 2, and {missing} is not set\n.*\nset {missing} to"):
+            create_data_dirs(configs(nodes))
+    write(f"group = 65\n{known}")
+    with pytest.raises(ConfigError, match=r"cluster\.group"):
+        create_data_dirs(configs(nodes))
+    write(f"group = 2\n{known}", f'secret_file = "{tmp_path}/SECRET"')
+    assert create_data_dirs(configs(nodes)).cluster_uuid == UUID(int=10)
+    opened = open_node_dir(OsFileSystem(), data(nodes[0]))
+    assert opened.identity.group_id == opened.log.genesis.group_id == 2
+    opened.close(clean=True)
+    assert check_data_dirs(nodes) == UUID(int=10)
+    write(f"group = 3\n{known}", f'secret_file = "{tmp_path}/SECRET"')
+    refused(nodes, "belongs to group 2, not to group 3")
+
+
 def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
     nodes = make(tmp_path)
     nodes[1].config_path.write_text("[node]\nid = \n")

@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.config.loading import load
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files.fs import OsFileSystem
 from raftmq.cli import cli
 from raftmq.local import made_mark, single_node_init
 from raftmq.local.init import create_data_dirs
@@ -41,6 +43,18 @@ def refused(path: Path, what: str, until_ms: int | None = None) -> LocalError:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def test_a_group_is_made_once_beside_the_secret_of_the_first(tmp_path: Path) -> None:
+    secret = f'secret_file = "{tmp_path}/SECRET"'
+    made = create_first(node_file(tmp_path / "g1", peer=secret), {})
+    second = node_file(tmp_path / "g2", peer=secret, cluster=f'group = 2\nid = "{made.cluster_uuid}"')
+    assert create_first(second, {}) == made
+    identity = identities.load(OsFileSystem(), second.parent / "data")
+    assert (identity.cluster_uuid, identity.group_id, identity.node_id) == (made.cluster_uuid, 2, 1)
+    assert sorted(path.name for path in tmp_path.glob("SECRET*")) == ["SECRET", "SECRET.cluster", "SECRET.g02.cluster"]
+    shutil.rmtree(second.parent / "data")
+    refused(second, "was made before")
 
 
 def test_an_emptied_first_node_is_refused_although_nobody_runs(tmp_path: Path) -> None:
