@@ -105,7 +105,9 @@ class TruthCopies:
         if answer.page is None or not self._leads():
             return
         if answer.page.version == asked.version:
-            self._confirm(asked)
+            self.rejected = ""
+            if self._confirmed_ms is not None:
+                self._confirmed_ms = asked.at_ms
         else:
             self._copy(asked, answer.page)
 
@@ -122,17 +124,10 @@ class TruthCopies:
                 self._due_ms = self._monotonic_ms() + REFUSED_MS
                 self._told.warn("the truth of the first group cannot be copied", self.rejected, self._due_ms / 1000)
                 return
-            if copy.ok and not page.more:
-                self._confirm(asked)
-            if self._leads():
+            if self._leads():  # for the next page, or for the word that there is none
                 self._ask()
 
         self._submit([CopyTruth(asked.version, page.version, page.rows)], copied)
-
-    def _confirm(self, asked: _Asked) -> None:
-        self.rejected = ""
-        if self._confirmed_ms is not None:
-            self._confirmed_ms = max(asked.at_ms, self._confirmed_ms)
 
     def _lose_leadership(self) -> None:
         if not self._leads():

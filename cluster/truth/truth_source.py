@@ -60,13 +60,13 @@ class TruthSource:
         self._asking: dict[Link, Question] = {}
         """The question of each connection that waits for the confirmation of this leader. A connection has one."""
         self._copied: dict[int, int] = {}
-        """Group -> the version that it has, as its leader told this leader."""
+        """Group -> the version that it has at least, as a leader of it told this node; it only rises."""
         self._is_slicing = False
         self._forgotten_ms = 0
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
-        return Part(name="truth source", tick=self.tick, role=lambda raw: self._forget_groups())
+        return Part(name="truth source", tick=self.tick)
 
     def on_question(self, link: Link, header: list[Any], payload: bytes) -> None:
         """Answers a question for the truth, once this node is sure to lead. Raises WireError."""
@@ -84,7 +84,7 @@ class TruthSource:
             return
         page = None
         if ok and self._reads.writes_open():
-            self._copied[link.group] = question.version
+            self._copied[link.group] = max(question.version, self._copied.get(link.group, 0))
             page = self._state.truth.after(question.version, PAGE_BYTES_MAX)
         header, rows = answer_frame(Answer(question.number, page))
         charge(1 + len(rows) // _BYTES_PER_UNIT)
@@ -110,7 +110,3 @@ class TruthSource:
         self._is_slicing = False
         if result.outcome is Outcome.OK and not self._state.truth_journal.is_ready:
             self.tick(0)
-
-    def _forget_groups(self) -> None:
-        """Another leader may have given versions that this one never saw: groups tell theirs again."""
-        self._copied.clear()
