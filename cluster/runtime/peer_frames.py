@@ -65,6 +65,12 @@ class Kind(IntEnum):
     (`cluster.peer.confirmed_index`). Only from level 13 on: an unknown kind ends the connection"""
     READ_INDEX_REPLY = 27
     """[number of the question, index; -1: this node does not lead]"""
+    TRUTH = 29
+    """[number, version]: asks the leader of the first group what changed in the truth after that version
+    (`cluster.truth.truth_frames`). Only on the channel `group`"""
+    TRUTH_REPLY = 30
+    """[number of the question, version to which the rows bring, or -1: this node does not lead; True if there are
+    more], payload: rows"""
 
 
 NODE_KINDS = frozenset(

@@ -179,6 +179,8 @@ class TruthJournal(Family):
         """True if changes of the truth get rows."""
         self.is_ready = self._kept and self._at is None
         """True if all names have rows."""
+        self.oldest_end = next(iter(self._ends.values()), 0)
+        """The version of the oldest end that is not forgotten; 0 if there is none."""
         self.forgotten = self._forgotten
         """The version of the newest end that was forgotten. Who has copied something below it, but not nothing, cannot
         know of all ends: it must not go on copying."""
