@@ -46,7 +46,7 @@ from cluster.tier.store.store_by_url import check_url
 from raftlog.types import FIRST_GROUP
 from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
 from raftmq.local.access_files import make_access_files
-from raftmq.local.further_groups import BEGUN, begun, check_lowered, make_group, remove_groups, undo_begun
+from raftmq.local.further_groups import BEGUN, add_groups, begun, check_lowered, make_group, remove_groups, undo_begun
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty, is_without_identity
@@ -226,6 +226,8 @@ class LocalCluster:
                 on_stage("waiting for a leader")
                 for group in groups_of(there):
                     self._wait_up(group, lost, timeout_s, moved=base_port is not None)
+                    if group == FIRST_GROUP:
+                        add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
                 if auth:
                     enforce(self.data, [node for node in there if node.group == FIRST_GROUP])
                 return self.view()

@@ -18,6 +18,8 @@ from cluster.config.node_files import GROUPS_SECRET, GroupFacts, write_group_con
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys, write_keys
 from raftlog.types import FIRST_GROUP
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs
 from raftmq.local.made_mark import SUFFIX, mark_beside
 from raftmq.local.tls.local_tls import certify, speaks_tls
@@ -71,6 +73,17 @@ def make_group(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
         create_data_dirs([node.config_path for node in nodes], os.environ)
         if speaks_tls(data):
             certify(data, nodes)
+
+
+def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None:
+    """Adds the groups of these nodes to the cluster, unless they were added before. `first`: nodes of the first group,
+    whose leader takes writes. Raises LocalError."""
+    names = {node.group: load(node.config_path).cluster.broker_name for node in nodes}
+    if names:
+        api = AdminApi([address_of(node) for node in first], "raftmq status")
+        known = {row["group"] for row in api.local("/v1/broker-groups")["groups"]}
+        for group in sorted(names.keys() - known):
+            api.post("/v1/broker-groups", {"group": group, "name": names[group]})
 
 
 def _share_secret(data: Path, first: Sequence[NodeRecord], uuid: str) -> None:
