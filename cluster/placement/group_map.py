@@ -94,7 +94,7 @@ def decode(payload: bytes) -> list[GroupRecord]:
     if len(payload) > MAP_BYTES_MAX:
         raise WireError(f"a map of groups of {len(payload)} bytes")
     try:
-        records = _decoder.decode(payload)
+        records: list[GroupRecord] = _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise WireError(f"malformed map of groups: {error!s:.200}") from error
     if not _rise([record.group for record in records]):
