@@ -288,6 +288,11 @@ class GroupLinks:
         """Returns the open connections to members of that group."""
         return [link for link in self.all() if link.group == group]
 
+    def reaches(self, group: int, node: NodeId) -> bool:
+        """Returns True if the target with that group and node is connected."""
+        state = self._wanted.get((group, node))
+        return state is not None and state.link is not None
+
     def leader_link(self, group: int) -> GroupLink | None:
         """Returns a connection to the leader of that group; None if it is unknown or not connected."""
         leader = self._leader_of(group)
