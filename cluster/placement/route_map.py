@@ -1,8 +1,9 @@
 """Says where clients find the queues of a topic, and which node to ask. No other place knows how many groups there are.
 
 A group of brokers is a Raft group as clients see it: one log, one broker name, and the nodes that hold the log
-(docs/adr/0102-one-route-map.md). There is one group today. Routes, aliases, forwarding and reports ask the group that
-holds the topic, or the group of this node, and never the configuration.
+(docs/adr/0102-one-route-map.md). Routes, aliases, forwarding and reports ask the group that holds the topic, or the
+group of this node, and never the configuration. Other groups are those in the map that nodes of different groups tell
+each other (`cluster.placement.group_map`); topics are in this node's group today.
 
 Readers see the group as one broker name: id 0 is the leader, every other node has its own id. Producers see one more
 name per node, an alias, because they repeat a failed send only at another name (docs/adr/0010-broker-names.md). The
@@ -19,6 +20,7 @@ from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.placement.group_map import GroupRecord, Groups
 
 StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
 """Nodes -> for each of them the node to which its broker name leads."""
@@ -48,7 +50,8 @@ class BrokerGroup:
     ) -> None:
         """`config` returns the configuration in force. `advertised` returns node -> the "ip:port" that its listener of
         that name advertises. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown."""
-        self._config = config
+        self.config = config
+        """Returns the configuration in force."""
         self._advertised = advertised
         self._stand_ins = stand_ins
         self.leader = leader
@@ -60,12 +63,12 @@ class BrokerGroup:
     @property
     def name(self) -> str:
         """The group's broker name."""
-        return self._config().cluster.broker_name
+        return self.config().cluster.broker_name
 
     @property
     def has_aliases(self) -> bool:
         """True if producers are shown a name for each node."""
-        return self._config().cluster.producer_aliases
+        return self.config().cluster.producer_aliases
 
     def names(self, listener: str) -> set[str]:
         """Returns every name under which a client of the listener may know the group."""
@@ -93,7 +96,7 @@ class BrokerGroup:
         of reach or leaving leads to another node, because a consumer that was told to read there uses that id for
         ever."""
         data = self.brokers(listener)
-        if not self._config().modes.slave_read_enable:
+        if not self.config().modes.slave_read_enable:
             return data
         addresses = self._addresses(listener)
         instead = {str(node): addresses[stand_in] for node, stand_in in self._stand_ins(addresses).items()}
@@ -110,26 +113,58 @@ class BrokerGroup:
         return [self._data(self._alias(node), {"0": addresses[stand_in]}) for node, stand_in in leads_to.items()]
 
     def _addresses(self, listener: str) -> dict[NodeId, str]:
-        return addresses_behind(self._config(), listener, self._advertised)
+        return addresses_behind(self.config(), listener, self._advertised)
 
     def _alias(self, node: NodeId) -> str:
         return f"{self.name}-{node}"
 
     def _data(self, name: str, addresses: dict[str, str]) -> BrokerData:
-        return BrokerData(name, self._config().cluster.name, addresses)
+        return BrokerData(name, self.config().cluster.name, addresses)
+
+
+class OtherGroup(BrokerGroup):
+    """A group to which this node does not belong, as its record has it: the last leader that was heard of, and no
+    aliases, whose number the group alone does not decide (docs/adr/0108)."""
+
+    has_aliases = False
+
+    def __init__(self, config: Callable[[], Config], record: GroupRecord) -> None:
+        super().__init__(
+            config,
+            leader=lambda: NodeId(record.leader),
+            advertised=lambda listener: {NodeId(node): at for node, at in record.addresses(listener).items()},
+            stand_ins=lambda nodes: {node: node for node in nodes},
+            http=record.http_address,
+        )
+        self._record = record
+
+    @property
+    def name(self) -> str:
+        """The group's broker name."""
+        return self._record.name
+
+    def names(self, listener: str) -> set[str]:
+        """Returns the group's name."""
+        return {self.name}
 
 
 class RouteMap:
     """Topic -> the group that holds its queues. Event loop only."""
 
-    def __init__(self, own: BrokerGroup) -> None:
-        """`own` is the group to which this node belongs."""
+    def __init__(self, own: BrokerGroup, others: Callable[[], Groups] = dict) -> None:
+        """`own` is the group to which this node belongs. `others` returns number -> record of each other group."""
         self.own = own
         """The group to which this node belongs: what another node of it has to answer is forwarded there."""
+        self._others = others
 
     def groups(self) -> tuple[BrokerGroup, ...]:
-        """Returns all groups of the cluster, this node's first."""
-        return (self.own,)
+        """Returns all groups of the cluster: this node's, then the others in the order of their names as text. A name
+        stands for one group, the own one or that with the lowest number; the others with it are left out."""
+        by_name: dict[str, OtherGroup] = {}
+        for _, record in sorted(self._others().items()):
+            if record.name != self.own.name:
+                by_name.setdefault(record.name, OtherGroup(self.own.config, record))
+        return (self.own, *(by_name[name] for name in sorted(by_name)))
 
     def group_of(self, topic: str) -> BrokerGroup:
         """Returns the group that holds the queues of the topic, or would hold them if it were created."""

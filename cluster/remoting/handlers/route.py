@@ -10,6 +10,7 @@ and in key order, because the Go client splits it as text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.route_refresh import V4_0_0, EarlyRoutes
@@ -47,6 +48,7 @@ heartbeat connects to every node that it knows by then, under a lock; a send tha
 five times over."""
 
 _encode = metered_json.encode
+_name = attrgetter("name")
 
 
 class Routes:
@@ -188,12 +190,16 @@ class Routes:
         cluster, connection = self._services.config.cluster, request.connection
         _note(connection, self._informed)
         self._note_tool(request)
-        groups = self._map.groups()
-        brokers = [group.brokers(connection.listener) for group in groups]
+        own, *others = self._map.groups()
+        named = [group.brokers(connection.listener) for group in others]
+        # Another group may have no listener of that name, and then nothing that a client could ask.
+        groups = [own.brokers(connection.listener), *(group for group in named if group.addresses)]
+        groups.sort(key=_name)
+        brokers = [*groups]
         if connection in self._shown:
-            brokers += [alias for group in groups for alias in self._aliases(group, request)]
+            brokers += self._aliases(own, request)
         body = {
-            "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in brokers},
+            "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in sorted(brokers, key=_name)},
             "clusterAddrTable": {cluster.name: [group.name for group in groups]},
         }
         ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}

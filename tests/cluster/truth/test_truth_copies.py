@@ -19,6 +19,7 @@ from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS, Trut
 from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
 from cluster.truth.truth_source import FORGET_EVERY_MS, TruthSource
 from jepsen_like.fakes.memory_kv import MemoryKV
+from jepsen_like.sim.checks.truth_check import told
 from raftlog.types import EntryId
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
@@ -26,7 +27,7 @@ from statemachine.commands import Command
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth
-from tests.support.truth_kit import SECOND, BrokerLog, drawn_change, told
+from tests.support.truth_kit import SECOND, BrokerLog, drawn_change
 
 
 class Leader:
