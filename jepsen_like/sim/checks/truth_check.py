@@ -7,6 +7,7 @@ node has, both must show the same; and a topic that was made again must be anoth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, str], None]
 CHECKER = "truth"
-PAGE_BYTES = 300
-"""Size of a page: so small that most of what changes in an entry is divided."""
+PAGE_BYTES = 60
+"""Size of a page: so small that almost each row has one of its own."""
 SEGMENT_SIZE = 1 << 26
 
 
@@ -96,6 +97,11 @@ class TruthCheck:
             if there[kind] != rows:
                 self._report(CHECKER, f"{kind} of node {node} differ from their copies at version {self.compared}")
                 return
+        names = Counter((change.kind, change.name, change.ended) for change in state.truth_journal.changes(0))
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            self._report(CHECKER, f"the journal of node {node} has two rows of {twice[0]}")
+            return
         for name, topic in state.topics.items():
             copied = self.copy.topics[name].id
             if self._ids.setdefault(topic.id, copied) != copied:

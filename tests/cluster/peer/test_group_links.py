@@ -40,10 +40,11 @@ class Node:
         known = Membership(cluster, group, node, f"u{group}-{node}", {node: f"u{group}-{node}"})
         self.transport = PeerTransport(known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=keyring)
         self.leaders: dict[int, int] = {}
-        self.links: Any = GroupLinks(self.transport, lambda group: self.leaders.get(group, 0)) if serves else None
+        self.links: Any = None
         self.heard: list[tuple[int, int, list[Any], bytes]] = []
         self.raft: list[object] = []
         if serves:
+            self.links = GroupLinks(self.transport, lambda group: self.leaders.get(group, 0))
             self.links.takes(Kind.GROUPS, self._on_groups)
 
     def _on_groups(self, link: GroupLink, header: list[Any], payload: bytes) -> None:

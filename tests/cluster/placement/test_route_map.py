@@ -9,6 +9,7 @@ import pytest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.peer.reachability import stand_ins
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.placement.route_map import BrokerData, BrokerGroup, RouteMap
 from raftlog.types import NOBODY, NodeId
 
@@ -95,3 +96,37 @@ def test_every_topic_is_in_the_one_group(ground: Ground) -> None:
     routes = RouteMap(ground.group)
     assert routes.groups() == (routes.own,) == (routes.group_of("orders"),)
     assert routes.own.http_address(TWO) == "http-2:9600"
+
+
+def record(group: int, name: str, leader: int = 1, nodes: tuple[int, ...] = (1, 2)) -> GroupRecord:
+    """Every node of it has a listener `broker`, and node 1 another one."""
+    listeners = {node: {"broker": f"{name}-{node}:10911"} | ({"other": "o:1"} if node == 1 else {}) for node in nodes}
+    members = [GroupMember(node, "h", 1, f"{name}-{node}:9644", listeners[node]) for node in nodes]
+    return GroupRecord(group, name, Epoch(1, 1), leader, members)
+
+
+def test_other_groups_are_what_their_records_say(ground: Ground) -> None:
+    known: dict[int, GroupRecord] = {}
+    routes = RouteMap(ground.group, lambda: known)
+    assert routes.groups() == (routes.own,)
+    known |= {3: record(3, "a", leader=2), 2: record(2, "b")}
+    own, first, second = routes.groups()
+    assert own is routes.own
+    assert (first.name, second.name) == ("a", "b"), "in the order of text"
+    assert first.brokers("broker") == BrokerData("a", "DefaultCluster", {"0": "a-2:10911", "1": "a-1:10911"})
+    assert first.readers("broker") == first.brokers("broker")
+    assert first.brokers("other").addresses == {"1": "o:1"}
+    assert first.brokers("nowhere").addresses == {}
+    assert (first.leader(), first.http_address(TWO), first.http_address(THREE)) == (TWO, "a-2:9644", "")
+    assert (first.has_aliases, first.aliases("broker"), first.names("broker")) == (False, [], {"a"})
+    assert first.has_choice("broker")
+    known[3] = record(3, "a", leader=1)
+    assert routes.groups()[1].brokers("broker").addresses["0"] == "a-1:10911"
+    assert routes.group_of("orders") is routes.own
+
+
+def test_a_name_stands_for_one_group(ground: Ground) -> None:
+    known = {5: record(5, "b", nodes=(1,)), 4: record(4, "b", nodes=(2,)), 1: record(1, "raftmq")}
+    own, other = RouteMap(ground.group, lambda: known).groups()
+    assert own is ground.group
+    assert other.brokers("broker").addresses == {"2": "b-2:10911"}, "that of group 4"

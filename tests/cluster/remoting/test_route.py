@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.remoting.handlers.route import HOLD_MS
 from cluster.requests.table import ROWS
 from raftlog.types import NOBODY, NodeId
@@ -286,6 +287,33 @@ def test_every_broker_in_the_table_is_in_a_cluster(node: Any, connect: Any) -> N
     """`mqadmin getConsumerConfig` prints the cluster of each name in the table, without a route: it was "null"."""
     info = json.loads(node.ask(106, language="JAVA", connection=connect("broker")).answer.body)
     assert list(info["brokerAddrTable"]) == info["clusterAddrTable"]["DefaultCluster"]
+
+
+def test_the_cluster_info_has_every_group_that_the_listener_leads_to(node: Any, connect: Any) -> None:
+    """In the order of the names as text. A topic's route still has its own group alone."""
+    node.create_topic("T")
+
+    def record(group: int, name: str, listener: str) -> GroupRecord:
+        members = [GroupMember(at, "h", 1, "", {listener: f"{name}-{at}:1"}) for at in (1, 2)]
+        return GroupRecord(group, name, Epoch(1, 1), 2, members)
+
+    route = node.ask(105, topic="T").answer.body
+    node.other_groups = {2: record(2, "z", "broker"), 3: record(3, "a", "broker"), 4: record(4, "m", "inside")}
+    info = json.loads(node.ask(106, language="GO").answer.body)
+    table = info["brokerAddrTable"]
+    assert list(table) == info["clusterAddrTable"]["DefaultCluster"] == ["a", "raftmq", "z"]
+    assert table["a"] == {
+        "brokerAddrs": {"0": "a-2:1", "1": "a-1:1"},
+        "brokerName": "a",
+        "cluster": "DefaultCluster",
+        "enableActingMaster": False,
+    }
+    assert node.ask(105, topic="T").answer.body == route
+    connection = connect("broker")
+    node.ask(105, topic="T", connection=connection)
+    shown = json.loads(node.ask(106, connection=connection).answer.body)["brokerAddrTable"]
+    assert list(shown) == ["a", "raftmq", "raftmq-1", "raftmq-2", "raftmq-3", "z"]
+    assert {"a", "m", "z"} <= set(json.loads(node.ask(304).answer.body)["topicList"])
 
 
 def test_key_values_and_name_server_deletes(node: Any) -> None:

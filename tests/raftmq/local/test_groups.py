@@ -159,6 +159,25 @@ def test_a_node_that_joins_a_further_group_takes_no_port_of_another(tmp_path: Pa
     assert sorted(joined.ports.values()) == [11004, 11005, 11006, 11007]
 
 
+def test_a_group_takes_no_port_of_a_node_that_is_down(tmp_path: Path) -> None:
+    nodes = plan_nodes(tmp_path, 9, None)
+    nodes += plan_group(tmp_path, 2, 9, None, nodes, lambda port: True)
+    nodes.append(plan_node(tmp_path, 10, nodes, lambda port: True, group=2))
+    assert min(nodes[-1].ports.values()) == 11036, "the usual ones of group 3"
+    third = plan_group(tmp_path, 3, 1, None, nodes, lambda port: True)
+    assert sorted(third[0].ports.values()) == [11040, 11041, 11042, 11043]
+
+
+def test_emptied_directories_of_several_groups_make_no_new_cluster(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    nodes = loaded(data, groups=2, count=1, base=BASE)
+    for node in nodes:
+        shutil.rmtree(node.home / "data")
+    (data / "cluster.json").unlink()
+    refused(data, "holds no node")
+    assert not any((node.home / "data").exists() for node in nodes)
+
+
 def test_a_second_group_beside_the_first(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first = loaded(data, count=3, base=BASE)
