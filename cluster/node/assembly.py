@@ -373,7 +373,13 @@ class Assembly:
             advertised=members.broker_addresses,
             stand_ins=self.links.stand_ins,
             http=members.http_address,
+            slots=self._slots,
         )
+
+    def _slots(self) -> int:
+        """Returns the number of aliases of each group, which a cluster of several groups has fixed; else 0."""
+        rows = self.state.broker_groups.by_number
+        return next(iter(rows.values())).aliases if rows else 0
 
     def _confirm_applied(self, done: Callable[[bool], None]) -> None:
         """Calls `done(True)` once this node has applied what was acknowledged before, whoever leads; `done(False)` if

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.placement.group_map import GroupRecord, Groups
 
+Queues = tuple[int, int]
+"""The numbers of read queues and of write queues of a topic."""
 StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
 """Nodes -> for each of them the node to which its broker name leads."""
 
@@ -47,13 +49,17 @@ class BrokerGroup:
         advertised: Callable[[str], dict[NodeId, str]],
         stand_ins: StandIns,
         http: Callable[[NodeId], str],
+        slots: Callable[[], int] = lambda: 0,
     ) -> None:
         """`config` returns the configuration in force. `advertised` returns node -> the "ip:port" that its listener of
-        that name advertises. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown."""
+        that name advertises. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown. `slots` returns
+        the number of aliases of each group of a cluster of several, 0 in a cluster of one: then each node has one."""
         self.config = config
         """Returns the configuration in force."""
         self._advertised = advertised
         self._stand_ins = stand_ins
+        self.slots = slots
+        """Returns the number of aliases of each group in a cluster of several; 0 in a cluster of one."""
         self.leader = leader
         """Returns the node that leads the group, as far as this node knows; NOBODY if there is none."""
         self.http_address = http
@@ -72,7 +78,7 @@ class BrokerGroup:
 
     def names(self, listener: str) -> set[str]:
         """Returns every name under which a client of the listener may know the group."""
-        return {self.name, *(self._alias(node) for node in self._addresses(listener))}
+        return {self.name, *(name for name, _ in self._named(self._addresses(listener)))}
 
     def has_choice(self, listener: str) -> bool:
         """Returns True if clients of the listener find more than one node."""
@@ -103,38 +109,46 @@ class BrokerGroup:
         return data._replace(addresses={name: instead.get(name, address) for name, address in data.addresses.items()})
 
     def aliases(self, listener: str) -> list[BrokerData]:
-        """Returns for each node its name, whose id 0 is the address to which the name leads; none if they are off or
-        there is only one node. Names and their number stay when a node is out of reach, so that a key keeps its
-        queue."""
+        """Returns the further names of the group, each with the address to which it leads as that of id 0; none if they
+        are off, or in a cluster of one node. Names and their number stay when a node is out of reach, and in a cluster
+        of several groups also when one joins or leaves, so that a key keeps its queue."""
         addresses = self._addresses(listener)
-        if not self.has_aliases or len(addresses) < 2:
+        if not self.has_aliases or len(addresses) < (1 if self.slots() else 2):
             return []
         leads_to = self._stand_ins(addresses)
-        return [self._data(self._alias(node), {"0": addresses[stand_in]}) for node, stand_in in leads_to.items()]
+        return [self._data(name, {"0": addresses[leads_to[node]]}) for name, node in self._named(addresses)]
+
+    def _named(self, addresses: Mapping[NodeId, str]) -> list[tuple[str, NodeId]]:
+        """Returns each alias with its node, in the order of a route."""
+        slots = self.slots()
+        if not slots:
+            return [(self._alias(node), node) for node in addresses]
+        # Clients take rows as they come or sort them by name as text: in this order both do the same.
+        nodes = sorted(addresses)
+        return sorted((self._alias(slot), nodes[(slot - 1) % len(nodes)]) for slot in range(1, slots + 1) if nodes)
 
     def _addresses(self, listener: str) -> dict[NodeId, str]:
         return addresses_behind(self.config(), listener, self._advertised)
 
-    def _alias(self, node: NodeId) -> str:
-        return f"{self.name}-{node}"
+    def _alias(self, number: int) -> str:
+        return f"{self.name}-{number}"
 
     def _data(self, name: str, addresses: dict[str, str]) -> BrokerData:
         return BrokerData(name, self.config().cluster.name, addresses)
 
 
 class OtherGroup(BrokerGroup):
-    """A group to which this node does not belong, as its record has it: the last leader that was heard of, and no
-    aliases, whose number the group alone does not decide (docs/adr/0108)."""
+    """A group to which this node does not belong, as its record has it. Who leads is what was heard last; which of its
+    nodes are out of reach is not known here, so each alias leads to its node."""
 
-    has_aliases = False
-
-    def __init__(self, config: Callable[[], Config], record: GroupRecord) -> None:
+    def __init__(self, config: Callable[[], Config], record: GroupRecord, slots: Callable[[], int]) -> None:
         super().__init__(
             config,
             leader=lambda: NodeId(record.leader),
             advertised=lambda listener: {NodeId(node): at for node, at in record.addresses(listener).items()},
             stand_ins=lambda nodes: {node: node for node in nodes},
             http=record.http_address,
+            slots=slots,
         )
         self._record = record
 
@@ -143,9 +157,14 @@ class OtherGroup(BrokerGroup):
         """The group's broker name."""
         return self._record.name
 
+    @property
+    def has_aliases(self) -> bool:
+        """True if producers are shown further names, whose number the cluster has fixed."""
+        return super().has_aliases and self.slots() > 0
+
     def names(self, listener: str) -> set[str]:
-        """Returns the group's name."""
-        return {self.name}
+        """Returns the group's name and its aliases."""
+        return super().names(listener) if self.slots() else {self.name}
 
 
 class RouteMap:
@@ -163,9 +182,23 @@ class RouteMap:
         by_name: dict[str, OtherGroup] = {}
         for _, record in sorted(self._others().items()):
             if record.name != self.own.name:
-                by_name.setdefault(record.name, OtherGroup(self.own.config, record))
+                by_name.setdefault(record.name, OtherGroup(self.own.config, record, self.own.slots))
         return (self.own, *(by_name[name] for name in sorted(by_name)))
 
     def group_of(self, topic: str) -> BrokerGroup:
         """Returns the group that holds the queues of the topic, or would hold them if it were created."""
         return self.own
+
+    def placed(self, place: Mapping[int, Queues]) -> list[tuple[BrokerGroup, Queues]] | None:
+        """Returns the groups of a topic with its queues there, in the order of the groups' names as text; None if this
+        node has not heard of one of them yet. `place`: number of a group -> (read queues, write queues)."""
+        own, others = self.own.config().cluster.group, self._others()
+        if place.keys() == {own}:
+            return [(self.own, place[own])]
+        if not place.keys() <= {own, *others}:
+            return None
+        found = [
+            (self.own if group == own else OtherGroup(self.own.config, others[group], self.own.slots), queues)
+            for group, queues in place.items()
+        ]
+        return sorted(found, key=lambda each: each[0].name)

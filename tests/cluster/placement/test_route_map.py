@@ -24,12 +24,14 @@ class Ground:
         self.nodes = [ONE, TWO, THREE]
         self.unreached: set[NodeId] = set()
         self.config = self.configured()
+        self.slots = 0
         self.group = BrokerGroup(
             lambda: self.config,
             leader=lambda: self.leader,
             advertised=lambda listener: {node: f"{listener}-{node}:10911" for node in self.nodes},
             stand_ins=lambda nodes: stand_ins(nodes, self.unreached),
             http=lambda node: f"http-{node}:9600",
+            slots=lambda: self.slots,
         )
 
     @staticmethod
@@ -123,6 +125,43 @@ def test_other_groups_are_what_their_records_say(ground: Ground) -> None:
     known[3] = record(3, "a", leader=1)
     assert routes.groups()[1].brokers("broker").addresses["0"] == "a-1:10911"
     assert routes.group_of("orders") is routes.own
+
+
+def test_with_several_groups_aliases_are_slots_which_stay_when_nodes_come_and_go(ground: Ground) -> None:
+    routes = RouteMap(ground.group, lambda: {2: record(2, "raftmq-g02", nodes=(5, 7))})
+
+    def leads_to() -> list[dict[str, str]]:
+        return [{each.name: each.addresses["0"] for each in group.aliases("broker")} for group in routes.groups()]
+
+    assert leads_to() == [{f"raftmq-{n}": f"broker-{n}:10911" for n in (1, 2, 3)}, {}]
+    ground.slots = 3
+    before = leads_to()
+    assert before == [
+        {f"raftmq-{n}": f"broker-{n}:10911" for n in (1, 2, 3)},
+        {
+            "raftmq-g02-1": "raftmq-g02-5:10911",
+            "raftmq-g02-2": "raftmq-g02-7:10911",
+            "raftmq-g02-3": "raftmq-g02-5:10911",
+        },
+    ]
+    assert routes.groups()[1].names("broker") == {"raftmq-g02", *before[1]}
+    ground.nodes = [TWO, NodeId(9)]
+    assert [list(each) for each in leads_to()] == [list(each) for each in before]
+    assert leads_to()[0] == {"raftmq-1": "broker-2:10911", "raftmq-2": "broker-9:10911", "raftmq-3": "broker-2:10911"}
+    ground.nodes = [TWO]
+    assert list(leads_to()[0]) == list(before[0]), "a group of one node has as many names as the others"
+    ground.slots = 11
+    assert list(leads_to()[0])[:4] == ["raftmq-1", "raftmq-10", "raftmq-11", "raftmq-2"], "in the order of text"
+
+
+def test_a_topic_is_where_its_place_says(ground: Ground) -> None:
+    known = {3: record(3, "a"), 2: record(2, "z")}
+    routes = RouteMap(ground.group, lambda: known)
+    assert routes.placed({1: (4, 8)}) == [(routes.own, (4, 8))]
+    found = routes.placed({1: (4, 8), 2: (1, 2), 3: (5, 5)})
+    assert found is not None
+    assert [(group.name, queues) for group, queues in found] == [("a", (5, 5)), ("raftmq", (4, 8)), ("z", (1, 2))]
+    assert routes.placed({1: (4, 8), 4: (1, 1)}) is None, "nobody has told of group 4"
 
 
 def test_a_name_stands_for_one_group(ground: Ground) -> None:

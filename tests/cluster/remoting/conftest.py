@@ -221,6 +221,7 @@ class FakeNode:
                 advertised=advertised,
                 stand_ins=lambda nodes: stand_ins(nodes, self.unreached),
                 http=lambda node: "",
+                slots=lambda: 3 if self.state.broker_groups.by_number else 0,
             ),
             lambda: self.other_groups,
         )

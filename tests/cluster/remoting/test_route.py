@@ -13,6 +13,10 @@ from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.remoting.handlers.route import HOLD_MS
 from cluster.requests.table import ROWS
 from raftlog.types import NOBODY, NodeId
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.topics.topics import CreateTopic
 
 BROKER = (
     b'{"brokerAddrs":{"0":"10.0.0.2:10911","1":"10.0.0.1:10911","3":"10.0.0.3:10911"},"brokerName":"raftmq",'
@@ -62,6 +66,46 @@ def test_who_gets_aliases(node: Any, language: str, version: int) -> None:
     node.create_topic("T")
     route = json.loads(node.ask(105, topic="T", language=language, version=version).answer.body)
     assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq-1", "raftmq-2", "raftmq-3", "raftmq"]
+
+
+def test_the_route_of_a_topic_in_two_groups(node: Any) -> None:
+    """Rows are in the order of the names as text, the first group's queues and the second's; a key's place is
+    `hash % (groups * aliases * queues)`, and neither nodes nor groups that come change it."""
+    node.command(Finalize(GROUPS_LEVEL))
+    node.command(AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3)))
+    node.command(CreateTopic({"name": "T", "place": [[1, 4, 2], [2, 8, 2]], "order": True}, False))
+    unknown = node.ask(105, topic="T").answer
+    assert (unknown.code, "does not know yet where all queues" in unknown.remark) == (14, True)
+    later = node.ask(105, topic="T", language="CPP", version=49)
+    node.advance(HOLD_MS)
+    assert later.answer.code == 14
+    members = [GroupMember(each, "h", 1, "", {"broker": f"10.0.1.{each}:10911"}) for each in (1, 2, 3)]
+    node.other_groups[2] = GroupRecord(2, "raftmq-g02", Epoch(1, 1), 2, members)
+
+    def route() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(node.ask(105, topic="T").answer.body)
+        return found
+
+    before = route()
+    names = [f"{group}-{slot}" for group in ("raftmq", "raftmq-g02") for slot in (1, 2, 3)]
+    assert [each["brokerName"] for each in before["brokerDatas"]] == [*names, "raftmq", "raftmq-g02"]
+    writes = [(each["brokerName"], each["writeQueueNums"]) for each in before["queueDatas"] if each["perm"] & 2]
+    assert writes == [(name, 2) for name in names]
+    reads = [(each["brokerName"], each["readQueueNums"]) for each in before["queueDatas"] if each["readQueueNums"]]
+    assert reads == [("raftmq", 4), ("raftmq-g02", 8)]
+    assert before["orderTopicConf"] == ";".join(f"{name}:2" for name in names)
+    assert {each["brokerName"]: each["brokerAddrs"] for each in before["brokerDatas"]}["raftmq-g02"] == {
+        "0": "10.0.1.2:10911",
+        "1": "10.0.1.1:10911",
+        "3": "10.0.1.3:10911",
+    }
+    node.command(AddBrokerGroup(3, "another", None))
+    node.other_groups[3] = GroupRecord(3, "another", Epoch(1, 1), 1, members)
+    node.other_groups[2] = GroupRecord(2, "raftmq-g02", Epoch(2, 1), 1, members[:1])
+    node.unreached = {NodeId(3)}
+    after = route()
+    assert after["queueDatas"] == before["queueDatas"]
+    assert all("0" in each["brokerAddrs"] for each in after["brokerDatas"])
 
 
 def test_the_name_of_a_node_that_the_leader_does_not_reach_leads_to_another(node: Any) -> None:
