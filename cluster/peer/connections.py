@@ -311,7 +311,7 @@ class Inlet(asyncio.Protocol):
         self.incarnation: object = 0
         self._refused = False
         self._heir: asyncio.Protocol | None = None
-        """What handles the connection since it was found to be one of another group; else None."""
+        """The protocol that handles the connection since it was found to be one of another group; else None."""
         self.channel = ""
         self.reads = 0
         """The number of reads that returned data."""

@@ -241,7 +241,7 @@ class _Dial(asyncio.Protocol):
 
 
 class _Wanted:
-    """What a node does about one target."""
+    """The state of one target: its attempts, or its link."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -375,11 +375,15 @@ class GroupLinks:
 
     # --- called by the transport and the protocols -------------------------------------------------------------------
 
-    def why_full(self) -> str:
-        """Returns the reason why no more connections are accepted; "" if one is."""
+    def why_full(self, group: int, node: NodeId) -> str:
+        """Returns the reason why no connection of that node is accepted now; "" if one is."""
         if self._closed:
             return "this node stops"
-        return f"{ACCEPTED_MAX} nodes of other groups are connected" if len(self._accepted) >= ACCEPTED_MAX else ""
+        is_new = (group, node) not in self._accepted
+        return f"{ACCEPTED_MAX} nodes of other groups are connected" if is_new and self._is_full() else ""
+
+    def _is_full(self) -> bool:
+        return len(self._accepted) >= ACCEPTED_MAX
 
     def accept(self, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes) -> GroupLink:
         """Takes over an accepted connection. An older one of the same node ends: it broke, or that node has another
@@ -389,12 +393,14 @@ class GroupLinks:
         if before is not None:
             before.abort()
         self._accepted[group, node] = link
+        logger.info("node %d of group %d has connected", node, group)
         self.opened(link)
         return link
 
     def on_open(self, link: GroupLink) -> None:
         """Handles the end of a handshake that this node began."""
         self._dialled[link] = None
+        logger.info("connected to node %d of group %d", link.node, link.group)
         self.opened(link)
 
     def on_lost(self, link: GroupLink) -> None:

@@ -59,10 +59,10 @@ PLAIN_REFUSAL = pack(Kind.REFUSED, ["it takes TLS only, and this node speaks pla
 
 
 class OtherGroups(Protocol):
-    """What serves the channel `group` (`cluster.peer.group_links`)."""
+    """The service of the channel `group` (`cluster.peer.group_links`)."""
 
-    def why_full(self) -> str:
-        """Returns the reason why no more connections are accepted; "" if one is."""
+    def why_full(self, group: int, node: NodeId) -> str:
+        """Returns the reason why no connection of that node is accepted now; "" if one is."""
 
     def accept(self, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes) -> asyncio.Protocol:
         """Takes over an accepted connection of that node of another group. `key_id`: of the key that it has proven,
@@ -406,7 +406,7 @@ class PeerTransport:
         if self._groups is None or self._closing:
             return Refusal(f"unknown channel {GROUP!r}")
         refusal = self.roster.judge_group(header)
-        if refusal is None and (full := self._groups.why_full()):
+        if refusal is None and (full := self._groups.why_full(header[1], NodeId(header[2]))):
             return Refusal(full)
         return refusal
 

@@ -1,4 +1,5 @@
-"""What a node knows of the groups of its cluster: who leads each and where its members are. Pure, and without a clock.
+"""Keeps apart what is new of the groups of a cluster: who leads each, and where its members are. Pure, and without a
+clock.
 
 Nodes of different groups tell each other what they know (frame GROUPS, docs/wire-protocol.md), and each merges it into
 its own map (docs/adr/0108-groups-share-one-truth-and-copy-it.md). A map is a hint: it says whom to dial and what to
@@ -65,7 +66,7 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     leader: _Node
     """The leader in the term of `epoch`."""
     members: Annotated[list[GroupMember], Meta(min_length=1, max_length=MEMBERS_MAX)]
-    """In the order of their ids."""
+    """The voters, in the order of their ids."""
 
     def addresses(self, listener: str) -> dict[int, str]:
         """Returns node -> the "host:port" that its listener of that name advertises."""

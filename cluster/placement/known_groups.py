@@ -1,4 +1,4 @@
-"""What this node tells other groups, hears of them, keeps on disk, and whom it dials for that (docs/adr/0108).
+"""Tells other groups of this node's, hears of them, keeps their map on disk, and says whom to dial (docs/adr/0108).
 
 A link gets the whole map when it opens, what is new as soon as it is known, and the own group every second, which also
 shows that the link lives. A node of a cluster with one group has nothing of this: it does no more than accept a node of
@@ -82,7 +82,7 @@ class KnownGroups:
         self._own: GroupRecord | None = None
         self._others: Groups = file.load()
         self._fresh: dict[int, GroupRecord] = {}
-        """What is to be passed on."""
+        """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
         self._looks = 0
         self._unsaved = False

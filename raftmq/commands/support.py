@@ -51,7 +51,7 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
     raise_if_refused(addresses)
     elsewhere = isinstance(addresses, GivenAddresses)
     if not elsewhere:
-        addresses = addresses_of(read_cluster(data_dir(data)).nodes)  # of all groups
+        addresses = [*addresses, *addresses_of(node for node in _nodes(data) if node.group != FIRST_GROUP)]
     with console(stderr=True).status("asking the nodes"):
         for number, address in enumerate(addresses, 1):
             folder = f"node-{number}-{address.replace(':', '_').strip('[]')}"
@@ -69,11 +69,15 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 
 def _local(data: str | None) -> dict[str, str]:
     """Returns logs and configuration files of the local cluster as path -> text; {} if there is none."""
+    return {f"{_folder(node)}/{name}": text for node in _nodes(data) for name, text in _files(node).items()}
+
+
+def _nodes(data: str | None) -> list[NodeRecord]:
+    """Returns the nodes of the local cluster, of all groups; [] if there is none."""
     try:
-        nodes = read_cluster(data_dir(data)).nodes
+        return read_cluster(data_dir(data)).nodes
     except LocalError:
-        return {}
-    return {f"{_folder(node)}/{name}": text for node in nodes for name, text in _files(node).items()}
+        return []
 
 
 def _folder(node: NodeRecord) -> str:

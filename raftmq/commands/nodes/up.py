@@ -106,6 +106,7 @@ def _stay(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
     """Prints that the cluster is ready. `where`: the option that leads other commands to this cluster, if one is
     needed."""
+    from cluster.config.local_layout import groups_of
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
     from raftmq.local.cluster import dead_group, dead_groups, lost_disk, lost_nodes
     from raftmq.local.local_users import has_users
@@ -113,7 +114,7 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
     from raftmq.local.tls.local_tls import speaks_tls
 
     places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
-    views = [view] if cluster.nodes == cluster.first_nodes else cluster.views()
+    views = cluster.views() if len(groups_of(cluster.nodes)) > 1 else [view]
     up = sum(node.running for each in views for node in each.nodes)
     leaders = ", ".join(f"node {each.leader_name} leads (term {each.term})" for each in views if each.term is not None)
     lost = [(node, lost_disk(node)) for node in lost_nodes(cluster.nodes)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.peer import group_links, handshake
+from cluster.peer import connections, group_links, handshake
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import CONTROL, GROUP
 from cluster.peer.group_links import GROUP_FRAME_MAX, QUIET_LOOKS, GroupLink, GroupLinks, Target
@@ -303,11 +303,20 @@ async def test_accepted_connections_are_few_and_one_a_node(
     await until(lambda: len(b.links.all()) == 2)
     d.links.tend([b.target()])
     await until(lambda: "is refused: 2 nodes of other groups are connected" in caplog.text)
-    monkeypatch.setattr(group_links, "ACCEPTED_MAX", 3)
     again = Target(1, ANY, b.target().addresses)
     a.links.tend([b.target(), again])
     await until(lambda: far not in b.links.all() and near not in a.links.all())
     assert sorted((link.group, link.node) for link in b.links.all()) == [(2, 1), (2, 2)]
+
+
+async def test_the_time_for_the_handshake_ends_with_it(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 0.1)
+    a, b = await made(2), await made(1)
+    ends = await joined(a, b)
+    await asyncio.sleep(0.3)
+    assert [*a.links.all(), *b.links.all()] == [*ends]
 
 
 async def test_connections_with_a_key_that_is_gone_end(made: Callable[..., Any]) -> None:

@@ -156,6 +156,22 @@ async def test_what_replaces_nothing_changes_nothing(made: Callable[..., Any]) -
     await until(lambda: one.known.others() == {**before, 9: marker})
 
 
+async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    nodes = one, two, three
+    monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
+    await until(lambda: all(node.knows(*nodes) for node in nodes))
+    (slow,) = one.links.to(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "send", lambda *_: False)
+        two.rises()
+        await until(lambda: one.knows(*nodes))
+        await asyncio.sleep(2 * known_groups.GATHER_S)
+        assert not three.knows(*nodes)
+    await until(lambda: three.knows(*nodes))
+
+
 async def test_a_bad_map_ends_the_connection_and_nothing_else(made: Callable[..., Any]) -> None:
     one = await made(1)
     two = await made(2, one.port)
