@@ -223,9 +223,12 @@ class KnownGroups:
         """Handles a frame GROUPS. Raises WireError."""
         fresh = news(self._others, decode(payload), self._group)
         if fresh:
+            is_new = not fresh.keys() <= self._others.keys()
             self._others = {**self._others, **fresh}
             self._unsaved = True
             self._pass_on_soon(fresh)
+            if is_new and self._saving is None:  # without it, a restart would not know where the group's queues are
+                self._save()
 
     def _pass_on_soon(self, fresh: dict[int, GroupRecord]) -> None:
         self._fresh.update(fresh)
