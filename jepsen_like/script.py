@@ -114,6 +114,8 @@ demand SECONDS                  clients that know one thing each (`nodes` says w
 malice SECONDS [ATTACK ...]     users try to read and change what others have (`nodes` says users=1): all attacks of
                                 jepsen_like/sim/users/attackers.py, or those named; also `register`, `guess` and
                                 `tokens`, the clients of registrations.py, guessers.py and token_owners.py there
+groups SECONDS                  a second group of brokers is added, and copies what it needs, while topics and groups
+                                are changed and deleted (`nodes` says groups=1)
 surge [SECONDS]                 clients send more than the log takes (`nodes` says surges=1): bursts for so long, then a
                                 burst and an overload while others send a little
 garbage N                       somebody sends malformed bytes to N, one connection for each kind

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
-from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
+from raftlog.types import FIRST_GROUP, FLAG_ROLL, Entry, EntryId, EntryType
 from statemachine import payload
 from statemachine.command_table import unpack, unpack_change
-from statemachine.commands import Command, CommandResult, Found, Invalid, InvalidCommandError, invalid
+from statemachine.commands import Command, CommandResult, Found, Invalid, InvalidCommandError, invalid, name_of
 from statemachine.families import FAMILIES, StateReads
 from statemachine.family import EntryHandler, Families, Family, Handler, overridden
 from statemachine.levels import LEVEL
@@ -67,17 +67,20 @@ class BrokerState(StateReads):
     ROWS = ((META, keys.APPLIED_KEY), (META, keys.FORMAT_KEY), (META, keys.SUMS_KEY))
     """The rows of no family (`Family.ROWS`)."""
 
-    def __init__(self, kv: KV, count: Count = count_rows, known_level: int = LEVEL) -> None:
+    def __init__(self, kv: KV, count: Count = count_rows, known_level: int = LEVEL, group: int = FIRST_GROUP) -> None:
         """`count` counts all rows if the stored state does not have its sums (`RunningSums`). `known_level`: the
-        highest level of a cluster that this version knows; a state of a higher level is refused."""
+        highest level of a cluster that this version knows; a state of a higher level is refused. `group`: the number of
+        the group of brokers whose log is applied."""
         check_format(kv)
-        super().__init__(Families(kv, known_level))
+        super().__init__(Families(kv, known_level, group))
         self._order = order = tuple(self[kind] for kind in FAMILIES)
         self._handlers: dict[type[Command], Handler] = {}
         self._entry_handlers: dict[int, EntryHandler] = {}
         for family in order:
             self._handlers |= family.handlers()
             self._entry_handlers |= family.entry_handlers()
+        if group != FIRST_GROUP:
+            self._handlers |= {kind: _refused for kind in self._handlers if kind.OF_TRUTH}
         self._add_messages = self[MessageRows].add
         self._end_run: list[Callable[[Stage], None]] = overridden(order, Family.end_run)
         for family in order:
@@ -208,6 +211,10 @@ class BrokerState(StateReads):
         if isinstance(command, Invalid):
             return invalid(command.why)
         raise InvariantViolationError(f"unknown command {command.name!r}: was it written by a newer RaftMQ?")
+
+
+def _refused(stage: Stage, command: Command) -> CommandResult:
+    return CommandResult(False, "refused", f"only the log of group {FIRST_GROUP} takes {name_of(type(command))}")
 
 
 def _load_mark(kv: KV) -> AppliedMark:

@@ -55,6 +55,9 @@ class Command(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
 
     LEVEL: ClassVar[int] = BASELINE
     """The level that the cluster must have before a leader may propose the command."""
+    OF_TRUTH: ClassVar[bool] = False
+    """True if the command changes what all groups of brokers have in common (docs/adr/0108). Only the first group's log
+    takes such a command; the result in others is `refused`."""
 
 
 class Invalid(NamedTuple):
@@ -93,8 +96,9 @@ class CommandResult(NamedTuple):
     """The result of one command, the same on every replica.
 
     `code` is "" or one of: exists (ok: if_absent was set and one exists, which is `value`), reset (ok: commits of
-    queues that were reset are left out), not_found, conflict (set_config, create_user), refused (access/users.py),
-    invalid (`value` says why); committed, incomplete, full (staged_writes.py).
+    queues that were reset are left out), not_found, conflict (set_config, create_user, copy_truth), refused
+    (access/users.py, `Command.OF_TRUTH`, copy_truth), invalid (`value` says why); committed, incomplete, full
+    (staged_writes.py).
     """
 
     ok: bool

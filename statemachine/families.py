@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from statemachine.access.users import Access, AccessReads
+from statemachine.cluster_wide.broker_groups import BrokerGroups
 from statemachine.cluster_wide.cluster_level import ClusterLevel, LevelReads
 from statemachine.cluster_wide.members import MemberReads, Members
 from statemachine.cluster_wide.settings import SettingReads, Settings
+from statemachine.cluster_wide.truth_journal import TruthJournal
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.consumer_offsets import ConsumerOffsets, OffsetReads
 from statemachine.consuming.groups import GroupReads, Groups
@@ -31,6 +33,7 @@ from statemachine.tier import TierReads, TierSegments
 from statemachine.topics.topics import TopicReads, Topics
 from statemachine.trim import TrimReads, TrimState
 from statemachine.trimming import Trimming
+from statemachine.truth import Truth, TruthReads
 
 FAMILIES: Final[tuple[type[Family], ...]] = (
     Topics,
@@ -53,10 +56,13 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     Access,
     Members,
     TrimState,
+    BrokerGroups,
+    TruthJournal,
+    Truth,
     ConsumeQueues,
 )
 """All families, in the order in which they publish: a deleted topic disappears before its rows are hidden, and queues
-grow last."""
+grow last. The journal of the truth comes after all that it names."""
 
 LATER_ROWS: Final = tuple(rows for family in FAMILIES for rows in family.LATER_ROWS)
 """All rows that came with a level above the baseline."""
@@ -81,5 +87,6 @@ class StateReads(
     AccessReads,
     MemberReads,
     LevelReads,
+    TruthReads,
 ):
     """The reads of a state, on any thread."""

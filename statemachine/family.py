@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Set
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
-from raftlog.types import Entry, EntryType
+from raftlog.types import FIRST_GROUP, Entry, EntryType
 from statemachine.commands import Command, CommandResult
 from statemachine.rows import keys
 from statemachine.rows.kv import KV
@@ -124,8 +124,10 @@ class Family:
 class Families:
     """The families of one state. Each is made when it is first asked for; later calls may come from any thread."""
 
-    def __init__(self, kv: KV, known_level: int) -> None:
+    def __init__(self, kv: KV, known_level: int, group: int = FIRST_GROUP) -> None:
         self.kv = kv
+        self.group = group
+        """The number of the group of brokers whose state it is."""
         self.known_level = known_level
         """The highest level of a cluster that this version knows."""
         self._made: dict[type[Family], Family] = {}

@@ -48,6 +48,13 @@ OWNERS_LEVEL: Final = _level(
     "consumeBroadcastEnable of a group counts; members of a group may divide each topic among those that want it",
 )
 """The level of owners (docs/adr/0098)."""
+GROUPS_LEVEL: Final = _level(
+    14,
+    "groups",
+    "a cluster may have several groups of brokers: topics say in which groups they have queues, and the first group "
+    "keeps a journal of what the others copy",
+)
+"""The level of broker groups (docs/adr/0108)."""
 
 LEVELS: Final = tuple(_list)
 """All levels, each one above the level before it."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U64, Command, CommandResult, done
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.consumer_offsets import ConsumerOffsets
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 class DeleteTopic(Command, tag="delete_topic", frozen=True):
     """Deletes a topic with all its messages. Slices remove its rows."""
 
+    OF_TRUTH: ClassVar[bool] = True
     name: str
 
 
@@ -35,6 +37,7 @@ class DeleteGroup(Command, tag="delete_group", frozen=True):
     """Deletes a consumer group with its locks and resets, and with its committed offsets if `clean_offsets` is set.
     Slices remove its rows."""
 
+    OF_TRUTH: ClassVar[bool] = True
     name: str
     clean_offsets: bool
 
@@ -52,7 +55,7 @@ class RemovalSlices(Family):
 
     def __init__(self, families: Families) -> None:
         self._topics, self._groups = families[Topics], families[Groups]
-        self._removals = families[Removals]
+        self._removals, self._journal = families[Removals], families[TruthJournal]
         self._writes = families[StagedWrites]
         self._queues, self._dedup, self._locks = families[ConsumeQueues], families[Dedup], families[QueueLocks]
         self._topic_deleted: list[Callable[[Stage, int, int], None]] = []
@@ -90,11 +93,22 @@ class RemovalSlices(Family):
         The result's value is its last GroupConfig."""
         result = self._groups.delete(stage, command.name)
         if result.ok:
-            removal = Removal(RemovalKind.GROUP, command.name, command.clean_offsets)
-            self._removals.begin(stage, removal)
-            for family in removal.steps:
-                self._rows[family].forget_group(command.name)
+            self._remove_group(stage, command.name, offsets=command.clean_offsets)
+            if command.clean_offsets:
+                self._journal.end(stage, TruthKind.OFFSETS, command.name)
         return result
+
+    def clean_offsets(self, stage: Stage, group: str) -> None:
+        """Removes what a deleted group left behind, its offsets too, or deletes it with them if it still exists: what
+        `delete_group` does in the first group of brokers."""
+        self._groups.delete(stage, group)
+        self._remove_group(stage, group, offsets=True)
+
+    def _remove_group(self, stage: Stage, group: str, *, offsets: bool) -> None:
+        removal = Removal(RemovalKind.GROUP, group, offsets)
+        self._removals.begin(stage, removal)
+        for family in removal.steps:
+            self._rows[family].forget_group(group)
 
     @applies(Expire)
     def expire(self, stage: Stage, command: Expire) -> CommandResult:

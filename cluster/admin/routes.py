@@ -12,6 +12,7 @@ from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call, Raw
 from cluster.admin.handlers import (
     backup,
+    broker_groups,
     configuration,
     consistency,
     dashboard,
@@ -70,6 +71,7 @@ ROUTES: Final = routes_of(
     events.ROUTES,
     configuration.ROUTES,
     upgrade.ROUTES,
+    broker_groups.ROUTES,
     topics.ROUTES,
     messages.ROUTES,
     groups.ROUTES,

@@ -94,7 +94,7 @@ class Replay:
         (folder / LOG).mkdir(exist_ok=True)
         self.log = LogFiles(folder / LOG, facts.group_id, tail, records)
         self._kv = RocksKV(str(folder / WORK))
-        self.state = BrokerState(self._kv)
+        self.state = BrokerState(self._kv, group=facts.group_id)
         self._run: list[Entry] = []
 
     def take(self, entry: Entry) -> None:

@@ -27,6 +27,7 @@ from cluster.broker.transactions.staged_delivery import StagedDelivery
 from cluster.broker.transactions.staged_writes import StagedWriteRequests
 from cluster.broker.transactions.transaction_end import Transactions
 from cluster.runtime.service_lifecycle import Part
+from raftlog.types import FIRST_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -115,7 +116,8 @@ class Broker:
         )
         self.user_admin = UserAdmin(services, self.secrets, keyed)
         self.resealing = Resealing(services, self.secrets)
-        self.first_user = FirstUser(config.auth.first_user_file, services, self.user_admin)
+        first_user_file = config.auth.first_user_file if config.cluster.group == FIRST_GROUP else ""
+        self.first_user = FirstUser(first_user_file, services, self.user_admin)
         self.shared_ids = SharedIds(clock.wall_ms)
         self.members = members = Members(services, self.rights, self.shared_ids)
         self.early_routes = EarlyRoutes(services, members, unreached)

@@ -4,7 +4,7 @@ have."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.name_rules import check_no_system_topic, check_topic_name
@@ -50,14 +50,27 @@ class Topics:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def put(self, config: Mapping[str, Any], done: Done, *, if_absent: bool = False, author: str = "") -> None:
+    def put(
+        self,
+        config: Mapping[str, Any],
+        done: Done,
+        *,
+        if_absent: bool = False,
+        author: str = "",
+        groups: Collection[int] | None = None,
+    ) -> None:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
-        topic has the configured number of queues where none is given. `author`: the person who asks. Raises Refused."""
+        topic has the configured number of queues where none is given. `author`: the person who asks. `groups`: the
+        groups of brokers in which a new topic gets so many queues each; None for the first one. Raises Refused."""
         services, name = self._services, config["name"]
         self.check(config)
         if name not in services.state.topics:
             queues = services.config.topics.default_queues
             config = {"name": name, "read_queues": queues, "write_queues": queues, **config}
+        if groups is not None:
+            read, write = config["read_queues"], config["write_queues"]
+            rest = {field: value for field, value in config.items() if field not in ("read_queues", "write_queues")}
+            config = {**rest, "place": [[group, read, write] for group in groups]}
         services.propose([CreateTopic(config, if_absent)], done, author=author)
 
     def check(self, config: Mapping[str, Any]) -> None:

@@ -56,6 +56,8 @@ class ClusterSection(_Section, frozen=True, kw_only=True):
     id: Annotated[Uuid, HOST] = ""
     group: Annotated[int, Meta(ge=1, le=GROUPS_MAX), of_host(Unit.NONE)] = FIRST_GROUP
     """The number of this node's Raft group in the cluster; every file and every frame carries it."""
+    first_group: Annotated[tuple[str, ...], HOST] = ()
+    """Peer addresses, "host:port", of members of group 1, where a node of another group learns of all groups."""
 
 
 class PeerNode(_Section, frozen=True, kw_only=True):

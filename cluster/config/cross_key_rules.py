@@ -167,6 +167,16 @@ def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tupl
 
 def _check_group(config: Config, source: Source) -> None:
     group = config.cluster.group
+    for i, address in enumerate(config.cluster.first_group):
+        path: KeyPath = ("cluster", "first_group", i)
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise ConfigError(
+                f"{source.where(path)}: {dotted(path)} is not an address",
+                str(error),
+                'write the host and the peer port of a member of group 1: first_group = ["10.0.0.1:10912"]',
+            ) from None
     if group == FIRST_GROUP or (config.cluster.id and config.peer.secret_file):
         return
     key = "peer.secret_file" if config.cluster.id else "cluster.id"

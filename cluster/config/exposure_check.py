@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import Config, join_address
-from cluster.config.local_layout import is_local
+from cluster.config.local_layout import local_root
 
 
 class OpenFolder(NamedTuple):
@@ -71,7 +71,7 @@ def open_folder(data_dir: Path, root: Path = Path("/")) -> OpenFolder | None:
             return None
     except OSError:
         return None  # not there yet
-    ours = data_dir.parent.parent if is_local(str(data_dir)) else data_dir
+    ours = local_root(str(data_dir)) or data_dir
     command = f"chmod 700 {shlex.quote(str(ours))}"
     return OpenFolder(
         f"other users of this machine can enter {data_dir}, which contains all messages: {command}", command

@@ -154,6 +154,8 @@ def expected(kind: Any) -> str:
     base, meta = plain(kind), meta_of(kind)
     if typing.get_origin(base) is dict:
         return 'a table of name = "host:port"'
+    if typing.get_origin(base) is tuple:
+        return 'a list of "host:port"'
     if base is bool:
         return "true or false"
     if typing.get_origin(base) is Literal:

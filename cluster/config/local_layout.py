@@ -6,6 +6,7 @@
         n1/raftmq.toml      the node's configuration
         n1/node.log         what the node printed; older files are node.log.1, ...
         n1/data/            the node's data directory: log, hard state, database, identity
+        g02/n1/...          the same for the nodes of group 2; SECRET and users.key are then for all groups
 
 cluster.json can be made again from the raftmq.toml files; everything else cannot.
 """
@@ -15,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -24,12 +26,45 @@ import msgspec
 
 from raftlog.format_versions import is_known, why_unknown
 from raftlog.storage.files import layout
+from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 
 DATA_DIR_NAME = ".raftmq"
 DATA_DIR_VARIABLE = "RAFTMQ_DATA"
 CLUSTER_FILE = "cluster.json"
-CLUSTER_SCHEMA = 10
+CLUSTER_SCHEMA = 11
+_ONE_GROUP_SCHEMA = 10
+"""The format of a file without further groups, which earlier releases read: for them an id names one node."""
+
+NodeName = int | str
+"""The name of a node in commands and in JSON: its id in the first group, else "GROUP/ID", as "3/2"."""
+_NAME = re.compile(r"(?:(\d{1,9})/)?(\d{1,9})", re.ASCII)
+_GROUP_FOLDER = re.compile(r"g\d\d", re.ASCII)
+GROUP_FOLDERS = "g[0-9][0-9]"
+"""The pattern of the folders of further groups."""
+
+
+def name_of(group: int, node: int) -> NodeName:
+    """Returns the name of a node: an id is unique only within its group."""
+    return node if group == FIRST_GROUP else f"{group}/{node}"
+
+
+def key_of(name: NodeName) -> tuple[int, int]:
+    """Returns (group, id) of a node's name; "1/2" is 2. Raises LocalError if it is none."""
+    found = _NAME.fullmatch(str(name))
+    if found is None:
+        raise LocalError(
+            f"{str(name)[:40]!r} is no name of a node",
+            "a node is named by its id, as 2, or in a further group by group and id, as 3/2",
+            "raftmq status    (shows the names)",
+            ExitCode.USAGE,
+        )
+    return int(found[1] or FIRST_GROUP), int(found[2])
+
+
+def group_folder(data: Path, group: int) -> Path:
+    """Returns the folder of the nodes of a group: the data directory itself, or gGG in it."""
+    return data if group == FIRST_GROUP else data / f"g{group:02}"
 
 
 class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,6 +79,23 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     log: str
     replaces: int | None = None
     """The id of the node whose place this node is to take; None if there is none, or it has taken the place."""
+    group: int = FIRST_GROUP
+    """The number of its group. Only `key` and `name` tell two nodes apart."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The node's (group, id)."""
+        return self.group, self.id
+
+    @property
+    def name(self) -> NodeName:
+        """The node's name."""
+        return name_of(self.group, self.id)
+
+    @property
+    def data(self) -> Path:
+        """The data directory of the cluster, with cluster.json."""
+        return self.home.parent if self.group == FIRST_GROUP else self.home.parent.parent
 
     @property
     def home(self) -> Path:
@@ -72,27 +124,44 @@ class ClusterFile(msgspec.Struct, frozen=True):
     nodes: list[NodeRecord]
     schema: int = CLUSTER_SCHEMA
 
-    def node(self, node_id: int) -> NodeRecord:
-        """Returns the node with that id. Raises LocalError, which names the existing ones."""
+    @property
+    def groups(self) -> list[int]:
+        """The numbers of the groups, ascending."""
+        return groups_of(self.nodes)
+
+    def of_group(self, group: int) -> list[NodeRecord]:
+        """Returns the nodes of one group."""
+        return [node for node in self.nodes if node.group == group]
+
+    def node(self, name: NodeName) -> NodeRecord:
+        """Returns the node of that name. Raises LocalError, which names the existing ones."""
+        key = key_of(name)
         for node in self.nodes:
-            if node.id == node_id:
+            if node.key == key:
                 return node
-        known = ", ".join(str(node.id) for node in self.nodes)
+        known = ", ".join(str(node.name) for node in self.nodes)
         raise LocalError(
-            f"there is no node {node_id}",
+            f"there is no node {name_of(*key)}",
             f"the members are {known}",
             f"use one of {known}",
             ExitCode.REFUSED,
         )
 
-    def without(self, node_id: int) -> ClusterFile:
+    def without(self, name: NodeName) -> ClusterFile:
         """Returns the same cluster without that node."""
-        return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.id != node_id])
+        key = key_of(name)
+        return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.key != key])
 
-    def with_pid(self, node_id: int, pid: int | None) -> ClusterFile:
+    def with_pid(self, name: NodeName, pid: int | None) -> ClusterFile:
         """Returns the same cluster with another process id (or None) for one node."""
-        nodes = [msgspec.structs.replace(node, pid=pid) if node.id == node_id else node for node in self.nodes]
+        key = key_of(name)
+        nodes = [msgspec.structs.replace(node, pid=pid) if node.key == key else node for node in self.nodes]
         return msgspec.structs.replace(self, nodes=nodes)
+
+
+def groups_of(nodes: Iterable[NodeRecord]) -> list[int]:
+    """Returns the numbers of the groups of these nodes, ascending."""
+    return sorted({node.group for node in nodes})
 
 
 def find_data_dir(
@@ -144,7 +213,7 @@ def read_cluster(data: Path) -> ClusterFile:
     try:
         schema = msgspec.json.decode(raw, type=_Schema).schema
         if is_known(schema, CLUSTER_SCHEMA):
-            return msgspec.json.decode(raw, type=ClusterFile)
+            return msgspec.structs.replace(msgspec.json.decode(raw, type=ClusterFile), schema=CLUSTER_SCHEMA)
     except msgspec.MsgspecError as error:
         raise LocalError(
             f"{path} is damaged",
@@ -167,10 +236,12 @@ class _Schema(msgspec.Struct):
     schema: int
 
 
-def is_local(node_data: str) -> bool:
-    """Returns True if the node with that data directory belongs to a cluster that `raftmq up` made, so that commands
-    for local clusters work on it."""
-    return (Path(node_data).absolute().parent.parent / CLUSTER_FILE).is_file()
+def local_root(node_data: str) -> Path | None:
+    """Returns the directory of the cluster that `raftmq up` made, and on which commands for local clusters therefore
+    work, if the node with that data directory belongs to one; else None."""
+    folder = Path(node_data).absolute().parent.parent
+    roots = [folder, folder.parent] if _GROUP_FOLDER.fullmatch(folder.name) else [folder]
+    return next((root for root in roots if (root / CLUSTER_FILE).is_file()), None)
 
 
 def has_no_data(directory: Path) -> bool:
@@ -185,8 +256,8 @@ def has_no_identity(directory: Path) -> bool:
 
 
 def is_lost(node_data: str, node: int) -> bool:
-    """Returns True if the data directory of another `node` of the local cluster to which this data directory belongs
-    was lost. A directory that this process may not look into is not lost."""
+    """Returns True if the data directory of another `node` of the group of a local cluster to which this data directory
+    belongs was lost. A directory that this process may not look into is not lost."""
     try:
         return has_no_identity(Path(node_data).absolute().parent.parent / f"n{node}" / "data")
     except OSError:
@@ -204,7 +275,7 @@ _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 
 def place_of(node_data: str) -> Place:
     """Returns the place where the node with that data directory runs, as this process sees it."""
-    if is_local(node_data):
+    if local_root(node_data) is not None:
         return "up"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
@@ -214,7 +285,10 @@ def place_of(node_data: str) -> Place:
 
 
 def write_cluster(data: Path, cluster: ClusterFile) -> None:
-    """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power loss."""
+    """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power loss. A cluster
+    of one group is written as earlier releases read it."""
+    several = cluster.groups not in ([], [FIRST_GROUP])
+    cluster = msgspec.structs.replace(cluster, schema=CLUSTER_SCHEMA if several else _ONE_GROUP_SCHEMA)
     replace_file(data / CLUSTER_FILE, msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
 
 

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomlkit
 from msgspec.structs import replace
 from tomlkit import TOMLDocument
 from tomlkit.items import AoT, Table
 
+from cluster.config.config import ClusterSection
+from cluster.config.cross_key_rules import AUTH_FILES, TLS_FILES
 from cluster.config.loading import load
-from cluster.config.local_layout import NodeRecord, replace_file
+from cluster.config.local_layout import GROUP_FOLDERS, NodeRecord, group_folder, groups_of, replace_file
 from cluster.config.source import toml_value
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -28,8 +32,11 @@ def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
     return tomlkit.dumps(document)
 
 
-def moved(text: str, node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool) -> str:
-    """Returns a node's file with the ports of `node`. Former members leave [[peers]], new ones are added."""
+def moved(
+    text: str, node: NodeRecord, nodes: Sequence[NodeRecord], first: Sequence[NodeRecord], *, failpoints: bool
+) -> str:
+    """Returns a node's file with the ports of `node`. Former members leave [[peers]], new ones are added. `nodes`: the
+    members of its group; `first`: those of the first group."""
     document = tomlkit.parse(text)
     _table(document, "node")["data_dir"] = "data"
     _table(document, "peer")["port"] = node.peer_port
@@ -42,6 +49,8 @@ def moved(text: str, node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoint
     document["peers"] = _moved_peers(document, node, nodes)
     if failpoints:
         _table(document, "failpoints")["enabled"] = True
+    if node.group != FIRST_GROUP:
+        _name_first_group(document, first)
     return tomlkit.dumps(document)
 
 
@@ -116,8 +125,16 @@ their own configuration."""
 
 
 def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord]:
-    """Returns nodes 1..count with RocketMQ's usual ports, or with 4 x count ports in a row from `base_port`. Raises
-    LocalError."""
+    """Returns nodes 1..count of the first group with RocketMQ's usual ports, or with 4 x count ports in a row from
+    `base_port`. Raises LocalError."""
+    _check_count(count)
+    if base_port is not None:
+        check_base_port(base_port, count)
+        return _in_a_row(data, FIRST_GROUP, count, base_port)
+    return [_record(data, i + 1, 9876 + i, 10911 + 10 * i, 10912 + 10 * i, 9644 + i) for i in range(count)]
+
+
+def _check_count(count: int) -> None:
     if not 1 <= count <= NODES_MAX:
         raise LocalError(
             f"a local cluster of {count} nodes is not possible",
@@ -125,35 +142,98 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
             "raftmq up --nodes 3",
             ExitCode.USAGE,
         )
-    if base_port is not None and not 1024 <= base_port <= 65536 - 4 * count:
+
+
+def check_base_port(base_port: int, count: int) -> None:
+    """Raises LocalError unless there is room for the ports of `count` nodes, of all groups together."""
+    if not 1024 <= base_port <= 65536 - 4 * count:
         raise LocalError(
             f"--base-port {base_port} leaves no room for the ports",
             f"{count} nodes need {4 * count} consecutive ports between 1024 and 65535",
             "raftmq up --base-port 20000",
             ExitCode.USAGE,
         )
-    nodes = []
-    for i in range(count):
-        if base_port is None:
-            namesrv, broker, peer, admin = 9876 + i, 10911 + 10 * i, 10912 + 10 * i, 9644 + i
-        else:
-            namesrv, broker, peer, admin = (base_port + step * count + i for step in range(4))
-        log = str(data / f"n{i + 1}" / "node.log")
-        nodes.append(NodeRecord(i + 1, None, broker, namesrv, peer, admin, log))
-    return nodes
+
+
+def check_groups(groups: int) -> None:
+    """Raises LocalError for a number of groups that no cluster has."""
+    if not 1 <= groups <= GROUPS_MAX:
+        raise LocalError(
+            f"a cluster of {groups} groups is not possible",
+            f"it can have 1 to {GROUPS_MAX} groups, each with its own leader and log",
+            "raftmq up --groups 2",
+            ExitCode.USAGE,
+        )
+
+
+def plan_group(
+    data: Path,
+    group: int,
+    count: int,
+    base_port: int | None,
+    known: Sequence[NodeRecord],
+    is_free: Callable[[int], bool],
+) -> list[NodeRecord]:
+    """Returns nodes 1..count of a further group with 4 x count ports in a row: from `base_port`; else from the group's
+    usual one, if the nodes that are there (`known`) have theirs and all are free; else above all others. Raises
+    LocalError."""
+    _check_count(count)
+    if base_port is None:
+        base_port = _free_row(group, 4 * count, known, is_free)
+    return _in_a_row(data, group, count, base_port)
+
+
+_GROUP_PORTS, _GROUP_STEP = 11000, 4 * NODES_MAX
+"""The first usual port of group 2, above those of a first group of NODES_MAX nodes, and the ports that each group
+has."""
+
+
+def _free_row(group: int, wanted: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool]) -> int:
+    taken = {port for node in known for port in node.ports.values()}
+
+    def fits(base: int) -> bool:
+        return all(port not in taken and is_free(port) for port in range(base, base + wanted))
+
+    usual = _GROUP_PORTS + (group - 2) * _GROUP_STEP
+    if all(node.namesrv_port == 9876 + node.id - 1 for node in known if node.group == FIRST_GROUP) and fits(usual):
+        return usual
+    above = max(taken, default=20000) + 1
+    for base in range(above, min(above + 200, 65537 - wanted)):
+        if fits(base):
+            return base
+    raise LocalError(
+        f"no {wanted} consecutive free ports were found for group {group}",
+        f"the ranges from {above} upwards were tried",
+        "raftmq down && raftmq up --base-port P    (with a P of your choice, and the same --groups)",
+        ExitCode.REFUSED,
+    )
+
+
+def _in_a_row(data: Path, group: int, count: int, base_port: int) -> list[NodeRecord]:
+    return [
+        _record(data, i + 1, *(base_port + step * count + i for step in range(4)), group=group) for i in range(count)
+    ]
 
 
 def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
-    """Returns the same nodes with 4 x count ports in a row from `base_port`."""
-    planned = plan_nodes(nodes[0].home.parent, len(nodes), base_port)
-    return [
-        replace(ports, id=node.id, log=node.log, replaces=node.replaces)
-        for node, ports in zip(nodes, planned, strict=True)
-    ]
+    """Returns the same nodes with 4 x count ports in a row from `base_port`, group after group. Raises LocalError."""
+    check_base_port(base_port, len(nodes))
+    found: list[NodeRecord] = []
+    for group in groups_of(nodes):
+        own = [node for node in nodes if node.group == group]
+        planned = _in_a_row(own[0].data, group, len(own), base_port + 4 * len(found))
+        found += [
+            replace(ports, id=node.id, log=node.log, replaces=node.replaces)
+            for node, ports in zip(own, planned, strict=True)
+        ]
+    return found
 
 
 USERS_KEY = "users.key"
 """The name of the file, in the data directory of a local cluster, with the key that encrypts users' secrets."""
+GROUPS_SECRET = "SECRET"
+"""The name of the file, in the data directory of a local cluster of several groups, with the cluster's secret: the
+nodes of further groups read it. Those of the first group have theirs in their data directories, as before."""
 
 
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False) -> None:
@@ -188,21 +268,82 @@ def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path)
     node.config_path.write_text(text, encoding="utf-8")
 
 
-def plan_node(data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool]) -> NodeRecord:
-    """Returns one more node: with RocketMQ's usual ports for its id if the others have theirs, else with four ports in
-    a row above all others. Raises LocalError."""
-    usual = _record(
-        data, node_id, 9876 + node_id - 1, 10911 + 10 * (node_id - 1), 10912 + 10 * (node_id - 1), 9644 + node_id - 1
-    )
+class GroupFacts(msgspec.Struct, frozen=True):
+    """The facts about the cluster that the files of a further group's nodes name."""
+
+    uuid: str
+    broker_name: str
+    """The broker name of the group."""
+    first: Sequence[NodeRecord]
+    """The nodes of the first group."""
+
+
+def write_group_configs(nodes: Sequence[NodeRecord], like: Path, facts: GroupFacts) -> None:
+    """Makes the folders and the files of all nodes of a further group. The files take over all sections of a file
+    `like` of the first group, except those in OWN_SECTIONS and what only that group has."""
+    settings = like.read_text(encoding="utf-8")
+    for node in nodes:
+        write_config(node, nodes)
+        own = node.config_path.read_text(encoding="utf-8")
+        node.config_path.write_text(in_group(like_another(own, settings, OWN_SECTIONS), node, facts), encoding="utf-8")
+
+
+def in_group(text: str, node: NodeRecord, facts: GroupFacts) -> str:
+    """Returns a node's file, as one of the first group says it, for a node of a further group."""
+    document = tomlkit.parse(text)
+    cluster = _table(document, "cluster")
+    cluster["id"], cluster["group"], cluster["broker_name"] = facts.uuid, node.group, facts.broker_name
+    _name_first_group(document, facts.first)
+    for section, names in (("tls", TLS_FILES), ("auth", AUTH_FILES)):
+        table = document.get(section, {})
+        for name in names:  # relative to the folder of the file, and the folder lies one deeper
+            if table.get(name) and not Path(str(table[name])).expanduser().is_absolute():
+                table[name] = f"../{table[name]}"
+    for section, name in (("tier", "url"), ("backup", "to")):
+        if document.get(section, {}).get(name):
+            document[section][name] = of_group(str(document[section][name]), node.group)
+    return tomlkit.dumps(document)
+
+
+def of_group(place: str, group: int) -> str:
+    """Returns the URL or the folder of a group in a place for objects that the cluster has: names of objects there say
+    the cluster, and not the group."""
+    return place if group == FIRST_GROUP else f"{place.rstrip('/')}/{group_folder(Path(), group)}"
+
+
+_NAMES_FIRST_GROUP = "first_group" in ClusterSection.__struct_fields__
+"""True if this version has that key of [cluster], by which a node of a further group finds the first one."""
+
+
+def _name_first_group(document: TOMLDocument, first: Sequence[NodeRecord]) -> None:
+    if _NAMES_FIRST_GROUP:
+        _table(document, "cluster")["first_group"] = [f"{HOST}:{node.peer_port}" for node in first]
+
+
+def plan_node(
+    data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool], group: int = FIRST_GROUP
+) -> NodeRecord:
+    """Returns one more node of a group: with RocketMQ's usual ports for its id if it is of the first group and the
+    others there have theirs, else with four ports in a row above all others. `known`: the nodes of all groups. Raises
+    LocalError."""
     taken = {port for node in known for port in node.ports.values()}
-    is_usual = all(node.namesrv_port == 9876 + node.id - 1 for node in known)
-    if is_usual and all(is_free(port) and port not in taken for port in usual.ports.values()):
-        return usual
+    if group == FIRST_GROUP:
+        usual = _record(
+            data,
+            node_id,
+            9876 + node_id - 1,
+            10911 + 10 * (node_id - 1),
+            10912 + 10 * (node_id - 1),
+            9644 + node_id - 1,
+        )
+        is_usual = all(node.namesrv_port == 9876 + node.id - 1 for node in known if node.group == FIRST_GROUP)
+        if is_usual and all(is_free(port) and port not in taken for port in usual.ports.values()):
+            return usual
     first = max(taken, default=20000) + 1
     for base in range(first, min(first + 200, 65532)):
         ports = range(base, base + 4)
         if all(is_free(port) for port in ports):
-            return _record(data, node_id, *ports)
+            return _record(data, node_id, *ports, group=group)
     raise LocalError(
         f"no four consecutive free ports were found for node {node_id}",
         f"200 ranges from {first} upwards were tried",
@@ -211,23 +352,26 @@ def plan_node(data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Ca
     )
 
 
-def _record(data: Path, node_id: int, namesrv: int, broker: int, peer: int, admin: int) -> NodeRecord:
-    log = str(data / f"n{node_id}" / "node.log")
-    return NodeRecord(node_id, None, broker, namesrv, peer, admin, log)
+def _record(
+    data: Path, node_id: int, namesrv: int, broker: int, peer: int, admin: int, *, group: int = FIRST_GROUP
+) -> NodeRecord:
+    log = str(group_folder(data, group) / f"n{node_id}" / "node.log")
+    return NodeRecord(node_id, None, broker, namesrv, peer, admin, log, group=group)
 
 
 def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> str:
     lines = [
-        f"# Node {node.id} of a local cluster, written by `raftmq up`. Every key: raftmq config explain",
+        f"# Node {node.name} of a local cluster, written by `raftmq up`. Every key: raftmq config explain",
         "[node]",
         f"id = {node.id}",
         'data_dir = "data"',
         "",
         "[backup]",
-        f"roots = {toml_value(str(node.home.parent.parent))}",
+        f"roots = {toml_value(str(node.data.parent))}",
         "",
         "[peer]",
         f"port = {node.peer_port}",
+        *([] if node.group == FIRST_GROUP else [f"secret_file = {toml_value(f'../../{GROUPS_SECRET}')}"]),
         "",
         "[admin]",
         f"port = {node.admin_port}",
@@ -260,21 +404,25 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
     """Changes the ports in existing raftmq.toml files; every other setting, and every comment, stays."""
     from cluster.config.node_files import moved
 
+    first = [node for node in nodes if node.group == FIRST_GROUP]
     for node in nodes:
-        text = moved(node.config_path.read_text(encoding="utf-8"), node, nodes, failpoints=failpoints)
+        own = [each for each in nodes if each.group == node.group]
+        text = moved(node.config_path.read_text(encoding="utf-8"), node, own, first, failpoints=failpoints)
         replace_file(node.config_path, text.encode(), check=load)
 
 
 def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
-    """Makes every node upload to that object store. Raises LocalError, having changed nothing, if it cannot be one."""
+    """Makes every node upload to that object store, those of a further group into a folder of it. Raises LocalError,
+    having changed nothing, if it cannot be one."""
     for node in nodes:
-        _rewrite(node.config_path, lambda text: with_tier(text, url))
+        own = of_group(url, node.group)
+        _rewrite(node.config_path, lambda text, own=own: with_tier(text, own))  # type: ignore[misc]
 
 
-def set_tls(config_path: Path, node_id: int, folder: Path) -> None:
-    """Makes the node accept only TLS on all its ports, with its certificate in that folder. If its file already sets a
-    mode, the mode stays."""
-    own = folder / f"node-{node_id}"
+def set_tls(config_path: Path, stem: str, folder: Path) -> None:
+    """Makes the node accept only TLS on all its ports, with the certificate and key of that stem in that folder. If its
+    file already sets a mode, the mode stays."""
+    own = folder / stem
     files = {"cert_file": own.with_suffix(".crt"), "key_file": own.with_suffix(".key"), "ca_file": folder / "ca.crt"}
     _rewrite(config_path, lambda text: with_tls(text, _relative(files, config_path)))
 
@@ -299,10 +447,10 @@ def _rewrite(config_path: Path, changed: Callable[[str], str]) -> None:
 
 
 def read_nodes(data: Path) -> list[NodeRecord]:
-    """Returns the nodes of an existing data directory as their raftmq.toml files describe them; [] if there are
-    none."""
+    """Returns the nodes of an existing data directory as their raftmq.toml files describe them; [] if there are none.
+    Raises ConfigError, and LocalError for a node whose file is of another group than its folder."""
     nodes = []
-    for path in sorted(data.glob("n*/raftmq.toml")):
+    for path in node_files(data):
         config = load(path)
         ports = {listener.name: listener.port for listener in config.listeners}
         if missing := {"broker", "namesrv"} - ports.keys():
@@ -312,10 +460,30 @@ def read_nodes(data: Path) -> list[NodeRecord]:
                 f"add a [[listeners]] table with that name to {path}",
                 ExitCode.REFUSED,
             )
+        group, folder = config.cluster.group, path.parent.parent
+        if group_folder(data, group) != folder:
+            raise LocalError(
+                f"{path} says cluster.group = {group}, and lies in the folder of another group",
+                f"the nodes of group {group} are in {group_folder(data, group)}",
+                f"set cluster.group in {path} back, or move the folder to where it was",
+                ExitCode.REFUSED,
+            )
         log = str(path.parent / "node.log")
         nodes.append(
             NodeRecord(
-                config.node.id, None, ports["broker"], ports["namesrv"], config.peer.port, config.admin.port, log
+                config.node.id,
+                None,
+                ports["broker"],
+                ports["namesrv"],
+                config.peer.port,
+                config.admin.port,
+                log,
+                group=group,
             )
         )
-    return sorted(nodes, key=lambda node: node.id)
+    return sorted(nodes, key=lambda node: node.key)
+
+
+def node_files(data: Path) -> list[Path]:
+    """Returns the paths of the raftmq.toml of all nodes in a data directory, those of the first group first."""
+    return [*sorted(data.glob("n*/raftmq.toml")), *sorted(data.glob(f"{GROUP_FOLDERS}/n*/raftmq.toml"))]

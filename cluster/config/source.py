@@ -256,7 +256,7 @@ def toml_value(value: Any) -> str:
         return _text(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(str(name))} = {toml_value(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml_value(each) for each in value) + "]"
     return str(value)
 

@@ -33,9 +33,12 @@ from cluster.node.services import NodeServices
 from cluster.peer import secret
 from cluster.peer.admission import Implausible
 from cluster.peer.confirmed_index import ConfirmedIndex
+from cluster.peer.group_links import GroupLinks
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.sync_times import SyncTimes
+from cluster.placement.groups_file import GroupsFile
+from cluster.placement.known_groups import KnownGroups, own_record
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
 from cluster.remoting.connection.frame import Frame
@@ -74,6 +77,7 @@ from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect_state import give_up
 from cluster.tier.tier_assembly import access_of, expiry_of, index_files_of, scrubs_of, tier_of
+from cluster.truth.assembly import truth_of
 from raftlog.types import Entry, NodeId
 
 if TYPE_CHECKING:
@@ -275,7 +279,11 @@ class Assembly:
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
-        routes = RouteMap(self._own_group())
+        self.group_links = group_links = GroupLinks(self.transport, lambda group: self.other_groups.leader(group))
+        routes = RouteMap(self._own_group(), lambda: self.other_groups.others())
+        self.other_groups = KnownGroups(
+            context, group_links, self._groups_file(), lambda: own_record(self.raw, self.membership, routes.own.name)
+        )
         replies = SendReplyWriter(store_host, routes.own.name, metrics)
         closings = ClosedConnections(context.loop.call_soon)
         fates = SendOutcomes(self._clock, state, retries, replies, closings)
@@ -297,6 +305,7 @@ class Assembly:
         self.services = services = NodeServices(
             context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs, routes
         )
+        self.truth = truth_of(config.cluster.group, state, services, proposals, group_links)
         self.tier_access = access_of(context, self.storage, services, metrics.registry)
         self.disk = disk_of(context, self.storage.directory.path, proposals, metrics.modes)
         arrived = Signal[[Frame]]()
@@ -351,6 +360,11 @@ class Assembly:
         self.clients, self.pulls = broker.members, broker.pulls
         self.membership.removed.add(self.router.clients.drop)
 
+    def _groups_file(self) -> GroupsFile:
+        identity = self.storage.directory.identity
+        directory = self.storage.directory.path
+        return GroupsFile(self._context.fs, directory, str(identity.cluster_uuid), identity.group_id)
+
     def _own_group(self) -> BrokerGroup:
         members = self.membership
         return BrokerGroup(
@@ -359,7 +373,13 @@ class Assembly:
             advertised=members.broker_addresses,
             stand_ins=self.links.stand_ins,
             http=members.http_address,
+            slots=self._slots,
         )
+
+    def _slots(self) -> int:
+        """Returns the number of aliases of each group, which a cluster of several groups has fixed; else 0."""
+        rows = self.state.broker_groups.by_number
+        return next(iter(rows.values())).aliases if rows else 0
 
     def _confirm_applied(self, done: Callable[[bool], None]) -> None:
         """Calls `done(True)` once this node has applied what was acknowledged before, whoever leads; `done(False)` if

@@ -15,6 +15,7 @@ from cluster.config.reload import differences
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.service_lifecycle import Part
 from raftlog.format_versions import BASELINE
+from raftlog.types import FIRST_GROUP
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command
@@ -50,7 +51,7 @@ class ClusterConfig:
         reloading: Reloading,
         levels: Levels,
     ) -> None:
-        self._node_id = context.config.node.id
+        self._node_id, self._group = context.config.node.id, context.config.cluster.group
         self._events = context.events
         self._state = state
         self._changes = changes
@@ -115,6 +116,14 @@ class ClusterConfig:
         if self._complete or self._proposed or now_ms < self._due_ms or not self._services.writes_open():
             return
         settings = self._state.settings
+        is_new = not settings.version and self._state.level == BASELINE
+        if self._group != FIRST_GROUP:  # it copies the values of the first group
+            self._complete = not is_new
+            if is_new:
+                self._due_ms = now_ms + AGAIN_MS
+                self._proposed = True
+                self._services.propose([Finalize(self._levels.of_new_cluster())], self._decided)
+            return
         missing = {
             key: value
             for key, value in cluster_values(self._reloading.layers.own).items()
@@ -128,7 +137,7 @@ class ClusterConfig:
         author, log_ms = f"raftmq.toml of node {self._node_id}", self._services.log_time_ms()
         self._proposed = True
         run: list[Command] = [SetConfig(settings.version, log_ms, author, reason, missing)]
-        if not settings.version and self._state.level == BASELINE:
+        if is_new:
             run.insert(0, Finalize(self._levels.of_new_cluster()))
         self._services.propose(run, self._decided)
 

@@ -131,6 +131,8 @@ class Node(Assembly):
             self.modes.part(),
             self.links.part(),
             self.confirmed.part(),
+            self.other_groups.part(),
+            self.truth.part(),
             Part(name="early routes", tick=self.broker.early_routes.tick),
             Part(name="rates", tick=self.rates.tick),
             self.retention.part(),

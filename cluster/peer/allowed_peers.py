@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, GROUPS_MAX, NOBODY, NodeId
 
 Address = tuple[str, int]
 """Host (name or ip) and port."""
@@ -131,6 +131,24 @@ class Roster:
         if node_id == me.node_id and not (itself and node_uuid == me.node_uuid):
             return Refusal(f"node {node_id} is this node: two configurations have the same node.id")
         return self._judge_identity(NodeId(node_id), node_uuid, header)
+
+    def judge_group(self, header: list[Any]) -> Refusal | None:
+        """Returns the reason to refuse the handshake of a node of another group, None to accept it. Node ids are those
+        of its group, so nothing in it makes it a peer of this one. Its address is of no interest: the map of the groups
+        has it."""
+        cluster, group, node_id, node_uuid, to_id = header[:5]
+        me = self.membership
+        if cluster != me.cluster_uuid:
+            return Refusal(f"it belongs to cluster {cluster!s:.36}, this is cluster {me.cluster_uuid}")
+        if type(group) is not int or not FIRST_GROUP <= group <= GROUPS_MAX:
+            return Refusal(f"a cluster has no group {group!s:.20}")
+        if group == me.group_id:
+            return Refusal(f"it belongs to group {group} as this node does: members of a group use other channels")
+        if to_id not in (NOBODY, me.node_id):
+            return Refusal(f"it looks for node {to_id!s:.20} at this address, which is node {me.node_id}")
+        if type(node_id) is not int or type(node_uuid) is not str or not 1 <= node_id <= NODE_ID_MAX:
+            return Refusal(f"node {node_id!s:.20} is no member of a group")
+        return None
 
     def _judge_identity(self, node_id: NodeId, node_uuid: str, header: list[Any]) -> Refusal | None:
         me = self.membership

@@ -64,6 +64,8 @@ logger = logging.getLogger(__name__)
 CONTROL, BULK = "control", "bulk"
 PROBE = "probe"
 """Name of the channel of connections that only ask which node listens here (`probe`). They are answered and closed."""
+GROUP = "group"
+"""Name of the channel between nodes of different groups (`group_links`)."""
 HANDSHAKE_S = 5.0
 UNANSWERED_S = 0.5
 """Seconds. A peer that does not ask for a proof within this time has no secret yet, or runs a release without
@@ -123,6 +125,12 @@ class Owner(Protocol):
     def judge_level(self, header: list[Any], *, proven: bool) -> Refusal | None:
         """Returns the reason to refuse the sender of this HELLO, if the cluster has a level that one of the two nodes
         does not know; else None."""
+
+    def judge_group(self, header: list[Any]) -> Refusal | None:
+        """Returns the reason to refuse the sender of this HELLO on the channel `group`; else None."""
+
+    def open_group(self, inlet: Inlet, header: list[Any]) -> asyncio.Protocol:
+        """Called when a node of another group was accepted: returns what handles its connection from now on."""
 
     def on_inlet(self, inlet: Inlet) -> None:
         """Called when a new connection was accepted."""
@@ -302,6 +310,8 @@ class Inlet(asyncio.Protocol):
         """The header of its HELLO, once it was accepted."""
         self.incarnation: object = 0
         self._refused = False
+        self._heir: asyncio.Protocol | None = None
+        """The protocol that handles the connection since it was found to be one of another group; else None."""
         self.channel = ""
         self.reads = 0
         """The number of reads that returned data."""
@@ -343,6 +353,8 @@ class Inlet(asyncio.Protocol):
             if peer is None:
                 data = self._take_handshake(data)
                 peer = self.peer
+                if self._heir is not None and data:
+                    self._heir.data_received(data)
             if peer is None or self._refused:
                 return
             buffer, frames = self._buffer.feed(data)
@@ -392,7 +404,7 @@ class Inlet(asyncio.Protocol):
         """Handles the handshake's frames as they become complete. Returns the bytes after the handshake, which may be
         frames of any length."""
         early = self._early + data
-        while self.peer is None and not self._refused and len(early) >= 4:
+        while not self._is_over and len(early) >= 4:
             length = int.from_bytes(early[:4], "big", signed=True)
             if not 0 <= length <= HELLO_MAX:
                 raise FrameTooLargeError(f"handshake of {length} bytes; the limit is {HELLO_MAX}")
@@ -402,9 +414,13 @@ class Inlet(asyncio.Protocol):
             kind, header, _ = unpack(early, 4, stop)
             self._on_handshake(kind, header, early[4:stop])
             early = early[stop:]
-        done = self.peer is not None or self._refused
-        self._early = b"" if done else early
-        return early if done else b""
+        self._early = b"" if self._is_over else early
+        return early if self._is_over else b""
+
+    @property
+    def _is_over(self) -> bool:
+        """True once the handshake is, well or badly."""
+        return self.peer is not None or self._refused or self._heir is not None
 
     def _on_handshake(self, kind: int, header: list[Any], frame: bytes) -> None:
         if self._key is not None:
@@ -437,6 +453,9 @@ class Inlet(asyncio.Protocol):
             self._owner.note_refused(self.remote, _WRONG_PROOF)
             self.refuse(Refusal(_WRONG_PROOF, SECRET))
             return
+        if self._header[5] == GROUP:
+            self._admit_group(self._header)
+            return
         who = self._owner.who()
         self._say(Kind.WELCOME, [*who, handshake.acceptor_proof(self._key, self._hello, self._challenge, who)])
         self.key_id = key_id(self._key)
@@ -449,8 +468,31 @@ class Inlet(asyncio.Protocol):
             self._challenge = frame[4:]
         self.transport.write(frame)
 
+    def _admit_group(self, header: list[Any]) -> None:
+        """Accepts a node of another group, or refuses it. It never becomes a peer: its connection leaves this class
+        with the answer, and nothing of Raft reads it."""
+        refusal = self._owner.judge_group(header)
+        if refusal is not None:
+            self._owner.note_refused(self.remote, refusal.reason)
+            self.refuse(refusal)
+            return
+        who, proof = [*self._owner.who(), self._owner.roster.membership.group_id], b""
+        if self._key is not None:
+            proof = handshake.acceptor_proof(self._key, self._hello, self._challenge, who)
+            self.key_id = key_id(self._key)
+        self._say(Kind.WELCOME, [*who, proof])
+        assert self.transport is not None
+        assert self._timer is not None
+        self._timer.cancel()
+        self._owner.inlets.pop(self, None)
+        self._heir = self._owner.open_group(self, header)
+        self.transport.set_protocol(self._heir)
+
     def _admit(self, header: list[Any]) -> None:
         """Accepts the node that sent this HELLO, or refuses it."""
+        if header[5] == GROUP:
+            self._admit_group(header)
+            return
         refusal = self._owner.roster.judge(header, (CONTROL, BULK, PROBE), itself=header[5] == PROBE)
         if refusal is None and header[5] != PROBE:
             refusal = self._owner.judge_level(header, proven=bool(self.key_id))

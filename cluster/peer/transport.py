@@ -21,13 +21,13 @@ import random
 import socket as socket_module
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cluster.peer import handshake
 from cluster.peer.admission import Admission
 from cluster.peer.allowed_peers import LEVEL as TOO_OLD
 from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, Roster
-from cluster.peer.connections import BULK, CONTROL, Inlet, Link
+from cluster.peer.connections import BULK, CONTROL, GROUP, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.wire import decode_message, encode_message, pack
 from cluster.runtime.key_file import key_id
@@ -56,6 +56,20 @@ system's own timeout."""
 
 PLAIN_REFUSAL = pack(Kind.REFUSED, ["it takes TLS only, and this node speaks plain text (peer.tls)", "", -1])
 """The answer to a node that speaks plain text where TLS is required."""
+
+
+class OtherGroups(Protocol):
+    """The service of the channel `group` (`cluster.peer.group_links`)."""
+
+    def why_full(self, group: int, node: NodeId) -> str:
+        """Returns the reason why no connection of that node is accepted now; "" if one is."""
+
+    def accept(self, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes) -> asyncio.Protocol:
+        """Takes over an accepted connection of that node of another group. `key_id`: of the key that it has proven,
+        b"" if none."""
+
+    def use(self, keyring: Keyring) -> None:
+        """Ends connections that have proven none of the keys, if the keyring demands one."""
 
 
 class Handlers(NamedTuple):
@@ -148,6 +162,11 @@ class PeerTransport:
         self._jitter = random.Random(incarnation)
         self._is_removed = False
         self._closing = False
+        self._groups: OtherGroups | None = None
+
+    def serve_groups(self, groups: OtherGroups) -> None:
+        """Accepts nodes of other groups from now on, for `groups`."""
+        self._groups = groups
 
     async def start(self, handlers: Handlers) -> None:
         """Listens and starts dialling. Raises OSError if a port cannot be bound."""
@@ -382,6 +401,21 @@ class PeerTransport:
             self._handlers.refused(node, Refusal(why, TOO_OLD))
         return Refusal(f"this node knows levels up to {self._level}, and the cluster has level {floor}")
 
+    def judge_group(self, header: list[Any]) -> Refusal | None:
+        """Returns the reason to refuse the sender of this HELLO on the channel `group`; else None."""
+        if self._groups is None or self._closing:
+            return Refusal(f"unknown channel {GROUP!r}")
+        refusal = self.roster.judge_group(header)
+        if refusal is None and (full := self._groups.why_full(header[1], NodeId(header[2]))):
+            return Refusal(full)
+        return refusal
+
+    def open_group(self, inlet: Inlet, header: list[Any]) -> asyncio.Protocol:
+        """Returns what handles the connection of a node of another group, which `judge_group` has accepted."""
+        assert self._groups is not None
+        assert inlet.transport is not None
+        return self._groups.accept(inlet.transport, header[1], NodeId(header[2]), inlet.key_id)
+
     def keep_to(self, level: int) -> None:
         """Ends connections of nodes that do not know the cluster's new level. They learn the reason when they connect
         again."""
@@ -452,6 +486,8 @@ class PeerTransport:
             for one in stand:
                 if one.peer is not None and one.key_id not in keyring.ids:
                     one.abort()
+        if self._groups is not None:
+            self._groups.use(keyring)
         self.renew()
 
     def renew(self) -> None:

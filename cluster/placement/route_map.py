@@ -1,8 +1,9 @@
 """Says where clients find the queues of a topic, and which node to ask. No other place knows how many groups there are.
 
 A group of brokers is a Raft group as clients see it: one log, one broker name, and the nodes that hold the log
-(docs/adr/0102-one-route-map.md). There is one group today. Routes, aliases, forwarding and reports ask the group that
-holds the topic, or the group of this node, and never the configuration.
+(docs/adr/0102-one-route-map.md). Routes, aliases, forwarding and reports ask the group that holds the topic, or the
+group of this node, and never the configuration. Other groups are those in the map that nodes of different groups tell
+each other (`cluster.placement.group_map`); topics are in this node's group today.
 
 Readers see the group as one broker name: id 0 is the leader, every other node has its own id. Producers see one more
 name per node, an alias, because they repeat a failed send only at another name (docs/adr/0010-broker-names.md). The
@@ -19,7 +20,10 @@ from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.placement.group_map import GroupRecord, Groups
 
+Queues = tuple[int, int]
+"""The numbers of read queues and of write queues of a topic."""
 StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
 """Nodes -> for each of them the node to which its broker name leads."""
 
@@ -45,12 +49,17 @@ class BrokerGroup:
         advertised: Callable[[str], dict[NodeId, str]],
         stand_ins: StandIns,
         http: Callable[[NodeId], str],
+        slots: Callable[[], int] = lambda: 0,
     ) -> None:
         """`config` returns the configuration in force. `advertised` returns node -> the "ip:port" that its listener of
-        that name advertises. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown."""
-        self._config = config
+        that name advertises. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown. `slots` returns
+        the number of aliases of each group of a cluster of several, 0 in a cluster of one: then each node has one."""
+        self.config = config
+        """Returns the configuration in force."""
         self._advertised = advertised
         self._stand_ins = stand_ins
+        self.slots = slots
+        """Returns the number of aliases of each group in a cluster of several; 0 in a cluster of one."""
         self.leader = leader
         """Returns the node that leads the group, as far as this node knows; NOBODY if there is none."""
         self.http_address = http
@@ -60,16 +69,16 @@ class BrokerGroup:
     @property
     def name(self) -> str:
         """The group's broker name."""
-        return self._config().cluster.broker_name
+        return self.config().cluster.broker_name
 
     @property
     def has_aliases(self) -> bool:
         """True if producers are shown a name for each node."""
-        return self._config().cluster.producer_aliases
+        return self.config().cluster.producer_aliases
 
     def names(self, listener: str) -> set[str]:
         """Returns every name under which a client of the listener may know the group."""
-        return {self.name, *(self._alias(node) for node in self._addresses(listener))}
+        return {self.name, *(name for name, _ in self._named(self._addresses(listener)))}
 
     def has_choice(self, listener: str) -> bool:
         """Returns True if clients of the listener find more than one node."""
@@ -93,44 +102,103 @@ class BrokerGroup:
         of reach or leaving leads to another node, because a consumer that was told to read there uses that id for
         ever."""
         data = self.brokers(listener)
-        if not self._config().modes.slave_read_enable:
+        if not self.config().modes.slave_read_enable:
             return data
         addresses = self._addresses(listener)
         instead = {str(node): addresses[stand_in] for node, stand_in in self._stand_ins(addresses).items()}
         return data._replace(addresses={name: instead.get(name, address) for name, address in data.addresses.items()})
 
     def aliases(self, listener: str) -> list[BrokerData]:
-        """Returns for each node its name, whose id 0 is the address to which the name leads; none if they are off or
-        there is only one node. Names and their number stay when a node is out of reach, so that a key keeps its
-        queue."""
+        """Returns the further names of the group, each with the address to which it leads as that of id 0; none if they
+        are off, or in a cluster of one node. Names and their number stay when a node is out of reach, and in a cluster
+        of several groups also when one joins or leaves, so that a key keeps its queue."""
         addresses = self._addresses(listener)
-        if not self.has_aliases or len(addresses) < 2:
+        if not self.has_aliases or len(addresses) < (1 if self.slots() else 2):
             return []
         leads_to = self._stand_ins(addresses)
-        return [self._data(self._alias(node), {"0": addresses[stand_in]}) for node, stand_in in leads_to.items()]
+        return [self._data(name, {"0": addresses[leads_to[node]]}) for name, node in self._named(addresses)]
+
+    def _named(self, addresses: Mapping[NodeId, str]) -> list[tuple[str, NodeId]]:
+        """Returns each alias with its node, in the order of a route."""
+        slots = self.slots()
+        if not slots:
+            return [(self._alias(node), node) for node in addresses]
+        # Clients take rows as they come or sort them by name as text: in this order both do the same.
+        nodes = sorted(addresses)
+        return sorted((self._alias(slot), nodes[(slot - 1) % len(nodes)]) for slot in range(1, slots + 1) if nodes)
 
     def _addresses(self, listener: str) -> dict[NodeId, str]:
-        return addresses_behind(self._config(), listener, self._advertised)
+        return addresses_behind(self.config(), listener, self._advertised)
 
-    def _alias(self, node: NodeId) -> str:
-        return f"{self.name}-{node}"
+    def _alias(self, number: int) -> str:
+        return f"{self.name}-{number}"
 
     def _data(self, name: str, addresses: dict[str, str]) -> BrokerData:
-        return BrokerData(name, self._config().cluster.name, addresses)
+        return BrokerData(name, self.config().cluster.name, addresses)
+
+
+class OtherGroup(BrokerGroup):
+    """A group to which this node does not belong, as its record has it. Who leads is what was heard last; which of its
+    nodes are out of reach is not known here, so each alias leads to its node."""
+
+    def __init__(self, config: Callable[[], Config], record: GroupRecord, slots: Callable[[], int]) -> None:
+        super().__init__(
+            config,
+            leader=lambda: NodeId(record.leader),
+            advertised=lambda listener: {NodeId(node): at for node, at in record.addresses(listener).items()},
+            stand_ins=lambda nodes: {node: node for node in nodes},
+            http=record.http_address,
+            slots=slots,
+        )
+        self._record = record
+
+    @property
+    def name(self) -> str:
+        """The group's broker name."""
+        return self._record.name
+
+    @property
+    def has_aliases(self) -> bool:
+        """True if producers are shown further names, whose number the cluster has fixed."""
+        return super().has_aliases and self.slots() > 0
+
+    def names(self, listener: str) -> set[str]:
+        """Returns the group's name and its aliases."""
+        return super().names(listener) if self.slots() else {self.name}
 
 
 class RouteMap:
     """Topic -> the group that holds its queues. Event loop only."""
 
-    def __init__(self, own: BrokerGroup) -> None:
-        """`own` is the group to which this node belongs."""
+    def __init__(self, own: BrokerGroup, others: Callable[[], Groups] = dict) -> None:
+        """`own` is the group to which this node belongs. `others` returns number -> record of each other group."""
         self.own = own
         """The group to which this node belongs: what another node of it has to answer is forwarded there."""
+        self._others = others
 
     def groups(self) -> tuple[BrokerGroup, ...]:
-        """Returns all groups of the cluster, this node's first."""
-        return (self.own,)
+        """Returns all groups of the cluster: this node's, then the others in the order of their names as text. A name
+        stands for one group, the own one or that with the lowest number; the others with it are left out."""
+        by_name: dict[str, OtherGroup] = {}
+        for _, record in sorted(self._others().items()):
+            if record.name != self.own.name:
+                by_name.setdefault(record.name, OtherGroup(self.own.config, record, self.own.slots))
+        return (self.own, *(by_name[name] for name in sorted(by_name)))
 
     def group_of(self, topic: str) -> BrokerGroup:
         """Returns the group that holds the queues of the topic, or would hold them if it were created."""
         return self.own
+
+    def placed(self, place: Mapping[int, Queues]) -> list[tuple[BrokerGroup, Queues]] | None:
+        """Returns the groups of a topic with its queues there, in the order of the groups' names as text; None if this
+        node has not heard of one of them yet. `place`: number of a group -> (read queues, write queues)."""
+        own, others = self.own.config().cluster.group, self._others()
+        if place.keys() == {own}:
+            return [(self.own, place[own])]
+        if not place.keys() <= {own, *others}:
+            return None
+        found = [
+            (self.own if group == own else OtherGroup(self.own.config, others[group], self.own.slots), queues)
+            for group, queues in place.items()
+        ]
+        return sorted(found, key=lambda each: each[0].name)

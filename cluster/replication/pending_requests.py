@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
 
 from cluster.replication.message_batch import Built, Send
 from cluster.replication.outcome import Done, Outcome, ProposeResult
@@ -91,7 +91,7 @@ class NameLimits:
     def _new_queues(self, commands: list[Command]) -> int:
         """Returns the number of queues that the commands add, at most. A queue count that is no number is refused
         elsewhere."""
-        added = 0
+        added, group = 0, self._state.broker_groups.own
         for command in commands:
             if not isinstance(command, CreateTopic):
                 continue
@@ -100,7 +100,10 @@ class NameLimits:
             if there is not None and command.if_absent:
                 continue
             known = (there.read_queues, there.write_queues) if there is not None else (QUEUES_DEFAULT, QUEUES_DEFAULT)
-            given = [config.get("read_queues", known[0]), config.get("write_queues", known[1])]
+            own = [row[1:] for row in cast("Sequence[Sequence[object]]", config.get("place", ())) if row[0] == group]
+            if "place" in config and not own:
+                continue
+            given = own[0] if own else [config.get("read_queues", known[0]), config.get("write_queues", known[1])]
             queues = max([number for number in given if type(number) is int], default=0)
             added += max(0, queues - (0 if there is None else there.queues))
         return added

@@ -54,7 +54,7 @@ from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
-from raftlog.types import EntryType, Role
+from raftlog.types import FIRST_GROUP, EntryType, Role
 from raftlog.work import charge
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
@@ -105,6 +105,7 @@ class Proposals:
         """
         config, raw, clock = context.config, context.raw, context.clock
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
+        self._group = config.cluster.group
         self._names = NameLimits(config.limits, state)
         self._state = state
         self._clock = clock
@@ -237,6 +238,13 @@ class Proposals:
         first, so that the caller learns at once what is wrong."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
+            return
+        if self._group != FIRST_GROUP and any(command.OF_TRUTH for command in commands):
+            done(
+                ProposeResult(
+                    Outcome.FAIL, [], None, f"group {FIRST_GROUP} decides this, and group {self._group} copies it"
+                )
+            )
             return
         try:
             done = self._names.admit(commands, done)

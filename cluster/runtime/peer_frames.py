@@ -65,6 +65,15 @@ class Kind(IntEnum):
     (`cluster.peer.confirmed_index`). Only from level 13 on: an unknown kind ends the connection"""
     READ_INDEX_REPLY = 27
     """[number of the question, index; -1: this node does not lead]"""
+    GROUPS = 28
+    """[], payload: what the sender knows of the groups of the cluster (`cluster.placement.group_map`). Only on the
+    channel `group`, between nodes of different groups, where no other kind but those in GROUP_KINDS passes"""
+    TRUTH = 29
+    """[number, version]: asks the leader of the first group what changed in the truth after that version
+    (`cluster.truth.truth_frames`). Only on the channel `group`"""
+    TRUTH_REPLY = 30
+    """[number of the question, version to which the rows bring, or -1: this node does not lead; True if there are
+    more], payload: rows"""
 
 
 NODE_KINDS = frozenset(
@@ -75,6 +84,8 @@ NODE_KINDS = frozenset(
     }
 )
 """Kinds that the node handles itself; every other kind is a Raft message."""
+GROUP_KINDS = frozenset(range(Kind.GROUPS, 33))
+"""Kinds of the channel `group`; those beyond GROUPS are kept free for what groups ask each other (docs/adr/0108)."""
 
 
 class WireError(ValueError):

@@ -186,7 +186,7 @@ class StateOpening:
         kv: KV | None = None
         try:
             kv = self._open_kv(str(self._state))
-            return kv, BrokerState(kv, self._count, self._known_level), ""
+            return kv, BrokerState(kv, self._count, self._known_level, self._group_id), ""
         except BaseException as error:
             if kv is not None:
                 kv.close()

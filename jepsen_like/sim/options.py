@@ -85,6 +85,8 @@ APART_FROM = 5_300_000
 """First seed of those of which a quarter have a group whose members want different topics."""
 SURGES_FROM = 954_000_000
 """First seed of those of which a quarter have clients that send more than the log takes."""
+GROUPS_FROM = 955_000_000
+"""First seed of those of which a quarter have a second group of brokers."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -227,6 +229,8 @@ class Options(NamedTuple):
     """1: members of one group want different topics (`sim/clients/members_apart.py`)."""
     surges: int = 0
     """1: a client sends more than the log takes, and another a little beside it (`sim/clients/surges.py`)."""
+    groups: int = 0
+    """1: a second group of brokers is added, and copies the truth of the first (`sim/broker_groups.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -235,6 +239,11 @@ class Options(NamedTuple):
     def older(self) -> int:
         """The highest level that the older version knows."""
         return self.begins or LEVEL - 1
+
+    @property
+    def gives_config(self) -> bool:
+        """True if the cluster gets a configuration in its log, and with it its level."""
+        return bool(self.config or self.users or self.levels or self.apart or self.groups)
 
     def describe(self) -> str:
         """Returns all options as one line of text."""
@@ -317,6 +326,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(apart=int(stream(seed, "apart").random() < 1 / 4))
     if seed >= SURGES_FROM and stream(seed, "surges").random() < 1 / 4:
         carried = _with_surges(carried)
+    if seed >= GROUPS_FROM:
+        carried = carried._replace(groups=int(stream(seed, "groups").random() < 1 / 4))
     return _with_tier(carried, seed)
 
 

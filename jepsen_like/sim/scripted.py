@@ -272,6 +272,12 @@ class Stage(World, Interpreter):
             self._pulls_answered(self.waits)
         self._revoked()
 
+    def do_groups(self, seconds: str) -> None:
+        if self.broker_groups is None:
+            raise ValueError("`nodes` says groups=1")
+        self.broker_groups.start()
+        self._pass_time(float(seconds))
+
     def do_surge(self, seconds: str = "0") -> None:
         if self.surges is None:
             raise ValueError("`nodes` says surges=1")

@@ -18,6 +18,7 @@ from cluster.peer.transport import BULK, CONTROL
 from cluster.remoting.connection import reply_path
 from cluster.replication.message_batch import Send
 from jepsen_like.sim.attack_phase import ANSWERS_S, Calm, Prober
+from jepsen_like.sim.broker_groups import BrokerGroupsOperator
 from jepsen_like.sim.checks.monitor import Monitor, Violation
 from jepsen_like.sim.checks.refused_sends import Refusals
 from jepsen_like.sim.checks.tier_check import TierCheck
@@ -265,6 +266,11 @@ class World:
             self.token_owners = TokenOwners(host(), self.nemesis_leader, self.users.users.new_secret)
             self._watch_shared(check)
         self.apart = MembersApart(host(), report, self._first_of) if options.apart else None
+        self.broker_groups: BrokerGroupsOperator | None = None
+        if options.groups:
+            later = self.loop.call_outside
+            self.broker_groups = BrokerGroupsOperator(options, self.nemesis_leader, later, report)
+            self.monitor.truth = self.broker_groups.check
         self.surges: Surges | None = None
         if options.surges:
             self.surges = Surges(
@@ -441,6 +447,8 @@ class World:
         self.operator.start()
         if self.upgrades is not None:
             self.upgrades.start()
+        if self.broker_groups is not None:
+            self.broker_groups.start()
         self._pass_time(self.options.fault_phase_s)
         end = self.loop.now + EXTRA_PHASES * self.options.fault_phase_s
         while not self._enough() and self.loop.now < end and not self.monitor.violations:
@@ -462,6 +470,8 @@ class World:
         if self.upgrades is not None:
             self._wait(self.upgrades.finish, LEVELS_S, "the upgrade cannot be finished", "levels")
             self._wait(self._healthy, PROGRESS_S, "no progress after the upgrade")
+        if self.broker_groups is not None:
+            self._wait(self.broker_groups.finish, PROGRESS_S, "a second group cannot be added", "truth")
 
     def _stall(self) -> None:
         """Runs the stall phase, in which nothing but the stalls is wrong."""

@@ -13,7 +13,7 @@ import click
 from cluster.config.config import Config
 from cluster.config.exposure_check import open_folder, open_ports
 from cluster.config.loading import load
-from cluster.config.local_layout import read_cluster
+from cluster.config.local_layout import name_of, read_cluster
 from raftmq.commands.shared_options import data_dir, json_option, show
 from raftmq.local_path import LocalPath
 from raftmq.server_home import INSTALL, is_installed
@@ -83,10 +83,11 @@ def _reachable(path: Path) -> Iterator[Check]:
     """Checks which ports and files of the node with that configuration other machines and users can reach. Raises
     ConfigError."""
     config = load(path, os.environ)
+    name = name_of(config.cluster.group, config.node.id)
     ports, folder = open_ports(config), open_folder(Path(config.node.data_dir))
-    yield Check(f"ports of node {config.node.id}", "on every address" if ports else "on addresses of their own", ports)
+    yield Check(f"ports of node {name}", "on every address" if ports else "on addresses of their own", ports)
     yield from _tls(config)
-    yield Check(f"data of node {config.node.id}", config.node.data_dir, folder.says if folder else "")
+    yield Check(f"data of node {name}", config.node.data_dir, folder.says if folder else "")
 
 
 def _tls(config: Config) -> Iterator[Check]:
@@ -98,7 +99,7 @@ def _tls(config: Config) -> Iterator[Check]:
     ports = {each.name: each.tls for each in config.listeners} | {"peer": config.peer.tls, "admin": config.admin.tls}
     modes = {name: config.tls_mode(wanted) for name, wanted in ports.items()}
     told = ", ".join(f"{name} {mode}" for name, mode in modes.items())
-    yield Check(f"TLS of node {config.node.id}", told, why_unfit(config))
+    yield Check(f"TLS of node {name_of(config.cluster.group, config.node.id)}", told, why_unfit(config))
 
 
 def _python() -> Check:

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from cluster.config.local_layout import find_data_dir, read_cluster
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 from raftmq_wire.errors import ExitCode, LocalError
@@ -40,7 +42,17 @@ def _is_own(name: str) -> bool:
 
 complete_topics = _completed("/v1/topics", "topics", "name", _is_own)
 complete_groups = _completed("/v1/groups", "groups", "name", _is_own)
-complete_nodes = _completed("/v1/members", "members", "id", _is_own)
+_complete_members = _completed("/v1/members", "members", "id", _is_own)
+
+
+def complete_nodes(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
+    """Completes names of nodes: the members of the first group, and all nodes of further groups of a local cluster."""
+    try:
+        further = [] if context.params.get("admin") else read_cluster(find_data_dir(context.params.get("data"))).nodes
+    except (LocalError, OSError):
+        further = []
+    found = [str(node.name) for node in further if node.group != FIRST_GROUP]
+    return [*_complete_members(context, param, begun), *(name for name in found if name.startswith(begun))]
 
 
 def complete_keys(context: click.Context, param: click.Parameter, begun: str) -> list[str]:

@@ -11,9 +11,11 @@ import click
 
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.runtime.host.private_files import as_the_user_has_it
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, show
 from raftmq.local.http.admin_http import GivenAddresses, node_addresses, raise_if_refused
+from raftmq.local.http.credentials import addresses_of
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -48,6 +50,8 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
     addresses = node_addresses(admin, data)
     raise_if_refused(addresses)
     elsewhere = isinstance(addresses, GivenAddresses)
+    if not elsewhere:
+        addresses = [*addresses, *addresses_of(node for node in _nodes(data) if node.group != FIRST_GROUP)]
     with console(stderr=True).status("asking the nodes"):
         for number, address in enumerate(addresses, 1):
             folder = f"node-{number}-{address.replace(':', '_').strip('[]')}"
@@ -65,11 +69,21 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 
 def _local(data: str | None) -> dict[str, str]:
     """Returns logs and configuration files of the local cluster as path -> text; {} if there is none."""
+    return {f"{_folder(node)}/{name}": text for node in _nodes(data) for name, text in _files(node).items()}
+
+
+def _nodes(data: str | None) -> list[NodeRecord]:
+    """Returns the nodes of the local cluster, of all groups; [] if there is none."""
     try:
-        nodes = read_cluster(data_dir(data)).nodes
+        return read_cluster(data_dir(data)).nodes
     except LocalError:
-        return {}
-    return {f"node-{node.id}/{name}": text for node in nodes for name, text in _files(node).items()}
+        return []
+
+
+def _folder(node: NodeRecord) -> str:
+    """Returns the folder of a local node's files in the bundle: node-2, for node 2 of group 3 g03-node-2."""
+    own = f"node-{node.id}"
+    return own if node.group == FIRST_GROUP else f"g{node.group:02}-{own}"
 
 
 def _files(node: NodeRecord) -> dict[str, str]:

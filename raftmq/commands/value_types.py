@@ -10,11 +10,26 @@ from typing import Any
 
 import click
 
+from cluster.config.local_layout import NodeName, key_of, name_of
 from raftmq.local_path import param_name
 from raftmq_wire.errors import ExitCode, LocalError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
+
+
+class NodeNameType(click.ParamType[NodeName]):
+    """The name of a node: its id, or in a further group GROUP/ID."""
+
+    name = "node"
+
+    def __init__(self, ids: click.ParamType[int] = click.INT) -> None:
+        """`ids`: the type of an id alone."""
+        self._ids = ids
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NodeName:
+        """Returns the name. Raises BadParameter, and LocalError for a text with "/" that is no name."""
+        return name_of(*key_of(value)) if "/" in str(value) else self._ids.convert(value, param, ctx)
 
 
 class AddressType(click.ParamType[str]):

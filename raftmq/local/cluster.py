@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,16 +19,23 @@ from cluster.config.loading import load
 from cluster.config.local_layout import (
     CLUSTER_FILE,
     ClusterFile,
+    NodeName,
     NodeRecord,
+    group_folder,
+    groups_of,
     locked,
+    name_of,
     read_cluster,
-    sync_folder,
     write_cluster,
 )
 from cluster.config.node_files import (
     HOST,
     USERS_KEY,
+    check_base_port,
+    check_groups,
     move_ports,
+    node_files,
+    plan_group,
     plan_moved,
     plan_nodes,
     read_nodes,
@@ -36,8 +43,10 @@ from cluster.config.node_files import (
     write_configs,
 )
 from cluster.tier.store.store_by_url import check_url
+from raftlog.types import FIRST_GROUP
 from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
 from raftmq.local.access_files import make_access_files
+from raftmq.local.further_groups import BEGUN, add_groups, begun, check_lowered, make_group, remove_groups, undo_begun
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty, is_without_identity
@@ -46,6 +55,7 @@ from raftmq.local.process import (
     check_ports,
     exit_code,
     find_process,
+    is_free,
     is_running,
     kill_node,
     log_tail,
@@ -53,7 +63,7 @@ from raftmq.local.process import (
     stop_nodes,
 )
 from raftmq.local.settled_changes import when_settled
-from raftmq.local.status import ClusterView, fetch_ready, view_cluster
+from raftmq.local.status import ClusterView, fetch_ready, view_cluster, view_groups
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
@@ -65,7 +75,7 @@ def bytes_in(folder: Path) -> int:
 
 
 def tell_new_ports(view: ClusterView) -> None:
-    """Tells the leader of a ready cluster the present address of each member, if the cluster's log says otherwise.
+    """Tells the leader of a ready group the present address of each member, if the group's log says otherwise.
     Raises LocalError.
 
     The members of GENESIS are found through each node's raftmq.toml; a node that joined later gave its address when it
@@ -96,35 +106,6 @@ def _place(record: NodeRecord, listeners: dict[str, str]) -> dict[str, object]:
     }
 
 
-BEGUN = "BEGUN"
-
-
-@contextlib.contextmanager
-def begun(data: Path) -> Iterator[None]:
-    """Marks the directory while its content is made; the mark stays if that fails.
-
-    DATA/BEGUN exists from before the first file until all data directories are complete. No node starts meanwhile, so a
-    command that finds it (after Ctrl-C, kill -9 or a power loss) may remove what was made and begin again.
-    """
-    mark = data / BEGUN
-    mark.touch()
-    sync_folder(data)
-    yield
-    sync_folder(data)
-    mark.unlink()
-    sync_folder(data)
-
-
-def undo_begun(data: Path) -> None:
-    """Removes the files that an interrupted first start made."""
-    if not (data / BEGUN).exists():
-        return
-    for home in data.glob("n[0-9]*"):
-        shutil.rmtree(home)
-    sync_folder(data)
-    (data / BEGUN).unlink()
-
-
 REMOVED = "removed"
 """The name of the folder to which those of removed nodes move."""
 READY_TIMEOUT_S = 30.0
@@ -146,9 +127,19 @@ class LocalCluster:
         return read_cluster(self.data).nodes
 
     @property
+    def first_nodes(self) -> list[NodeRecord]:
+        """The records of the first group's nodes, which have the topics, users and settings of the cluster."""
+        return self.of_group(FIRST_GROUP)
+
+    def of_group(self, group: int) -> list[NodeRecord]:
+        """Returns the records of the nodes of one group; [] if there is no such group."""
+        return read_cluster(self.data).of_group(group)
+
+    @property
     def servers(self) -> str:
-        """The servers for a client, as one text: "127.0.0.1:9876;127.0.0.1:9877;…"."""
-        return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
+        """The servers for a client, as one text: "127.0.0.1:9876;127.0.0.1:9877;…". They are those of the first group,
+        as `raftmq.client.discovery` finds them."""
+        return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.first_nodes)
 
     @property
     def admin_url(self) -> str:
@@ -161,15 +152,20 @@ class LocalCluster:
         """The further arguments with which `raftmq.connect` reaches this cluster: its CA, and its first user."""
         return client_options(self.data)
 
-    def view(self) -> ClusterView:
-        """Returns the nodes, the state of their processes, and their answers about themselves."""
-        return view_cluster(self.nodes)
+    def view(self, group: int = FIRST_GROUP) -> ClusterView:
+        """Returns the nodes of one group, the state of their processes, and their answers about themselves."""
+        return view_cluster(self.of_group(group))
+
+    def views(self) -> list[ClusterView]:
+        """Returns the same of all groups, the first one first."""
+        return view_groups(self.nodes)
 
     def up(
         self,
         count: int | None = None,
         base_port: int | None = None,
         *,
+        groups: int | None = None,
         tier: str | None = None,
         tls: bool = False,
         auth: bool = False,
@@ -177,33 +173,43 @@ class LocalCluster:
         on_stage: Callable[[str], None] = lambda stage: None,
         timeout_s: float = READY_TIMEOUT_S,
     ) -> ClusterView:
-        """Makes the cluster if there is none, starts every node that does not run, and waits until the leader accepts
-        writes. `tls`: the nodes take TLS alone. `auth`: there is a first Super, and rules are enforced.
+        """Makes the cluster if there is none, starts every node that does not run, and waits until the leader of each
+        group accepts writes. Returns the view of the first group. `tls`: the nodes take TLS alone. `auth`: there is a
+        first Super, and rules are enforced.
 
-        A node that lost its disk is left out if the others are a majority: it is to be replaced (`lost_nodes`). Raises
+        `groups`: the cluster gets further groups, of `count` nodes each (None: as many as the first one has), until it
+        has so many; None: those that are there. An existing group stays as it is, also if it runs.
+
+        A node that lost its disk is left out if the others of its group are a majority: it is to be replaced
+        (`lost_nodes`). So is a further group without one (`dead_groups`): it stops no other group. Raises
         LocalError, and ends the processes that it started, if a port is in use, the directory holds something else, all
-        nodes that can be started run already, a node ends while it starts, or the cluster is not ready within
-        `timeout_s`.
+        nodes that can be started run already, a node ends while it starts, the cluster has more than `groups` groups,
+        or a group is not ready within `timeout_s`.
         """
+        if groups is not None:
+            check_groups(groups)
         if count is not None or base_port is not None:
             plan_nodes(self.data, _COUNT if count is None else count, base_port)  # before anything is made
         prepare_data_dir(self.data)
         with locked(self.data):
-            cluster = self._load(count, base_port, failpoints=failpoints, on_stage=on_stage)
-            lost = lost_nodes(cluster.nodes)
-            there = [node for node in cluster.nodes if node not in lost]
+            cluster = self._load(count, base_port, groups, failpoints=failpoints, on_stage=on_stage)
+            lost, dead = lost_nodes(cluster.nodes), dead_groups(cluster.nodes)
+            there = [node for node in cluster.nodes if node not in lost and node.group not in dead]
             if tier is not None:
                 self._set_tier(there, tier)
             if tls:
                 self._set_tls(there)
             if auth:
                 self._set_key(there)
-            waiting = [node for node in cluster.nodes if not is_running(node) and node not in lost]
+            waiting = [node for node in there if not is_running(node)]
             if not waiting:
+                for group in dead:
+                    error = dead_group(group, cluster.of_group(group))
+                    raise LocalError(error.what, f"{error.why}; all other groups run", error.fix, error.exit_code)
                 for node in lost:
                     error = lost_disk(node)
                     why = f"{error.what}; all other nodes are already running"
-                    raise LocalError(f"node {node.id} is lost and is not started", why, error.fix, ExitCode.REFUSED)
+                    raise LocalError(f"node {node.name} is lost and is not started", why, error.fix, ExitCode.REFUSED)
                 raise LocalError(
                     f"the cluster in {self.data} is already running",
                     "all its nodes have a running process",
@@ -211,24 +217,20 @@ class LocalCluster:
                     ExitCode.REFUSED,
                 )
             check_ports(waiting)
-            started: list[int] = []
+            started: list[NodeRecord] = []
             try:
                 for node in waiting:
-                    on_stage(f"starting node {node.id}")
-                    self.start(node.id)
-                    started.append(node.id)
+                    on_stage(f"starting node {node.name}")
+                    self.start(node.name)
+                    started.append(node)
                 on_stage("waiting for a leader")
-                if lost:
-                    self.wait_leader(timeout_s)
-                    view = self.view()
-                else:
-                    view = self.wait_ready(timeout_s)
-                    if base_port is not None:
-                        tell_new_ports(view)
-                    self._wait_for_first_configuration()
+                for group in groups_of(there):
+                    self._wait_up(group, lost, timeout_s, moved=base_port is not None)
+                    if group == FIRST_GROUP:
+                        add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
                 if auth:
-                    enforce(self.data, there)
-                return view
+                    enforce(self.data, [node for node in there if node.group == FIRST_GROUP])
+                return self.view()
             except LocalError as error:
                 self._stop(started)
                 raise self._with_the_end_of(started, error) from error
@@ -236,21 +238,34 @@ class LocalCluster:
                 self._stop(started)
                 raise
 
-    def _with_the_end_of(self, started: list[int], error: LocalError) -> LocalError:
+    def _wait_up(self, group: int, lost: Sequence[NodeRecord], timeout_s: float, *, moved: bool) -> None:
+        """Waits until a group that was started takes writes and clients. `moved`: its nodes may have other ports than
+        its log says. Raises LocalError."""
+        if any(node.group == group for node in lost):
+            self.wait_leader(timeout_s, group)
+            return
+        view = self.wait_ready(timeout_s, group)
+        if moved:
+            tell_new_ports(view)
+        self._wait_for_first_configuration(group)
+
+    def _with_the_end_of(self, started: list[NodeRecord], error: LocalError) -> LocalError:
         """Returns the error of a start that failed, which says too that the nodes that it had started were stopped."""
         if not started:
             return error
-        which = f"node {started[0]}" if len(started) == 1 else f"nodes {', '.join(map(str, started))}"
+        names = [str(node.name) for node in started]
+        which = f"node {names[0]}" if len(started) == 1 else f"nodes {', '.join(names)}"
         was = "was" if len(started) == 1 else "were"
-        ended = f"{which}, which this command had started, {was} stopped again; logs: {self.data}/n*/node.log"
+        logs = " ".join(f"{group_folder(self.data, group)}/n*/node.log" for group in groups_of(started))
+        ended = f"{which}, which this command had started, {was} stopped again; logs: {logs}"
         return LocalError(error.what, f"{error.why}; {ended}", error.fix, error.exit_code)
 
-    def down(self) -> list[int]:
-        """Stops every node of this cluster. Returns the ids of those that ran."""
+    def down(self) -> list[NodeName]:
+        """Stops every node of this cluster. Returns the names of those that ran."""
         read_cluster(self.data)
         with locked(self.data):
-            running = [node.id for node in self.nodes if is_running(node)]
-            self._stop(node.id for node in self.nodes)
+            running = [node.name for node in self.nodes if is_running(node)]
+            self._stop(self.nodes)
         return running
 
     def purge(self) -> None:
@@ -258,12 +273,14 @@ class LocalCluster:
         and keys; other files in the data directory stay. Raises LocalError."""
         nodes = read_cluster(self.data).nodes
         with locked(self.data):
-            if running := [node.id for node in nodes if is_running(node)]:
+            if running := [node.name for node in nodes if is_running(node)]:
                 why = "the files of a running node are in use; nothing was deleted"
                 raise LocalError(f"node {running[0]} is running", why, "raftmq down --purge", ExitCode.REFUSED)
-            for folder in (*(node.home for node in nodes), self.data / REMOVED, (self.data / LOCAL_CA).parent):
+            removed = [group_folder(self.data, group) / REMOVED for group in groups_of(nodes)]
+            for folder in (*(node.home for node in nodes), *removed, (self.data / LOCAL_CA).parent):
                 if folder.exists():
                     shutil.rmtree(folder)
+            remove_groups(self.data)
             for name in (LOCAL_USER, USERS_KEY):
                 (self.data / name).unlink(missing_ok=True)
             (self.data / CLUSTER_FILE).unlink()
@@ -271,90 +288,110 @@ class LocalCluster:
         with contextlib.suppress(OSError):  # backups may lie in it
             self.data.rmdir()
 
-    def kill(self, node_id: int, *, beside_others: bool = False) -> int:
+    def kill(self, name: NodeName, *, beside_others: bool = False) -> int:
         """Kills one node with kill -9; returns its last pid. With `beside_others` it does not matter that another
         command works on the nodes, whose file is then left to that command. Raises LocalError if the node does not run,
         and BusyError."""
-        read_cluster(self.data).node(node_id)
+        read_cluster(self.data).node(name)
         if beside_others:
-            node = read_cluster(self.data).node(node_id)
+            node = read_cluster(self.data).node(name)
             if node.pid is None or not kill_node(node):
-                raise self._not_running(node_id)
+                raise self._not_running(name)
             return node.pid
         with locked(self.data):
-            node = read_cluster(self.data).node(node_id)
+            node = read_cluster(self.data).node(name)
             if node.pid is None or not kill_node(node):
-                raise self._not_running(node_id)
-            self._set_pid(node_id, None)
+                raise self._not_running(name)
+            self._set_pid(name, None)
             return node.pid
 
-    def way_back(self, node_id: int) -> str:
+    def way_back(self, name: NodeName) -> str:
         """Returns the command after which a stopped node, or another one in its place, takes part again. Raises
         LocalError."""
-        nodes = self.nodes
-        if not is_without_identity(read_cluster(self.data).node(node_id).home / "data"):
-            return f"raftmq restart {node_id}"
-        if node_id in [node.id for node in lost_nodes(nodes)]:
-            return f"raftmq node replace {node_id}    (its data directory was lost, so it cannot be started)"
+        cluster = read_cluster(self.data)
+        node = cluster.node(name)
+        if not is_without_identity(node.home / "data"):
+            return f"raftmq restart {node.name}"
+        if node in lost_nodes(cluster.nodes):
+            return f"raftmq node replace {node.name}    (its data directory was lost, so it cannot be started)"
         return "raftmq runbook no_quorum    (too many data directories were lost)"
 
-    def aim(self, node_id: int) -> Callable[[], None]:
+    def aim(self, name: NodeName) -> Callable[[], None]:
         """Finds the node's process now, and returns a function that kills it at once (-9). Raises LocalError."""
-        process = find_process(read_cluster(self.data).node(node_id))
+        process = find_process(read_cluster(self.data).node(name))
         if process is None:
-            raise self._not_running(node_id)
+            raise self._not_running(name)
 
         def strike() -> None:
             process.kill()
 
         return strike
 
-    def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
+    def restart(self, name: NodeName, timeout_s: float = READY_TIMEOUT_S) -> int:
         """Stops the node if it runs, starts it, and waits until it knows a leader, if there can be one. Returns its
         pid."""
-        read_cluster(self.data).node(node_id)
+        read_cluster(self.data).node(name)
         with locked(self.data):
-            node = read_cluster(self.data).node(node_id)
-            lost = lost_nodes(self.nodes)
+            node = read_cluster(self.data).node(name)
+            own = self.of_group(node.group)
+            lost = lost_nodes(own)
             if node in lost:  # also if it runs: it cannot start again, and until it is replaced its vote counts
                 raise lost_disk(node)
-            check_data_dirs([each for each in self.nodes if each not in lost])  # a wrong file must not end a good node
+            check_data_dirs([each for each in own if each not in lost])  # a wrong file must not end a good node
             stop_nodes([node])
             check_ports([node])
-            pid = self.start(node_id)
-            self._wait(lambda view: _has_joined(view, node_id), timeout_s, f"node {node_id} has not joined", [node_id])
+            pid = self.start(name)
+            what = f"node {node.name} has not joined"
+            self._wait(node.group, lambda view: _has_joined(view, node.id), timeout_s, what, [node])
             return pid
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> ClusterView:
-        """Waits until all nodes answer and agree on a leader, and the leader accepts writes. Raises LocalError."""
-        ids = [node.id for node in self.nodes]
-        return self._wait(lambda view: view.ready, timeout_s, "the cluster is not ready", ids)
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S, group: int = FIRST_GROUP) -> ClusterView:
+        """Waits until all nodes of a group answer and agree on a leader, and the leader accepts writes. Raises
+        LocalError."""
+        what = "the cluster is not ready" if group == FIRST_GROUP else f"group {group} is not ready"
+        return self._wait(group, lambda view: view.ready, timeout_s, what, self.of_group(group))
 
-    def _not_running(self, node_id: int) -> LocalError:
+    def _not_running(self, name: NodeName) -> LocalError:
         return LocalError(
-            f"node {node_id} is not running",
+            f"node {name} is not running",
             f"{self.data / CLUSTER_FILE} names no running process for it",
-            self.way_back(node_id),
+            self.way_back(name),
             ExitCode.REFUSED,
         )
 
-    def _wait_for_first_configuration(self) -> None:
-        """Waits until each node takes clients. A new cluster gets its configuration and its level a moment after its
-        first leader, and refuses newer commands until then. A node that has other reasons is not waited for long."""
-        until(lambda: all(map(fetch_ready, map(address_of, self.nodes))), _FIRST_CONFIGURATION_S, _POLL_S)
+    def _wait_for_first_configuration(self, group: int) -> None:
+        """Waits until each node of a group takes clients. A new group gets its configuration and its level a moment
+        after its first leader, and refuses newer commands until then. A node that has other reasons is not waited for
+        long."""
+        addresses = [address_of(node) for node in self.of_group(group)]
+        until(lambda: all(map(fetch_ready, addresses)), _FIRST_CONFIGURATION_S, _POLL_S)
 
-    def wait_leader(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Waits until a leader accepts writes; other nodes need not run. Returns the leader's id. Raises LocalError."""
-        leader = self._wait(lambda view: view.writes_open, timeout_s, "no node accepts writes", []).leader
+    def wait_leader(self, timeout_s: float = READY_TIMEOUT_S, group: int = FIRST_GROUP) -> int:
+        """Waits until a leader of a group accepts writes; other nodes need not run. Returns the leader's id in it.
+        Raises LocalError."""
+        what = "no node accepts writes" if group == FIRST_GROUP else f"no node of group {group} accepts writes"
+        leader = self._wait(group, lambda view: view.writes_open, timeout_s, what, []).leader
         assert leader is not None
         return leader
 
     def _load(
-        self, count: int | None, base_port: int | None, *, failpoints: bool, on_stage: Callable[[str], None]
+        self,
+        count: int | None,
+        base_port: int | None,
+        groups: int | None = None,
+        *,
+        failpoints: bool,
+        on_stage: Callable[[str], None],
     ) -> ClusterFile:
-        """Returns the existing cluster, or makes a new one; sets other ports or failpoints if asked for."""
+        """Returns the existing cluster, or makes a new one; makes further groups, and sets other ports or failpoints,
+        if asked for."""
         undo_begun(self.data)
         nodes = self._with_lost_homes(read_nodes(self.data))
+        check_lowered(groups_of(nodes), groups, self.data)
+        if base_port is not None:
+            there = groups_of(nodes)
+            more = max(0, (groups or 1) - len(there)) * self._size_of_new(nodes, count)
+            check_base_port(base_port, len(nodes) + more)
         if not nodes:
             on_stage("creating the data directories")
             nodes = plan_nodes(self.data, _COUNT if count is None else count, base_port)
@@ -365,9 +402,29 @@ class LocalCluster:
                 create_data_dirs([node.config_path for node in nodes], os.environ)
         else:
             nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
-        cluster = ClusterFile(nodes)
-        write_cluster(self.data, cluster)
-        return cluster
+        write_cluster(self.data, ClusterFile(nodes))
+        for group in range(FIRST_GROUP + 1, 1 + (groups or 1)):
+            if group not in groups_of(nodes):
+                on_stage(f"creating the data directories of group {group}")
+                nodes = self._with_group(group, nodes, count, base_port)
+        return ClusterFile(nodes)
+
+    def _size_of_new(self, nodes: Sequence[NodeRecord], count: int | None) -> int:
+        """Returns the number of nodes of a group that is made beside these ones."""
+        return count or sum(node.group == FIRST_GROUP for node in nodes) or _COUNT
+
+    def _with_group(
+        self, group: int, nodes: list[NodeRecord], count: int | None, base_port: int | None
+    ) -> list[NodeRecord]:
+        """Makes a further group, and writes it to cluster.json. Returns all nodes."""
+        base = None if base_port is None else base_port + 4 * len(nodes)
+        made = plan_group(self.data, group, self._size_of_new(nodes, count), base, nodes, is_free)
+        check_ports(made)
+        lost = lost_nodes(nodes)
+        make_group(made, [node for node in nodes if node.group == FIRST_GROUP and node not in lost])
+        nodes = sorted([*nodes, *made], key=lambda node: node.key)
+        write_cluster(self.data, ClusterFile(nodes))
+        return nodes
 
     def _set_tier(self, nodes: list[NodeRecord], tier: str) -> None:
         """Writes the tier's store into every node's configuration. Raises LocalError."""
@@ -407,22 +464,19 @@ class LocalCluster:
     def _existing(
         self, nodes: list[NodeRecord], count: int | None, base_port: int | None, *, failpoints: bool
     ) -> list[NodeRecord]:
-        if count is not None and count != len(nodes):
-            change = "add" if count > len(nodes) else f"remove {max(node.id for node in nodes)}"
-            raise LocalError(
-                f"the cluster in {self.data} has {len(nodes)} nodes, not {count}",
-                "members are added and removed one at a time while the cluster runs",
-                f"raftmq up --nodes {len(nodes)} --detach && raftmq node {change}    "
-                "(once for each; or another cluster with --data)",
-                ExitCode.REFUSED,
-            )
-        if not self._has_file() and all(is_empty(node.home / "data") for node in nodes):
+        for group in groups_of(nodes):
+            own = [node for node in nodes if node.group == group]
+            if count is not None and count != len(own):
+                raise self._other_size(own, count)
+        alone = groups_of(nodes) == [FIRST_GROUP]  # a further group has the uuid of a cluster that was made
+        if alone and not self._has_file() and all(is_empty(node.home / "data") for node in nodes):
             create_data_dirs([node.config_path for node in nodes], os.environ)  # nothing was ever in them
-        check_data_dirs([node for node in nodes if node not in lost_nodes(nodes)])
+        lost, dead = lost_nodes(nodes), dead_groups(nodes)
+        check_data_dirs([node for node in nodes if node not in lost and node.group not in dead])
         recorded = self._recorded()
         known = [
-            replace(node, pid=recorded[node.id].pid, replaces=recorded[node.id].replaces)
-            if node.id in recorded
+            replace(node, pid=recorded[node.key].pid, replaces=recorded[node.key].replaces)
+            if node.key in recorded
             else node
             for node in nodes
         ]
@@ -441,50 +495,72 @@ class LocalCluster:
         move_ports(moved, failpoints=failpoints)
         return moved
 
+    def _other_size(self, nodes: Sequence[NodeRecord], count: int) -> LocalError:
+        """Returns the error for a group that exists with another number of nodes than was asked for."""
+        group, last = nodes[0].group, max(nodes, key=lambda node: node.id).name
+        which = (
+            f"the cluster in {self.data}" if group == FIRST_GROUP else f"group {group} of the cluster in {self.data}"
+        )
+        where = "" if group == FIRST_GROUP else f" --in-group {group}"
+        change = f"add{where}" if count > len(nodes) else f"remove {last}"
+        return LocalError(
+            f"{which} has {len(nodes)} nodes, not {count}",
+            "members are added and removed one at a time while the cluster runs",
+            f"raftmq up --nodes {len(nodes)} --detach && raftmq node {change}    "
+            "(once for each; or another cluster with --data)",
+            ExitCode.REFUSED,
+        )
+
     def _with_lost_homes(self, nodes: list[NodeRecord]) -> list[NodeRecord]:
         """Adds the nodes of cluster.json whose folders are gone, and were not set aside by `raftmq node remove`."""
-        ids = [node.id for node in nodes]
-        gone = [node for node in self._recorded().values() if node.id not in ids and not node.home.exists()]
-        there = [node for node in gone if not (self.data / REMOVED / node.home.name).exists()] if nodes else []
-        return sorted([*nodes, *there], key=lambda node: node.id)
+        keys = [node.key for node in nodes]
+        gone = [node for node in self._recorded().values() if node.key not in keys and not node.home.exists()]
+        there = [node for node in gone if not (node.home.parent / REMOVED / node.home.name).exists()] if nodes else []
+        return sorted([*nodes, *there], key=lambda node: node.key)
 
-    def _recorded(self) -> dict[int, NodeRecord]:
-        """Returns the nodes of cluster.json by id; {} without the file."""
-        return {node.id: node for node in read_cluster(self.data).nodes} if self._has_file() else {}
+    def _recorded(self) -> dict[tuple[int, int], NodeRecord]:
+        """Returns the nodes of cluster.json by (group, id); {} without the file."""
+        return {node.key: node for node in read_cluster(self.data).nodes} if self._has_file() else {}
 
     def _has_file(self) -> bool:
         return (self.data / CLUSTER_FILE).exists()
 
-    def start(self, node_id: int) -> int:
+    def start(self, name: NodeName) -> int:
         """Starts one node whose directory exists; returns its pid. The caller holds the directory's lock."""
-        pid = start_node(read_cluster(self.data).node(node_id))
-        self._set_pid(node_id, pid)
+        pid = start_node(read_cluster(self.data).node(name))
+        self._set_pid(name, pid)
         return pid
 
-    def _stop(self, node_ids: Iterable[int]) -> None:
-        chosen = set(node_ids)
-        stop_nodes(node for node in self.nodes if node.id in chosen)
-        for node_id in chosen:
-            self._set_pid(node_id, None)
+    def _stop(self, nodes: Iterable[NodeRecord]) -> None:
+        chosen = {node.key for node in nodes}
+        stop_nodes(node for node in self.nodes if node.key in chosen)
+        for key in chosen:
+            self._set_pid(name_of(*key), None)
 
-    def _set_pid(self, node_id: int, pid: int | None) -> None:
-        write_cluster(self.data, read_cluster(self.data).with_pid(node_id, pid))
+    def _set_pid(self, name: NodeName, pid: int | None) -> None:
+        write_cluster(self.data, read_cluster(self.data).with_pid(name, pid))
 
     def _wait(
-        self, done: Callable[[ClusterView], bool], timeout_s: float, what: str, must_run: list[int]
+        self,
+        group: int,
+        done: Callable[[ClusterView], bool],
+        timeout_s: float,
+        what: str,
+        must_run: Sequence[NodeRecord],
     ) -> ClusterView:
-        """Polls until `done` returns True. If a node that must run ends meanwhile, the error names it and shows the
-        last lines of its log. Raises LocalError."""
+        """Polls a group until `done` returns True. If a node that must run ends meanwhile, the error names it and shows
+        the last lines of its log. Raises LocalError."""
         deadline = time.monotonic() + timeout_s
+        ids = [node.id for node in must_run]
         while True:
-            view = self.view()
+            view = self.view(group)
             if done(view):
                 return view
             for node in view.nodes:
-                if node.record.id in must_run and not node.running:
+                if node.record.id in ids and not node.running:
                     raise _ended(node.record)
             if time.monotonic() >= deadline:
-                raise LocalError(f"{what} after {timeout_s:.0f} s", why_not_ready(view, must_run), "raftmq logs")
+                raise LocalError(f"{what} after {timeout_s:.0f} s", why_not_ready(view, ids), "raftmq logs")
             time.sleep(_POLL_S)
 
 
@@ -500,7 +576,7 @@ def prepare_data_dir(data: Path) -> None:
             "raftmq up --data DIR    (or repeat the command as the user who owns that directory)",
             ExitCode.REFUSED,
         ) from None
-    if content and CLUSTER_FILE not in content and not any(data.glob("n*/raftmq.toml")):
+    if content and CLUSTER_FILE not in content and not node_files(data):
         if content <= {"lock", BEGUN, USERS_KEY, *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
             return
         raise LocalError(
@@ -512,13 +588,41 @@ def prepare_data_dir(data: Path) -> None:
 
 
 def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """Returns the nodes whose directories were lost, if the others are a majority without them: no node's identity is
-    there. They are empty, or contain what a node wrote again whose directory was deleted while it ran.
+    """Returns the nodes whose directories were lost, if the others of their group are a majority without them: no
+    node's identity is there. They are empty, or contain what a node wrote again whose directory was deleted while it
+    ran.
 
     Such a node is replaced, not started: it would vote again without remembering its votes.
     """
+    found: list[NodeRecord] = []
+    for group in groups_of(nodes):
+        own = [node for node in nodes if node.group == group]
+        lost = [node for node in own if is_without_identity(node.home / "data")]
+        found += lost if 2 * len(lost) < len(own) else []
+    return found
+
+
+def dead_groups(nodes: Sequence[NodeRecord]) -> list[int]:
+    """Returns the further groups that lost so many directories that the others are no majority. Without the first group
+    there is no cluster: it is never among them."""
+    dead = []
+    for group in groups_of(nodes):
+        own = [node for node in nodes if node.group == group]
+        lost = [node for node in own if is_without_identity(node.home / "data")]
+        if group != FIRST_GROUP and 2 * len(lost) >= len(own):
+            dead.append(group)
+    return dead
+
+
+def dead_group(group: int, nodes: Sequence[NodeRecord]) -> LocalError:
+    """Returns the error for a group that does not start. `nodes`: its nodes."""
     lost = [node for node in nodes if is_without_identity(node.home / "data")]
-    return lost if 2 * len(lost) < len(nodes) else []
+    return LocalError(
+        f"group {group} is lost and is not started",
+        f"{len(lost)} of its {len(nodes)} data directories are lost, and the others are no majority",
+        f"put {', '.join(str(node.home / 'data') for node in lost)} back    (or: raftmq runbook no_quorum)",
+        ExitCode.REFUSED,
+    )
 
 
 def lost_disk(node: NodeRecord) -> LocalError:
@@ -526,16 +630,16 @@ def lost_disk(node: NodeRecord) -> LocalError:
     directory = node.home / "data"
     how = "is empty" if is_empty(directory) else "was lost, and what is left in it is no node's"
     return LocalError(
-        f"the data directory of node {node.id} {how}: {directory}",
+        f"the data directory of node {node.name} {how}: {directory}",
         "a node that starts empty under a known id has forgotten its votes and could vote twice",
-        f"raftmq node replace {node.id}    (while the others are running; or put its directory back)",
+        f"raftmq node replace {node.name}    (while the others are running; or put its directory back)",
         ExitCode.REFUSED,
     )
 
 
 def _has_joined(view: ClusterView, node_id: int) -> bool:
-    """Returns True if the node answers and knows a leader. While too few nodes run for an election, answering is
-    enough."""
+    """Returns True if the node answers and knows a leader. While too few nodes of its group run for an election,
+    answering is enough."""
     too_few = 2 * sum(node.running for node in view.nodes) <= len(view.nodes)
     return any(
         node.record.id == node_id and (node.ready or (too_few and node.status is not None)) for node in view.nodes
@@ -546,10 +650,10 @@ def why_not_ready(view: ClusterView, waited_for: Sequence[int]) -> str:
     """Returns the reason why the nodes are not ready, in their own words if they have any. Without ids in
     `waited_for`, all that run count; a node that does not run is no reason."""
     nodes = [node for node in view.nodes if node.running and (not waited_for or node.record.id in waited_for)]
-    if silent := [str(node.record.id) for node in nodes if node.status is None]:
+    if silent := [str(node.record.name) for node in nodes if node.status is None]:
         return f"no answer from node {', '.join(silent)}"
-    words = [f"node {node.record.id}: {alarm['text']}" for node in nodes for alarm in (node.status or {})["alarms"]]
-    return "; ".join([f"leader {view.leader}, term {view.term}", *words])
+    words = [f"node {node.record.name}: {alarm['text']}" for node in nodes for alarm in (node.status or {})["alarms"]]
+    return "; ".join([f"leader {view.leader_name}, term {view.term}", *words])
 
 
 def _ended(node: NodeRecord) -> LocalError:
@@ -559,9 +663,9 @@ def _ended(node: NodeRecord) -> LocalError:
     code = exit_code(node.pid) if node.pid is not None else None
     if code in (ExitCode.USAGE, ExitCode.REFUSED) and len(words) >= 3:
         what, why, fix = words[-3:]
-        return LocalError(f"node {node.id}: {what}", why, fix, ExitCode(code))
+        return LocalError(f"node {node.name}: {what}", why, fix, ExitCode(code))
     return LocalError(
-        f"node {node.id} exited during its start" + (f" (exit code {code})" if code is not None else ""),
+        f"node {node.name} exited during its start" + (f" (exit code {code})" if code is not None else ""),
         "; ".join(words[-4:]) if words else "it printed nothing",
-        f"raftmq logs {node.id}",
+        f"raftmq logs {node.name}",
     )

@@ -16,14 +16,24 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from cluster.config.loading import load
-from cluster.config.local_layout import ClusterFile, NodeRecord, locked, read_cluster, write_cluster
+from cluster.config.local_layout import (
+    ClusterFile,
+    NodeName,
+    NodeRecord,
+    group_folder,
+    locked,
+    name_of,
+    read_cluster,
+    write_cluster,
+)
 from cluster.config.node_files import plan_node, write_config_like
 from cluster.members.joining import add_request, clear_half_made, make_directory
 from cluster.peer.secret_files import copy_from_any
 from raftlog.storage.files.fs import OsFileSystem
+from raftlog.types import FIRST_GROUP
 from raftmq.local.cluster import REMOVED, LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
-from raftmq.local.http.asked_nodes import no_node
+from raftmq.local.http.asked_nodes import no_group, no_node
 from raftmq.local.http.credentials import address_of, addresses_of
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
 from raftmq.local.settled_changes import when_settled
@@ -55,18 +65,34 @@ class Joined(NamedTuple):
 
 
 class LocalMembers:
-    """Changes the members of a running local cluster. Methods raise LocalError."""
+    """Changes the members of one group of a running local cluster; ids are those of the group. Methods raise
+    LocalError."""
 
-    def __init__(self, cluster: LocalCluster, tell: Tell = lambda stage: None) -> None:
+    def __init__(self, cluster: LocalCluster, tell: Tell = lambda stage: None, group: int = FIRST_GROUP) -> None:
         self._cluster = cluster
+        self._group = group
         self._tell = tell
         self._asked = False
         """True once the cluster was asked to add the node that is being made, which may therefore be a member."""
 
     @property
+    def _nodes(self) -> list[NodeRecord]:
+        """The records of the group's nodes. Raises LocalError if there is no such group."""
+        cluster = read_cluster(self._cluster.data)
+        if nodes := cluster.of_group(self._group):
+            return nodes
+        raise no_group(self._group, cluster.groups)
+
+    def _record(self, node_id: int) -> NodeRecord:
+        return read_cluster(self._cluster.data).node(self._name(node_id))
+
+    def _name(self, node_id: int) -> NodeName:
+        return name_of(self._group, node_id)
+
+    @property
     def _api(self) -> AdminApi:
-        """The HTTP API of the running nodes, or of all nodes if none runs."""
-        nodes = self._cluster.nodes
+        """The HTTP API of the group's running nodes, or of all its nodes if none runs."""
+        nodes = self._nodes
         running = [node for node in nodes if is_running(node)] or nodes
         return AdminApi(addresses_of(running), "raftmq node list")
 
@@ -83,7 +109,7 @@ class LocalMembers:
                 return ask()
             except LocalError as error:
                 passing = isinstance(error, ApiRefusal) and error.is_passing
-                silent = error.exit_code is ExitCode.UNREACHABLE and any(map(is_running, self._cluster.nodes))
+                silent = error.exit_code is ExitCode.UNREACHABLE and any(map(is_running, self._nodes))
                 if not (passing or silent) or time.monotonic() >= deadline:
                     raise
             self._tell("waiting for a leader")
@@ -102,7 +128,7 @@ class LocalMembers:
         With `learner` it stays a learner. Returns when the node has its final role.
         """
         with _locked_in_turn(self._cluster.data):
-            before, self._asked = [node.id for node in self._cluster.nodes], False
+            before, self._asked = [node.id for node in self._nodes], False
             try:
                 record = self._prepare(node_id, replaces)
                 self._join(record, learner)
@@ -119,10 +145,10 @@ class LocalMembers:
         this machine).
         Continues where an interrupted attempt stopped."""
         members = self.members()
-        if node_id not in [member["id"] for member in members["members"]] + [node.id for node in self._cluster.nodes]:
-            raise _no_member(node_id, members)
+        if node_id not in [member["id"] for member in members["members"]] + [node.id for node in self._nodes]:
+            raise _no_member(self._name(node_id), node_id, members)
         joined = self.add(replaces=node_id)
-        self._tell(f"removing node {node_id}")
+        self._tell(f"removing node {self._name(node_id)}")
         return joined, self.remove(node_id, below_three=True)  # as many as there were
 
     def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
@@ -131,8 +157,8 @@ class LocalMembers:
         members = self.members()
         if node_id in [member["id"] for member in members["members"]]:
             self._take_out(node_id, "?below_three=true" if below_three else "")
-        elif node_id not in [node.id for node in self._cluster.nodes]:
-            raise _no_member(node_id, members)
+        elif node_id not in [node.id for node in self._nodes]:
+            raise _no_member(self._name(node_id), node_id, members)
         with _locked_in_turn(self._cluster.data):
             return self._set_aside(node_id)
 
@@ -149,7 +175,7 @@ class LocalMembers:
     def _prepare(self, node_id: int | None, replaces: int | None) -> NodeRecord:
         """Makes the node's configuration, directory and record in cluster.json; returns those of an interrupted attempt
         if there was one."""
-        data, nodes = self._cluster.data, self._cluster.nodes
+        data, nodes = self._cluster.data, self._nodes
         join = self._patiently(lambda: self._api.get("/v1/members/join"))
         record = _unfinished(nodes, node_id, replaces, join)
         if record is None:
@@ -157,12 +183,13 @@ class LocalMembers:
             number = node_id or max(join["next_id"], 1 + max(node.id for node in nodes))
             if number in join["taken_ids"]:
                 raise _taken(number, join)
-            if (data / f"n{number}").exists():
-                raise _folder_is_there(data / f"n{number}")
-            record = replace(plan_node(data, number, nodes, is_free), replaces=replaces)
+            if (folder := group_folder(data, self._group) / f"n{number}").exists():
+                raise _folder_is_there(folder)
+            known = self._cluster.nodes
+            record = replace(plan_node(data, number, known, is_free, self._group), replaces=replaces)
             check_ports([record])
             write_config_like(record, [*nodes, record], with_files(nodes, replaces)[0].config_path)
-            write_cluster(data, ClusterFile([*nodes, record]))
+            write_cluster(data, ClusterFile(sorted([*known, record], key=lambda node: node.key)))
         directory = Path(load(record.config_path).node.data_dir)
         if record.id not in join["taken_ids"]:
             clear_half_made(OsFileSystem(), directory)
@@ -177,7 +204,7 @@ class LocalMembers:
         config = load(record.config_path)
         join = self._patiently(lambda: self._api.get("/v1/members/join"))
         identity = make_directory(OsFileSystem(), Path(config.node.data_dir), record.id, join, 0)
-        self._tell(f"adding node {record.id}")
+        self._tell(f"adding node {record.name}")
         if not self._is_member(record.id):
             request = add_request(config, identity, auto_promote=not learner)
             self._asked = True
@@ -185,16 +212,16 @@ class LocalMembers:
         if is_running(record) and _lacks_secret(record, join.get("secret_key", "")):
             stop_nodes([record])  # an interrupted attempt started it without; a node reads its secret when it starts
         if not is_running(record):
-            self._tell(f"starting node {record.id}")
-            self._cluster.start(record.id)
+            self._tell(f"starting node {record.name}")
+            self._cluster.start(record.name)
 
     def _undo(self, before: list[int]) -> None:
         """Removes what this command made for a node that the cluster refused; the node is empty and does not run."""
         cluster = read_cluster(self._cluster.data)
-        for node in cluster.nodes:
+        for node in cluster.of_group(self._group):
             if node.id not in before and not is_running(node):
                 shutil.rmtree(node.home, ignore_errors=True)
-                write_cluster(self._cluster.data, cluster.without(node.id))
+                write_cluster(self._cluster.data, cluster.without(node.name))
 
     def _wait_promoted(self, record: NodeRecord, role: str) -> Joined:
         """Waits until the node is a voter, or a learner that has caught up, as `role` asks. Raises LocalError if it
@@ -203,10 +230,10 @@ class LocalMembers:
         while True:
             view = self._look()
             member = next((each for each in view["members"] if each["id"] == record.id), None) if view else None
-            current = read_cluster(self._cluster.data).node(record.id)
+            current = self._record(record.id)
             if view is not None and member is None:
                 raise LocalError(
-                    f"node {record.id} was removed in the meantime",
+                    f"node {record.name} was removed in the meantime",
                     "another command changed the members",
                     "raftmq node list",
                     ExitCode.REFUSED,
@@ -216,15 +243,15 @@ class LocalMembers:
                 return Joined(current, member["role"], view["index"], voters)
             if not is_running(current):
                 raise LocalError(
-                    f"node {record.id} has exited",
+                    f"node {record.name} has exited",
                     "it is a member and catches up once it runs again",
-                    f"raftmq logs {record.id}, then raftmq restart {record.id}; the leader then promotes it",
+                    f"raftmq logs {record.name}, then raftmq restart {record.name}; the leader then promotes it",
                 )
             if member is not None and member["live"]:
                 heard = time.monotonic()
             if time.monotonic() - heard >= UNHEARD_S:
-                raise unheard(record.id, fetch_status(address_of(record)), led=view is not None)
-            self._tell(_progress(record.id, member))
+                raise unheard(record.name, fetch_status(address_of(record)), led=view is not None)
+            self._tell(_progress(record.name, member))
             time.sleep(POLL_S)
 
     def _look(self) -> dict[str, Any] | None:
@@ -238,16 +265,20 @@ class LocalMembers:
 
     def _set_aside(self, node_id: int) -> Path | None:
         data, cluster = self._cluster.data, read_cluster(self._cluster.data)
-        record = next((node for node in cluster.nodes if node.id == node_id), None)
+        record = next((node for node in cluster.of_group(self._group) if node.id == node_id), None)
         if record is None:
             return None
         stop_nodes([record])
-        (data / REMOVED).mkdir(exist_ok=True)
-        target = data / REMOVED / f"n{node_id}"
+        removed = group_folder(data, self._group) / REMOVED
+        removed.mkdir(exist_ok=True)
+        target = removed / f"n{node_id}"
         if record.home.exists():  # not where its disk is lost, or an interrupted attempt has moved it
             record.home.rename(target)
-        rest = [replace(node, replaces=None) if node.replaces == node_id else node for node in cluster.nodes]
-        write_cluster(data, ClusterFile(rest).without(node_id))
+        rest = [
+            replace(node, replaces=None) if (node.group, node.replaces) == record.key else node
+            for node in cluster.nodes
+        ]
+        write_cluster(data, ClusterFile(rest).without(record.name))
         return target if target.exists() else None
 
 
@@ -295,12 +326,12 @@ def _lacks_secret(record: NodeRecord, wanted: str) -> bool:
     return status is not None and bool(wanted) and status.get("secret", {}).get("key", wanted) != wanted
 
 
-def unheard(node_id: int, status: dict[str, Any] | None, *, led: bool) -> LocalError:
+def unheard(node: NodeName, status: dict[str, Any] | None, *, led: bool) -> LocalError:
     """Returns the error for a node that runs and does not join. `status`: its own, None if it does not answer. `led`:
     True if the cluster has a leader."""
     if not led:
         return LocalError(
-            f"the cluster has had no leader for {UNHEARD_S:.0f} s, so node {node_id} cannot join",
+            f"the cluster has had no leader for {UNHEARD_S:.0f} s, so node {node} cannot join",
             "a majority of the voters must run and reach each other",
             "raftmq status    (then repeat the command: it continues)",
         )
@@ -308,9 +339,9 @@ def unheard(node_id: int, status: dict[str, Any] | None, *, led: bool) -> LocalE
     said += [link["finding"] or link["reason"] for link in (status or {}).get("links", ())]
     told = dict.fromkeys(text for text in said if text)  # each once: the links often say the same
     return LocalError(
-        f"node {node_id} runs, but the leader has heard nothing of it for {UNHEARD_S:.0f} s",
+        f"node {node} runs, but the leader has heard nothing of it for {UNHEARD_S:.0f} s",
         "; ".join(told) or ("it does not answer" if status is None else "it gives no reason"),
-        f"raftmq logs {node_id}    (then repeat the command: it continues)",
+        f"raftmq logs {node}    (then repeat the command: it continues)",
     )
 
 
@@ -320,20 +351,18 @@ def _has_arrived(member: dict[str, Any], role: str) -> bool:
     return role == "learner" and bool(member["caught_up"])
 
 
-def _progress(node_id: int, member: dict[str, Any] | None) -> str:
+def _progress(node: NodeName, member: dict[str, Any] | None) -> str:
     if member is None or member["lag_entries"] is None or not member["live"]:
-        return f"node {node_id} is starting"
+        return f"node {node} is starting"
     if member["state"] == "SNAPSHOT":
-        return f"node {node_id} is fetching a snapshot"
-    return f"node {node_id} is catching up: {member['lag_entries']:,} entries behind"
+        return f"node {node} is fetching a snapshot"
+    return f"node {node} is catching up: {member['lag_entries']:,} entries behind"
 
 
-def _no_member(node_id: int, members: dict[str, Any]) -> LocalError:
-    error = no_node(node_id, [member["id"] for member in members["members"]])
+def _no_member(name: NodeName, node_id: int, members: dict[str, Any]) -> LocalError:
+    error = no_node(name, [member["id"] for member in members["members"]])
     if node_id in [member["id"] for member in members["removed"]]:
-        return LocalError(
-            f"{error.what} any more", f"{error.why}; node {node_id} was removed", error.fix, error.exit_code
-        )
+        return LocalError(f"{error.what} any more", f"{error.why}; node {name} was removed", error.fix, error.exit_code)
     return error
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import NodeName, NodeRecord
 from cluster.runtime.tcp_ports import ephemeral_ports, port_owner, why_taken
 from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
@@ -101,9 +101,9 @@ def kill_node(node: NodeRecord) -> bool:
     return True
 
 
-def stop_nodes(nodes: Iterable[NodeRecord], timeout_s: float = 10.0) -> list[int]:
-    """Stops the running nodes with SIGTERM, and with SIGKILL after `timeout_s`. Returns the ids of those that had to be
-    killed."""
+def stop_nodes(nodes: Iterable[NodeRecord], timeout_s: float = 10.0) -> list[NodeName]:
+    """Stops the running nodes with SIGTERM, and with SIGKILL after `timeout_s`. Returns the names of those that had to
+    be killed."""
     running = [(node, process) for node in nodes if (process := find_process(node)) is not None]
     for _, process in running:
         _signal(process, signal.SIGTERM)
@@ -112,7 +112,7 @@ def stop_nodes(nodes: Iterable[NodeRecord], timeout_s: float = 10.0) -> list[int
         if (process := find_process(node)) is not None:
             _signal(process, signal.SIGKILL)
     _wait_gone(stubborn, timeout_s)
-    return [node.id for node in stubborn]
+    return [node.name for node in stubborn]
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
@@ -145,7 +145,7 @@ def check_ports(nodes: Iterable[NodeRecord]) -> None:
             if taken := _taken(port):
                 error, who = taken
                 raise LocalError(
-                    f"port {port} ({purpose} of node {node.id}) is in use",
+                    f"port {port} ({purpose} of node {node.name}) is in use",
                     why_taken(port, error, who),
                     "raftmq up --base-port 20000    (other ports; or end that process)",
                     ExitCode.REFUSED,

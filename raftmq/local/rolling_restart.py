@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cluster.config.local_layout import NodeName, name_of
+from raftlog.types import FIRST_GROUP
 from raftmq.client.discovery import split_address
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import AdminApi, drain_node
@@ -23,13 +25,14 @@ Restart = Callable[[int], object]
 class Restarted(NamedTuple):
     """One node that is ready again after its restart."""
 
-    node: int
+    node: NodeName
     seconds: float
     """Time from the beginning of the node's stop until it was ready again."""
 
 
 class RollingRestart:
-    """A restart of all nodes, or of some, one after the other. `addresses`: node -> "host:port" of its HTTP API."""
+    """A restart of all nodes of a group, or of some, one after the other. `addresses`: node -> "host:port" of its HTTP
+    API. Ids are those of the group."""
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class RollingRestart:
         wait_s: float,
         grace_s: float = 0.0,
         tell: Callable[[str], object] = lambda text: None,
+        group: int = FIRST_GROUP,
     ) -> None:
         """`wait_s`: time for one node to be allowed to stop, and again to be ready. `grace_s`: time between its drain
         and its stop."""
@@ -47,6 +51,7 @@ class RollingRestart:
         self._wait_s = wait_s
         self._grace_s = grace_s
         self._tell = tell
+        self._group = group
 
     def run(self, nodes: Sequence[int]) -> list[Restarted]:
         """Restarts the nodes, followers first. Raises LocalError at the first node that may not be stopped or is not
@@ -61,25 +66,27 @@ class RollingRestart:
         return done
 
     def _one(self, node: int, *, leads: bool) -> Restarted:
-        self._tell(f"node {node}: may it be stopped?")
+        name = name_of(self._group, node)
+        self._tell(f"node {name}: may it be stopped?")
         everybody = list(self._addresses.values())
-        if stop_check.require(everybody, node, self._wait_s, lambda text: self._tell(f"node {node}: {text}")) is None:
+        if stop_check.require(everybody, name, self._wait_s, lambda text: self._tell(f"node {name}: {text}")) is None:
             why = "no leader answers, and who has complete copies is not known"
-            raise LocalError(f"node {node} is not restarted", why, "raftmq status", ExitCode.REFUSED)
+            raise LocalError(f"node {name} is not restarted", why, "raftmq status", ExitCode.REFUSED)
         before = self._status(node)
         if before is not None and (leads or self._grace_s):
-            self._tell(f"node {node}: drains")
+            self._tell(f"node {name}: drains")
             drain_node(node, everybody)
             time.sleep(self._grace_s)
-        self._tell(f"node {node}: restarts")
+        self._tell(f"node {name}: restarts")
         began_s = time.monotonic()
         self._restart(node)
         self._wait_back(node, began_s)
-        return Restarted(node, round(time.monotonic() - began_s, 3))
+        return Restarted(name, round(time.monotonic() - began_s, 3))
 
     def _wait_back(self, node: int, began_s: float) -> None:
         """Waits until another process than before answers for the node and is ready for clients."""
-        self._tell(f"node {node}: starts")
+        name = name_of(self._group, node)
+        self._tell(f"node {name}: starts")
         deadline = began_s + self._wait_s
         while True:
             status = self._status(node)
@@ -90,8 +97,8 @@ class RollingRestart:
                 why = "it does not answer" if status is None else "its old process still answers"
                 if is_new:
                     why = "it answers and is not ready: raftmq status says why"
-                what = f"node {node} is not back after {self._wait_s:.0f} s"
-                raise LocalError(what, f"{why}; the nodes after it were left alone", f"raftmq logs {node}")
+                what = f"node {name} is not back after {self._wait_s:.0f} s"
+                raise LocalError(what, f"{why}; the nodes after it were left alone", f"raftmq logs {name}")
             time.sleep(POLL_S)
 
     def _leader(self) -> int | None:

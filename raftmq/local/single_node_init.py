@@ -43,8 +43,8 @@ from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.https import chosen_tls, speak_tls
 from raftmq.local.init import Created, is_empty, known_cluster
 from raftmq.local.made_mark import check_allowed, check_nameless, check_unmade, keep_mark, mark_of_node, write_mark
-from raftmq.local.tls.certificates import CA, NODE, certificate_path, key_path
-from raftmq.local.tls.node_certificates import steps_before_start
+from raftmq.local.tls.certificates import CA, certificate_path, key_path
+from raftmq.local.tls.node_certificates import stem_of, steps_before_start
 from raftmq_wire.errors import ExitCode, LocalError
 
 ASK_AGAIN_S = 1.0
@@ -381,7 +381,7 @@ def use_ca(config_path: Path, tls_dir: Path, via: str, env: Mapping[str, str]) -
     """
     config = load(config_path, env)
     authority, key = certificate_path(tls_dir, CA), key_path(tls_dir, CA)
-    certified = certificate_path(tls_dir, f"{NODE}-{config.node.id}").is_file()
+    certified = certificate_path(tls_dir, stem_of(config)).is_file()
     lacking = next((path for path in (authority, key) if not path.is_file()), None)
     if lacking is not None and not certified:
         raise LocalError(

@@ -7,7 +7,8 @@ import http.client
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import NodeName, NodeRecord, groups_of, name_of
+from raftlog.types import FIRST_GROUP
 from raftmq.local.http.answers import decoded
 from raftmq.local.http.credentials import address_of, like
 from raftmq.local.http.http_exchange import exchange
@@ -37,9 +38,19 @@ class NodeView(NamedTuple):
 
 
 class ClusterView(NamedTuple):
-    """All nodes at about one moment. Leader and term are those of the highest term that any node knows."""
+    """All nodes of one group at about one moment. Leader and term are those of the highest term that any node knows."""
 
     nodes: list[NodeView]
+
+    @property
+    def group(self) -> int:
+        """The number of the group."""
+        return self.nodes[0].record.group if self.nodes else FIRST_GROUP
+
+    @property
+    def leader_name(self) -> NodeName | None:
+        """The name of the leader; None if there is none."""
+        return None if self.leader is None else name_of(self.group, self.leader)
 
     @property
     def term(self) -> int | None:
@@ -48,7 +59,7 @@ class ClusterView(NamedTuple):
 
     @property
     def leader(self) -> int | None:
-        """The id of the node that says that it leads in the highest term; None if there is none."""
+        """The id, in its group, of the node that says that it leads in the highest term; None if there is none."""
         for view in self.nodes:
             status = view.status
             if status and status["role"] == "leader" and int(status["term"]) == self.term:
@@ -72,9 +83,9 @@ class ClusterView(NamedTuple):
             if view.record.id != self.leader:
                 continue
             if disk.get("parked"):
-                return f"the disk of node {self.leader} is full, and its log waits for space"
+                return f"the disk of node {self.leader_name} is full, and its log waits for space"
             if disk.get("refusing"):
-                return f"the disk of node {self.leader} is full ({disk.get('used_percent', 0):.1f} % used)"
+                return f"the disk of node {self.leader_name} is full ({disk.get('used_percent', 0):.1f} % used)"
         return ""
 
     @property
@@ -106,30 +117,49 @@ class ClusterView(NamedTuple):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the output of `raftmq status --json`, without the findings."""
+        """Returns the output of `raftmq status --json` for a cluster of one group, without the findings."""
+        return {"schema": STATUS_SCHEMA, **self._leading(), "nodes": [_node_json(view) for view in self.nodes]}
+
+    def group_json(self) -> dict[str, Any]:
+        """Returns what the output says of this group, if there are several; its nodes are listed with all others."""
+        return {"group": self.group, **self._leading()}
+
+    def _leading(self) -> dict[str, Any]:
         return {
-            "schema": STATUS_SCHEMA,
             "leader": self.leader,
             "term": self.term,
             "writes_open": self.writes_open,
             "sends_refused": self.refusal or None,
-            "nodes": [
-                {
-                    "id": view.record.id,
-                    "pid": view.record.pid if view.running else None,
-                    "running": view.running,
-                    "answers": view.status is not None,
-                    "broker_port": view.record.broker_port,
-                    "namesrv_port": view.record.namesrv_port,
-                    "peer_port": view.record.peer_port,
-                    "admin_port": view.record.admin_port,
-                    "admin": view.elsewhere or f"127.0.0.1:{view.record.admin_port}",
-                    "log": view.record.log,
-                    "status": view.status,
-                }
-                for view in self.nodes
-            ],
         }
+
+
+def _node_json(view: NodeView) -> dict[str, Any]:
+    group = view.record.group
+    return {
+        "id": view.record.id,
+        **({} if group == FIRST_GROUP else {"group": group}),
+        "pid": view.record.pid if view.running else None,
+        "running": view.running,
+        "answers": view.status is not None,
+        "broker_port": view.record.broker_port,
+        "namesrv_port": view.record.namesrv_port,
+        "peer_port": view.record.peer_port,
+        "admin_port": view.record.admin_port,
+        "admin": view.elsewhere or f"127.0.0.1:{view.record.admin_port}",
+        "log": view.record.log,
+        "status": view.status,
+    }
+
+
+def json_of(views: Sequence[ClusterView]) -> dict[str, Any]:
+    """Returns the output of `raftmq status --json`, without the findings. `views`: of all groups, the first one first.
+    Leader, term and the like are those of the first group; `groups` is there only if there are several."""
+    first, *others = views
+    told = first.to_json()
+    if others:
+        told["nodes"] += [_node_json(node) for view in others for node in view.nodes]
+        told["groups"] = [view.group_json() for view in views]
+    return told
 
 
 def fetch_status(address: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
@@ -222,8 +252,15 @@ def _members(address: str, timeout_s: float) -> dict[int, str]:
     return {int(each["id"]): str(each["admin"]) for each in body.get("members", ()) if each.get("admin")}
 
 
+def view_groups(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> list[ClusterView]:
+    """Returns the views of all groups of a local cluster, in the order of their numbers: asks all nodes at the same
+    time."""
+    found = view_cluster(nodes, timeout_s).nodes
+    return [ClusterView([view for view in found if view.record.group == group]) for group in groups_of(nodes)]
+
+
 def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> ClusterView:
-    """Returns the view of a local cluster: asks all nodes at the same time."""
+    """Returns the view of a group of a local cluster: asks all its nodes at the same time."""
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         statuses = list(pool.map(lambda node: fetch_status(address_of(node), timeout_s), nodes))
     return ClusterView([NodeView(node, is_running(node), status) for node, status in zip(nodes, statuses, strict=True)])

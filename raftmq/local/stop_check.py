@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cluster.config.local_layout import NodeName, key_of
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.5
 
 
-def ask(addresses: Sequence[str], node: int) -> dict[str, Any] | None:
-    """Sends `GET /v1/members/{id}/can-stop`; returns None if no leader can answer: then the cluster serves nothing that
-    a stop could end."""
+def ask(addresses: Sequence[str], node: NodeName) -> dict[str, Any] | None:
+    """Asks the group of a node, whose addresses are given: sends `GET /v1/members/{id}/can-stop`; returns None if no
+    leader can answer: then the cluster serves nothing that a stop could end."""
     try:
-        return AdminApi(addresses, "raftmq node list").local(f"/v1/members/{node}/can-stop")
+        return AdminApi(addresses, "raftmq node list").local(f"/v1/members/{key_of(node)[1]}/can-stop")
     except LocalError as error:
         if error.exit_code is ExitCode.UNREACHABLE or (isinstance(error, ApiRefusal) and error.is_passing):
             return None
@@ -25,7 +26,7 @@ def ask(addresses: Sequence[str], node: int) -> dict[str, Any] | None:
 
 def require(
     addresses: Sequence[str],
-    node: int,
+    node: NodeName,
     wait_s: float,
     tell: Callable[[str], object] = lambda text: None,
     otherwise: str = "",

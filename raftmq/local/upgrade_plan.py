@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cluster.config.local_layout import name_of
+from raftlog.types import FIRST_GROUP
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.status import fetch_status
@@ -104,14 +106,16 @@ def _in_the_way(addresses: list[str], node: int) -> str:
     return "" if answer["allowed"] else "; ".join(answer["reasons"])
 
 
-def require_all(plan: Plan) -> None:
-    """Raises LocalError if an upgrade must not begin: a member is down, or two levels lie between the versions."""
+def require_all(plan: Plan, group: int = FIRST_GROUP) -> None:
+    """Raises LocalError if an upgrade of a group must not begin: a member is down, or two levels lie between the
+    versions."""
     down = [each for each in plan.nodes if each.step == "down"]
     if down:
+        name = name_of(group, down[0].node)
         raise LocalError(
-            f"the upgrade does not begin: node {down[0].node} ({down[0].role}) does not answer",
+            f"the upgrade does not begin: node {name} ({down[0].role}) does not answer",
             "with a member down, a second one that fails to start could stop the cluster",
-            f"raftmq restart {down[0].node}    (or raftmq node remove {down[0].node})",
+            f"raftmq restart {name}    (or raftmq node remove {name})",
             ExitCode.REFUSED,
         )
     if plan.known - plan.level > 1:

@@ -37,6 +37,7 @@ class AccessCommand(Command, frozen=True):
     """The base of all commands about users, rules and tokens. Each says whose request it is."""
 
     LEVEL: ClassVar[int] = ACCESS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
     origin: Origin
 
 

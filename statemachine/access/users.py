@@ -49,6 +49,7 @@ from statemachine.access.rules import (
     rule_row,
 )
 from statemachine.cluster_wide.cluster_level import ClusterLevel
+from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import (
     TEXT_LENGTH_MAX,
     CommandResult,
@@ -124,6 +125,20 @@ class Token(NamedTuple):
     label: str
 
 
+@dataclass(slots=True)
+class CopiedUser:
+    """A user in a copy of the truth: its row, and those of its rules and tokens that changed."""
+
+    user: User | None = None
+    """The user without rules and tokens; None if its row did not change."""
+    ended: bool = False
+    """True if the user was removed, with its rules and tokens."""
+    rules: dict[tuple[int, str], Rule | None] = field(default_factory=dict)
+    """The changed rules by (policy, resource); None for one that was removed."""
+    tokens: dict[bytes, Token | None] = field(default_factory=dict)
+    """The changed tokens by their SHA-256; None for one that was removed."""
+
+
 class AuditRow(NamedTuple):
     """One change to users, rules or tokens, as the audit records it."""
 
@@ -175,15 +190,21 @@ class Access(Family):
         LaterRows(OWNERS_LEVEL, META, keys.AUDIT_KEPT_PREFIX),
     )
 
-    def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
-        """`level` returns the level of the cluster at the command that is being applied."""
+    def __init__(
+        self, kv: KV, level: Callable[[], int] = lambda: BASELINE, journal: TruthJournal | None = None
+    ) -> None:
+        """`level` returns the level of the cluster at the command that is being applied. The journal is read from the
+        rows if it is None."""
         self._kv = kv
+        self._journal = journal or TruthJournal(kv)
         self._level = level
         row = kv.get(META, keys.ACCESS_KEY)
         common = _Common() if row is None else _Common(*msgpack.unpackb(row))
         self._mode, self._key, self._next_id = Mode(common.mode), common.key, common.next_id
         self._version, self._next_audit = common.version, common.next_audit
-        found = {user.id: user for user in _load_users(kv)}
+        self._waiting: dict[int, CopiedUser] = {}
+        """Rules and tokens, by user id, that were copied before their user."""
+        found = {user.id: user for user in _load_users(kv, self._waiting)}
         self._ids = found
         """Users by id, including changes of the batch being applied."""
         self._names = {user.name: user.id for user in found.values()}
@@ -198,7 +219,7 @@ class Access(Family):
         self.users = SortedMap((user.name, user) for user in found.values())
         """Users by name."""
         self.by_id = SortedMap((user.id, user) for user in found.values())
-        self.tokens: dict[bytes, Token] = dict(_load_tokens(kv))
+        self.tokens = {digest: token for digest, token in _load_tokens(kv) if token.user_id in found}
         """Tokens by their SHA-256. Readers look up single tokens and never iterate over the map."""
         self.mode = self._mode
         self.judges = self._mode is not Mode.OFF
@@ -217,7 +238,7 @@ class Access(Family):
     @classmethod
     def made(cls, families: Families) -> Self:
         """Makes the family of a state."""
-        return cls(families.kv, families[ClusterLevel].staged)
+        return cls(families.kv, families[ClusterLevel].staged, families[TruthJournal])
 
     def audit(self, before: int, limit: int) -> Iterator[AuditRow]:
         """Yields up to `limit` changes from the audit whose numbers are below `before`, newest first."""
@@ -227,6 +248,10 @@ class Access(Family):
             end, limit = row[0], limit - 1
 
     # -- commands, the lane of apply alone
+
+    def current(self, user_id: int) -> User | None:
+        """Returns the user, with the changes of the batch being applied; None if there is none."""
+        return self._ids.get(user_id)
 
     @applies(CreateUser)
     def create_user(self, stage: Stage, command: CreateUser) -> CommandResult:
@@ -277,7 +302,7 @@ class Access(Family):
         if "secret" in changes and ends_tokens:
             ending = [each for each in user.tokens if self._label(each) not in kept_labels]
             for digest in ending:
-                self._forget_token(stage, digest)
+                self._forget_token(stage, user.id, digest)
             after = replace(after, tokens=tuple([each for each in user.tokens if each not in ending]))
             says += [f"tokens ended: {len(ending)}"] if ending else []
         self._put(stage, asked, after, ", ".join(says))
@@ -292,15 +317,15 @@ class Access(Family):
             return _no_user(command.user_id)
         if self._is_last_super(user):
             return _last_super(user)
-        del self._ids[user.id], self._names[user.name]
-        self._under[user.key_id] -= 1
-        self._supers -= user.is_super and user.enabled
-        self._touched[user.id] = None
-        stage.delete(META, keys.user_key(user.id))
+        self._remove(stage, user)
+        self._journal.end(stage, TruthKind.USER, user.id)
         for rule in user.rules:
             stage.delete(META, _rule_key(user.id, rule))
+            self._journal.drop(stage, TruthKind.RULE, rule_name(user.id, rule))
         for digest in user.tokens:
-            self._forget_token(stage, digest)
+            self._tokens[digest] = None
+            stage.delete(META, keys.token_key(digest))
+            self._journal.drop(stage, TruthKind.TOKEN, (user.id, digest))
         self._note(stage, asked, f"User:{user.name}", "removed")
         return done()
 
@@ -320,6 +345,7 @@ class Access(Family):
             return done(False)
         for rule in fresh.values():
             stage.put(META, _rule_key(user.id, rule), msgpack.packb(rule_row(rule)))
+            self._journal.note(stage, TruthKind.RULE, rule_name(user.id, rule))
         says = f"rules set: {_listed([_told(rule) for rule in fresh.values()])}"
         self._put(stage, asked, replace(user, rules=_in_order([*(known | fresh).values()])), says)
         return done(True)
@@ -339,6 +365,7 @@ class Access(Family):
             return not_found(f"user {user.name} has no such rule")
         for rule in going:
             stage.delete(META, _rule_key(user.id, rule))
+            self._journal.end(stage, TruthKind.RULE, rule_name(user.id, rule))
         says = f"rules removed: {_listed([str(rule.resource) for rule in going])}"
         gone = set(going)
         left = tuple([rule for rule in user.rules if rule not in gone])
@@ -359,6 +386,7 @@ class Access(Family):
             raise InvalidCommandError(f"a user has at most {TOKENS_OF_USER_MAX} tokens: remove some")
         self._tokens[digest] = token
         stage.put(META, keys.token_key(digest), msgpack.packb(list(token)))
+        self._journal.note(stage, TruthKind.TOKEN, (user.id, digest))
         self._put(
             stage, asked, replace(user, tokens=tuple(sorted((*user.tokens, digest)))), f"token {token.label!r} given"
         )
@@ -372,7 +400,7 @@ class Access(Family):
         if token is None:
             return not_found("no such token")
         user = self._ids[token.user_id]
-        self._forget_token(stage, digest)
+        self._forget_token(stage, user.id, digest)
         left = tuple([each for each in user.tokens if each != digest])
         self._put(stage, asked, replace(user, tokens=left), f"token {token.label!r} taken away")
         return done()
@@ -389,6 +417,7 @@ class Access(Family):
         if mode == Mode.ENFORCE and not self._supers:
             return CommandResult(False, "refused", "no enabled Super exists: nobody could change anything any more")
         before, self._mode = self._mode, Mode(mode)
+        self._journal.note(stage, TruthKind.ACCESS, "")
         self._note(stage, asked, "auth.mode", f"{before.value} -> {self._mode.value}")
         return done(True)
 
@@ -402,6 +431,7 @@ class Access(Family):
         if self._ids:
             return CommandResult(False, "refused", "there are users whose secrets another key encrypted")
         self._key = key
+        self._journal.note(stage, TruthKind.ACCESS, "")
         self._note(stage, asked, "auth.key", f"the key is {key}")
         return done(True)
 
@@ -415,6 +445,7 @@ class Access(Family):
         if not key or not self._key:
             raise InvalidCommandError("a key is replaced by another one, and there is none yet")
         self._key = key
+        self._journal.note(stage, TruthKind.ACCESS, "")
         self._note(stage, asked, "auth.key", f"the key is {key} from now on")
         return done(True)
 
@@ -431,6 +462,68 @@ class Access(Family):
             return CommandResult(False, "conflict", f"user {user.name} has another secret by now")
         self._put(stage, asked, after, f"secret encrypted with the key {after.key_id}")
         return done()
+
+    # -- copies, in other groups of brokers than the first
+
+    def copy_common(self, stage: Stage, mode: Mode, key: str) -> None:
+        """Puts the mode and the key as they are in the first group of brokers."""
+        self._mode, self._key = mode, key
+        self._begin_version(stage)
+
+    def copy_user(self, stage: Stage, user_id: int, copied: CopiedUser) -> None:
+        """Puts or removes what was copied of a user. Rules and tokens may come before their user, whose row is newer;
+        they have rows, and wait until it is there. No audit row is written: the audit is that of the first group."""
+        self._begin_version(stage)
+        user, waiting = self._ids.get(user_id), self._waiting.pop(user_id, None) or CopiedUser()
+        known = {_rule_place(rule): rule for rule in user.rules} if user is not None else {}
+        tokens = dict.fromkeys(user.tokens) if user is not None else {}
+        rules = {place: rule for place, rule in (known | waiting.rules | copied.rules).items() if rule is not None}
+        for digest, token in (waiting.tokens | copied.tokens).items():
+            if token is None:
+                tokens.pop(digest, None)
+            else:
+                tokens[digest] = token
+        if copied.ended:
+            if user is not None:
+                self._remove(stage, user)
+            gone_rules, gone_tokens = {*rules, *copied.rules}, {*tokens, *copied.tokens}
+            rules, tokens = {}, {}
+        else:
+            gone_rules, gone_tokens = {*copied.rules} - {*rules}, {*copied.tokens} - {*tokens}
+        for policy, resource in gone_rules:
+            stage.delete(META, keys.rule_key(user_id, policy, resource))
+        for digest in gone_tokens:
+            row = stage.get(META, keys.token_key(digest))
+            if row is not None and msgpack.unpackb(row)[0] == user_id:  # else it is another user's by now
+                stage.delete(META, keys.token_key(digest))
+                self._tokens[digest] = None
+        for place in copied.rules.keys() & rules.keys():
+            stage.put(META, keys.rule_key(user_id, *place), msgpack.packb(rule_row(rules[place])))
+        for digest in copied.tokens.keys() & tokens.keys():
+            stage.put(META, keys.token_key(digest), msgpack.packb(list(copied.tokens[digest] or ())))
+        if copied.user is not None:
+            user = self._renamed(stage, user_id, copied.user)
+        elif copied.ended:
+            return
+        if user is None:
+            self._waiting[user_id] = CopiedUser(rules=dict(rules), tokens=dict(tokens))
+            return
+        for digest, token in tokens.items():
+            if token is not None:
+                self._tokens[digest] = token
+        self._store(stage, replace(user, rules=_in_order([*rules.values()]), tokens=tuple(sorted(tokens))))
+
+    def _renamed(self, stage: Stage, user_id: int, user: User) -> User:
+        """Gives the name of a copied user to this id, whoever had it. Returns the user."""
+        other = self._names.get(user.name)
+        if other is not None and other != user_id:  # its end comes with the same copy
+            self.copy_user(stage, other, CopiedUser(ended=True))
+        before = self._ids.get(user_id)
+        if before is not None:
+            del self._names[before.name]
+        self._names[user.name] = user_id
+        self._next_id = max(self._next_id, user_id + 1)
+        return user
 
     # -- the run
 
@@ -479,23 +572,41 @@ class Access(Family):
         token = self._token(digest)
         return None if token is None else token.label
 
-    def _forget_token(self, stage: Stage, digest: bytes) -> None:
+    def _forget_token(self, stage: Stage, user_id: int, digest: bytes) -> None:
         self._tokens[digest] = None
         stage.delete(META, keys.token_key(digest))
+        self._journal.end(stage, TruthKind.TOKEN, (user_id, digest))
 
     def _is_last_super(self, user: User) -> bool:
         return user.is_super and user.enabled and self._supers == 1
 
     def _put(self, stage: Stage, asked: Origin, user: User, says: str) -> None:
         before = self._ids.get(user.id)
-        self._supers += (user.is_super and user.enabled) - (before is not None and before.is_super and before.enabled)
+        if before is None or user_row(before) != user_row(
+            user
+        ):  # else its rules or tokens changed, which are names too
+            self._journal.note(stage, TruthKind.USER, user.id)
         self._note(stage, asked, f"User:{user.name}", says)
+        self._store(stage, user)
+
+    def _store(self, stage: Stage, user: User) -> None:
+        """Puts a user, which gets the present version."""
+        before = self._ids.get(user.id)
+        self._supers += (user.is_super and user.enabled) - (before is not None and before.is_super and before.enabled)
         if before is not None:
             self._under[before.key_id] -= 1
         self._under[user.key_id] += 1
         self._ids[user.id] = user = replace(user, version=self._version)
         self._touched[user.id] = user
         stage.put(META, keys.user_key(user.id), _pack_user(user))
+
+    def _remove(self, stage: Stage, user: User) -> None:
+        """Removes the row of a user."""
+        del self._ids[user.id], self._names[user.name]
+        self._under[user.key_id] -= 1
+        self._supers -= user.is_super and user.enabled
+        self._touched[user.id] = None
+        stage.delete(META, keys.user_key(user.id))
 
     def _note(self, stage: Stage, asked: Origin, about: str, says: str) -> None:
         """Writes a change into the audit, and the new version into the row "access"."""
@@ -506,7 +617,12 @@ class Access(Family):
         stage.put(META, keys.audit_key(number), msgpack.packb(row))
         if number > AUDIT_KEPT and not (of_each and self._stays(stage, number - AUDIT_KEPT)):
             stage.delete(META, keys.audit_key(number - AUDIT_KEPT))
-        self._next_audit, self._version, self.changed = number + 1, self._version + 1, True
+        self._next_audit = number + 1
+        self._begin_version(stage)
+
+    def _begin_version(self, stage: Stage) -> None:
+        """Begins the next version, and writes it into the row "access"."""
+        self._version, self.changed = self._version + 1, True
         common = _Common(self._mode.value, self._key, self._next_id, self._version, self._next_audit)
         stage.put(META, keys.ACCESS_KEY, msgpack.packb(list(common)))
 
@@ -587,29 +703,45 @@ def _in_order(rules: list[Rule]) -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=lambda rule: (rule.policy, str(rule.resource))))
 
 
+def _rule_place(rule: Rule) -> tuple[int, str]:
+    return int(rule.policy), str(rule.resource)
+
+
+def rule_name(user_id: int, rule: Rule) -> tuple[int, int, str]:
+    """Returns the name of a rule in the journal of the truth."""
+    return (user_id, *_rule_place(rule))
+
+
 def _rule_key(user_id: int, rule: Rule) -> bytes:
     return keys.rule_key(user_id, rule.policy, str(rule.resource))
 
 
+def user_row(user: User) -> list[Any]:
+    """Returns what the truth says of a user, without its rules and tokens."""
+    return [user.name, user.is_super, user.enabled, user.secret, user.key_id, user.created_ms]
+
+
 def _pack_user(user: User) -> bytes:
-    row: bytes = msgpack.packb(
-        [user.name, user.is_super, user.enabled, user.secret, user.key_id, user.created_ms, user.version]
-    )
+    row: bytes = msgpack.packb([*user_row(user), user.version])
     return row
 
 
-def _load_users(kv: KV) -> Iterator[User]:
+def _load_users(kv: KV, waiting: dict[int, CopiedUser]) -> Iterator[User]:
+    """Yields the users. Adds rules and tokens that have no user yet to `waiting`."""
     rules: dict[int, list[Rule]] = {}
     for key, row in kv.scan(META, *keys.RULES):
         rules.setdefault(keys.rule_user(key), []).append(parse_rule(msgpack.unpackb(row)))
-    tokens: dict[int, list[bytes]] = {}
+    tokens: dict[int, dict[bytes, Token | None]] = {}
     for digest, token in _load_tokens(kv):
-        tokens.setdefault(token.user_id, []).append(digest)
+        tokens.setdefault(token.user_id, {})[digest] = token
     for key, row in kv.scan(META, *keys.USERS):
         user_id = keys.user_id(key)
-        of_user = _in_order(rules.get(user_id, []))
+        of_user = _in_order(rules.pop(user_id, []))
         user = User(user_id, *msgpack.unpackb(row))
-        yield replace(user, rules=of_user, tokens=tuple(tokens.get(user_id, ())))
+        yield replace(user, rules=of_user, tokens=tuple(tokens.pop(user_id, ())))
+    for user_id in rules.keys() | tokens.keys():
+        early = {_rule_place(rule): rule for rule in rules.get(user_id, [])}
+        waiting[user_id] = CopiedUser(rules=dict(early), tokens=tokens.get(user_id, {}))
 
 
 def _load_tokens(kv: KV) -> Iterator[tuple[bytes, Token]]:

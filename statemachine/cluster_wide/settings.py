@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import msgpack
 from msgspec import Meta
 
+from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, done
-from statemachine.family import Family, Reads, applies, family_of
+from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
@@ -65,6 +66,7 @@ class Maintenance(NamedTuple):
 class SetConfig(Command, tag="set_config", frozen=True):
     """Sets keys of the cluster's configuration, if it still has that version."""
 
+    OF_TRUTH: ClassVar[bool] = True
     version: U64
     now_ms: U64
     """Log time of the proposal."""
@@ -93,8 +95,10 @@ class Settings(Family):
         (META, keys.MAINTENANCE_PREFIX),
     )
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, journal: TruthJournal | None = None) -> None:
+        """The journal is read from the rows if it is None."""
         self._kv = kv
+        self._journal = journal or TruthJournal(kv)
         self._rows: dict[str, Setting] = {
             key[len(keys.SETTING_PREFIX) :].decode(): Setting(*msgpack.unpackb(row))
             for key, row in kv.scan(META, *keys.SETTINGS)
@@ -104,7 +108,9 @@ class Settings(Family):
             for key, row in kv.scan(META, *keys.MAINTENANCES)
         }
         newest = kv.seek_last(META, *keys.SETTING_CHANGES)
-        self._version = 0 if newest is None else keys.setting_version(newest[0])
+        copied = max([setting.version for setting in self._rows.values()], default=0)
+        # Only the first group of brokers has rows of changes.
+        self._version = copied if newest is None else keys.setting_version(newest[0])
         self.changed: bool = True
         """True if the batch being applied has changed the configuration or a maintenance."""
         self.by_key: Mapping[str, Setting] = {}
@@ -114,6 +120,11 @@ class Settings(Family):
         self.maintenance: Mapping[int, Maintenance] = {}
         """The nodes in maintenance: node id -> its maintenance. Nodes that have left the cluster since stay in it."""
         self.publish()
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[TruthJournal])
 
     def changes(self, before: int, limit: int) -> Iterator[Change]:
         """Yields up to `limit` changes of the configuration with versions below `before`, newest first."""
@@ -146,12 +157,20 @@ class Settings(Family):
         for key in changed:
             self._rows[key] = setting = Setting(wanted[key], self._version)
             stage.put(META, keys.setting_key(key), msgpack.packb(list(setting)))
+            self._journal.note(stage, TruthKind.SETTING, key)
         row = msgpack.packb([command.now_ms, command.author, command.reason, changed])
         stage.put(META, keys.setting_change_key(self._version), row)
         if self._version > CHANGES_KEPT:
             stage.delete(META, keys.setting_change_key(self._version - CHANGES_KEPT))
         self.changed = True
         return done(self._version)
+
+    def copy(self, stage: Stage, key: str, setting: Setting) -> None:
+        """Puts a key as it is in the first group of brokers, with its version."""
+        self._rows[key] = setting
+        self._version = max(self._version, setting.version)
+        self.changed = True
+        stage.put(META, keys.setting_key(key), msgpack.packb(list(setting)))
 
     @applies(SetMaintenance)
     def maintain(self, stage: Stage, command: SetMaintenance) -> CommandResult:
@@ -193,10 +212,11 @@ def _checked_values(values: Mapping[str, object]) -> dict[str, Value]:
     """Returns the key-value map of a command, sorted by key. Raises InvalidCommandError."""
     if not values or len(values) > KEYS_MAX:
         raise InvalidCommandError(f"values must be a map of 1 to {KEYS_MAX} keys")
-    return {key: _checked_value(key, value) for key, value in sorted(values.items())}
+    return {key: checked_value(key, value) for key, value in sorted(values.items())}
 
 
-def _checked_value(key: str, value: object) -> Value:
+def checked_value(key: str, value: object) -> Value:
+    """Returns the value if a key of the configuration may have it. Raises InvalidCommandError."""
     if len(key) > KEY_LENGTH_MAX or not KEY.fullmatch(key):
         raise InvalidCommandError(f"a key is section.name, not {key!r}")
     if isinstance(value, str) and len(value) > VALUE_LENGTH_MAX:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgpack
 from msgspec import Meta
@@ -12,10 +12,12 @@ from msgspec import Meta
 from raftlog.format_versions import BASELINE
 from raftmq_wire.names import NAME
 from statemachine.cluster_wide.cluster_level import ClusterLevel
+from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import (
     I64,
     Command,
     CommandResult,
+    InvalidCommandError,
     check_fields,
     checked_bool,
     checked_int,
@@ -43,6 +45,7 @@ Subscription = tuple[str, str, str, I64]
 class PutGroup(Command, tag="put_group", frozen=True):
     """Creates a consumer group, or changes the named fields of an existing one unless `if_absent` is set."""
 
+    OF_TRUTH: ClassVar[bool] = True
     config: Mapping[str, object]
     """The name, and fields of `GroupConfig`. From level 13 on `consume_broadcast_enable` counts."""
     if_absent: bool
@@ -96,6 +99,21 @@ class GroupConfig:
 _CONFIG_FIELDS = tuple(f.name for f in fields(GroupConfig) if f.name not in ("subscriptions", "refuses_broadcasts"))
 
 
+_SETTINGS = (*_CONFIG_FIELDS[1:], "refuses_broadcasts")
+
+
+def group_settings(group: GroupConfig) -> list[Any]:
+    """Returns what the truth says of a group: its settings, without its subscriptions."""
+    return [dict(value) if isinstance(value := getattr(group, name), Mapping) else value for name in _SETTINGS]
+
+
+def settings_map(row: Sequence[object]) -> dict[str, object]:
+    """Returns the fields in what `group_settings` returned. Raises InvalidCommandError."""
+    if len(row) != len(_SETTINGS):
+        raise InvalidCommandError(f"a group has {len(_SETTINGS)} settings, not {len(row)}")
+    return dict(zip(_SETTINGS, row, strict=True))
+
+
 def check_group_name(name: Any) -> str:
     """Returns `name` if it is a valid name of a consumer group. Raises InvalidCommandError."""
     return checked_name(name, "group name", NAME_LENGTH_MAX)
@@ -127,8 +145,9 @@ class Groups(Family):
         LaterRows(SETTINGS_LEVEL, GROUPS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_CONFIG_FIELDS)),
     )
 
-    def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
+    def __init__(self, kv: KV, journal: TruthJournal, level: Callable[[], int] = lambda: BASELINE) -> None:
         """`level` returns the level of the cluster at the command that is being applied."""
+        self._journal = journal
         self._level = level
         rows = kv.scan(GROUPS, keys.FIRST, keys.LAST)
         self.changed: dict[str, GroupConfig | None] = {}
@@ -138,7 +157,7 @@ class Groups(Family):
     @classmethod
     def made(cls, families: Families) -> Self:
         """Makes the family of a state."""
-        return cls(families.kv, families[ClusterLevel].staged)
+        return cls(families.kv, families[TruthJournal], families[ClusterLevel].staged)
 
     def current(self, name: str) -> GroupConfig | None:
         """Returns the group, with the changes of the batch being applied (apply thread only); None if there is none."""
@@ -160,7 +179,14 @@ class Groups(Family):
             return CommandResult(True, "exists", existing)
         if self._level() >= SETTINGS_LEVEL and "consume_broadcast_enable" in config:
             group = replace(group, refuses_broadcasts=not group.consume_broadcast_enable)
+        self._journal.note(stage, TruthKind.GROUP, name)
         return done(self._store(stage, group))
+
+    def copy(self, stage: Stage, group: GroupConfig) -> None:
+        """Puts the settings of a group as they are in the first group of brokers. Its subscriptions stay: each group of
+        brokers learns them from the consumers."""
+        existing = self.current(group.name) or GroupConfig(group.name)
+        self._store(stage, replace(group, subscriptions=existing.subscriptions))
 
     @applies(Subscribe)
     def subscribe(self, stage: Stage, command: Subscribe) -> CommandResult:
@@ -179,6 +205,7 @@ class Groups(Family):
             return not_found(f"no group {name!r}")
         self.changed[group.name] = None
         stage.delete(GROUPS, group.name.encode("ascii"))
+        self._journal.end(stage, TruthKind.GROUP, name)
         return done(group)
 
     def publish(self) -> None:

@@ -38,6 +38,12 @@
              "audit_count" | 00 | user, UTF-8                              u64, its rows of "audit" since level 13
              "audit_kept" | 00 | user, UTF-8 | its number of the user u64  number u64 of a row of "audit" that is kept
                                                                            for the user alone
+             "broker_group" | 00 | number u32                              msgpack [name, aliases], broker_groups.py
+             "journal"                                                     msgpack [version, forgotten, [kind, name]
+                                                                           or nil], truth_journal.py
+             "truth" | 00 | version u64                                    msgpack [kind, name, ended]
+             "copied"                                                      u64, the version of the truth that this
+                                                                           group has copied, truth.py
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -147,6 +153,11 @@ AUDIT = within(AUDIT_PREFIX)
 SETTINGS = within(SETTING_PREFIX)
 SETTING_CHANGES = within(SETTING_CHANGE_PREFIX)
 MAINTENANCES = within(MAINTENANCE_PREFIX)
+BROKER_GROUP_PREFIX = b"broker_group\0"
+BROKER_GROUPS = within(BROKER_GROUP_PREFIX)
+JOURNAL_KEY = b"journal"
+TRUTH_PREFIX = b"truth\0"
+COPIED_KEY = b"copied"
 REMOVALS = within(REMOVAL_PREFIX)
 """Keys [start, end) of all removals, in the family meta."""
 
@@ -262,6 +273,28 @@ def audit_count_key(user: str) -> bytes:
 def audit_kept_key(user: str, number: int) -> bytes:
     """Returns the key that finds an audit row by its number among those of a user."""
     return AUDIT_KEPT_PREFIX + user.encode() + U64.pack(number)
+
+
+def broker_group_key(number: int) -> bytes:
+    """Returns the key of a group of brokers."""
+    return BROKER_GROUP_PREFIX + U32.pack(number)
+
+
+def broker_group_number(key: bytes) -> int:
+    """Returns the number in the key of a group of brokers."""
+    number: int = U32.unpack_from(key, len(BROKER_GROUP_PREFIX))[0]
+    return number
+
+
+def truth_key(version: int) -> bytes:
+    """Returns the key of the change that made this version of the truth."""
+    return TRUTH_PREFIX + U64.pack(version)
+
+
+def truth_version(key: bytes) -> int:
+    """Returns the version in the key of a change of the truth."""
+    version: int = U64.unpack_from(key, len(TRUTH_PREFIX))[0]
+    return version
 
 
 def removal_key(number: int) -> bytes:

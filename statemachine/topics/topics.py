@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgpack
+from msgspec import Meta
 
 from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
+from statemachine.cluster_wide.broker_groups import BrokerGroups
 from statemachine.cluster_wide.cluster_level import ClusterLevel
+from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import (
     Command,
     CommandResult,
@@ -25,11 +29,12 @@ from statemachine.commands import (
     checked_name,
     checked_str,
     checked_str_map,
+    converted,
     done,
     not_found,
 )
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
-from statemachine.levels import CHANGES_LEVEL
+from statemachine.levels import CHANGES_LEVEL, GROUPS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap
@@ -49,13 +54,30 @@ RETENTION = "retention.ms"
 RETENTION_DIGITS_MAX = 15
 
 _FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sys_flag", "attributes"})
+_QUEUES = ("read_queues", "write_queues")
+_PLACE = "place"
+_FIELDS_OF_CHANGES = 3
+"""The fields of a row that came with CHANGES_LEVEL, after those of _FIELDS."""
+PlaceRow = tuple[
+    Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)],
+    Annotated[int, Meta(ge=1, le=QUEUES_MAX)],
+    Annotated[int, Meta(ge=1, le=QUEUES_MAX)],
+]
+"""The queues of a topic in a group of brokers, in commands and rows: (group, read queues, write queues)."""
+PlaceRows = Annotated[tuple[PlaceRow, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
+Place = Mapping[int, tuple[int, int]]
+"""The queues of a topic: number of a group of brokers -> (read queues, write queues)."""
 
 
 class CreateTopic(Command, tag="create_topic", frozen=True):
     """Creates a topic, or changes the named fields of an existing one unless `if_absent` is set. Apply gives the id."""
 
+    OF_TRUTH: ClassVar[bool] = True
     config: Mapping[str, object]
-    """The name, and fields of `TopicConfig`."""
+    """The name, and fields of `TopicConfig`. From level 14 on `place` ([[group, read queues, write queues], ...]) gives
+    the topic queues in these groups of brokers, beside those that it has in others; then `read_queues` and
+    `write_queues` are left out. Without `place` these two are about all groups in which the topic is, and a new topic
+    is in the first group."""
     if_absent: bool
 
 
@@ -67,6 +89,8 @@ class TopicConfig:
     id: int
     name: str
     read_queues: int = QUEUES_DEFAULT
+    """The number of queues, in the group of brokers whose state it is, from which consumers read; 0 if the topic has no
+    queues there. `write_queues` are those of producers."""
     write_queues: int = QUEUES_DEFAULT
     perm: int = PERM_READ | PERM_WRITE
     order: bool = False
@@ -78,6 +102,13 @@ class TopicConfig:
     """Log time of the topic's last change; 0 if that was before the cluster had level 12."""
     changed_by: str = ""
     """The author of the topic's last change; "" if no person asked for it."""
+    place: Place = field(default_factory=dict)
+    """The queues of the topic in each group of brokers; empty in the state of the first group if it has all of them."""
+
+    @property
+    def queues_of_groups(self) -> Place:
+        """The queues of the topic in each group of brokers in which it has some."""
+        return self.place or {FIRST_GROUP: (self.read_queues, self.write_queues)}
 
     @property
     def dedup(self) -> str:
@@ -97,7 +128,8 @@ class TopicConfig:
         return max(self.read_queues, self.write_queues)
 
     def to_map(self) -> dict[str, Any]:
-        """Returns the `config` argument of a create_topic command that recreates this topic."""
+        """Returns the `config` argument of a create_topic command that recreates this topic, with its queues in the
+        group of brokers whose state it is, and no others."""
         return {
             "name": self.name,
             "read_queues": self.read_queues,
@@ -133,10 +165,12 @@ def check_topic_config(base: TopicConfig, config: Mapping[str, object]) -> Topic
         raise InvalidCommandError(
             f"attribute {RETENTION} must be a whole number of milliseconds, 0 for ever, not {kept!r}"
         )
+    queues: dict[str, Any] = {
+        name: checked_int(config[name], name, 1, QUEUES_MAX) for name in _QUEUES if name in config
+    }
     return replace(
         base,
-        read_queues=checked_int(config.get("read_queues", base.read_queues), "read_queues", 1, QUEUES_MAX),
-        write_queues=checked_int(config.get("write_queues", base.write_queues), "write_queues", 1, QUEUES_MAX),
+        **queues,
         perm=checked_int(config.get("perm", base.perm), "perm", 0, 15),
         order=checked_bool(config.get("order", base.order), "order"),
         sys_flag=checked_int(config.get("sys_flag", base.sys_flag), "sys_flag", 0, keys.U32_MAX),
@@ -144,16 +178,35 @@ def check_topic_config(base: TopicConfig, config: Mapping[str, object]) -> Topic
     )
 
 
+def place_rows(place: Place) -> list[PlaceRow]:
+    """Returns a place in the form of commands and rows."""
+    return [(group, *queues) for group, queues in sorted(place.items())]
+
+
 class Topics(Family):
     """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a batch of entries appear there
     once it is written. Families that apply the batch ask `current`, `exists` and `has_queue`, which know them."""
 
     ROWS = ((TOPICS, b""), (META, keys.NEXT_TOPIC_ID_KEY))
-    LATER_ROWS = (LaterRows(CHANGES_LEVEL, TOPICS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_FIELDS)),)
+    LATER_ROWS = (
+        LaterRows(CHANGES_LEVEL, TOPICS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_FIELDS)),
+        LaterRows(
+            GROUPS_LEVEL, TOPICS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_FIELDS) + _FIELDS_OF_CHANGES
+        ),
+    )
 
-    def __init__(self, kv: KV, level: Callable[[], int] = lambda: BASELINE) -> None:
-        """`level` returns the level of the cluster at the command that is being applied."""
+    def __init__(
+        self,
+        kv: KV,
+        level: Callable[[], int] = lambda: BASELINE,
+        journal: TruthJournal | None = None,
+        broker_groups: BrokerGroups | None = None,
+    ) -> None:
+        """`level` returns the level of the cluster at the command that is being applied. The journal and the groups of
+        brokers are read from the rows if they are None."""
         self._level = level
+        self._journal = journal or TruthJournal(kv)
+        self._broker_groups = broker_groups or BrokerGroups(kv, self._journal)
         found = [_unpack_row(keys.U32.unpack(key)[0], value) for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST)]
         row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
@@ -169,7 +222,8 @@ class Topics(Family):
     @classmethod
     def made(cls, families: Families) -> Self:
         """Makes the family of a state."""
-        return cls(families.kv, families[ClusterLevel].staged)
+        level = families[ClusterLevel].staged
+        return cls(families.kv, level, families[TruthJournal], families[BrokerGroups])
 
     def current(self, name: str) -> TopicConfig | None:
         """Returns the topic, with the changes of the batch being applied (apply thread only); None if there is none."""
@@ -190,24 +244,28 @@ class Topics(Family):
         """Creates the topic, or updates the given fields of an existing one. The result's value is its TopicConfig,
         with time and author of the entry from level 12 on."""
         config = command.config
-        check_fields(config, _FIELDS)
+        check_fields(config, _FIELDS | {_PLACE} if self._level() >= GROUPS_LEVEL else _FIELDS)
         name = check_topic_name(config.get("name"))
         existing = self.current(name)
         topic = check_topic_config(existing or TopicConfig(self._next_id, name), config)
+        if _PLACE in config or topic.place:
+            topic = self._placed(topic, self._place(existing, config), topic.id)
         if command.if_absent and existing is not None:
             return CommandResult(True, "exists", existing)
         if self._level() >= CHANGES_LEVEL:
             stamp = stage.stamp
             made_ms = stamp.now_ms if existing is None else topic.created_ms
             topic = replace(topic, created_ms=made_ms, changed_ms=stamp.now_ms, changed_by=stamp.author)
-        if existing is None:
-            if self._next_id >= keys.U32_MAX:
-                raise InvariantViolationError(f"topic ids are used up: the next would be {self._next_id}")
-            self._next_id += 1
-            stage.put(META, keys.NEXT_TOPIC_ID_KEY, keys.U32.pack(self._next_id))
-        stage.put(TOPICS, keys.U32.pack(topic.id), _pack_row(topic))
-        self._remember(topic)
+        self._put(stage, topic)
         return done(topic)
+
+    def copy(self, stage: Stage, topic: TopicConfig) -> None:
+        """Puts a topic as it is in the first group: the id is not that of the argument but the one that the topic has
+        here, and so are the numbers of its queues."""
+        existing = self.current(topic.name)
+        topic = self._placed(topic, topic.place, self._next_id if existing is None else existing.id)
+        if topic != existing:
+            self._put(stage, topic)
 
     def delete(self, stage: Stage, name: str) -> CommandResult:
         """Deletes the topic's configuration; the caller removes its rows in queues. The result's value is its last
@@ -218,6 +276,7 @@ class Topics(Family):
         del self._ids[topic.id]
         self.changed[topic.name] = None
         stage.delete(TOPICS, keys.U32.pack(topic.id))
+        self._journal.end(stage, TruthKind.TOPIC, topic.name)
         return done(topic)
 
     def publish(self) -> None:
@@ -237,9 +296,40 @@ class Topics(Family):
             self.by_name.remove(before.name)
         self.queues += (0 if topic is None else topic.queues) - (0 if before is None else before.queues)
 
-    def _remember(self, topic: TopicConfig) -> None:
+    def _place(self, existing: TopicConfig | None, config: Mapping[str, object]) -> Place:
+        """Returns the queues of a topic in all groups, after a command with that configuration. Raises
+        InvalidCommandError."""
+        before = {} if existing is None else existing.queues_of_groups
+        given = [name for name in _QUEUES if name in config]
+        if _PLACE not in config:
+            read, write = [checked_int(config.get(name, 0), name, 0, QUEUES_MAX) for name in _QUEUES]
+            return {group: (read or old[0], write or old[1]) for group, old in before.items()}
+        if given:
+            raise InvalidCommandError(f"place says the queues of each group: {' and '.join(given)} must be left out")
+        rows = converted(config[_PLACE], PlaceRows)
+        unknown = [group for group, *_ in rows if not self._broker_groups.exists(group)]
+        if unknown:
+            raise InvalidCommandError(f"place: there is no group {unknown[0]}")
+        return {**before, **{group: (read, write) for group, read, write in rows}}
+
+    def _placed(self, topic: TopicConfig, place: Place, topic_id: int) -> TopicConfig:
+        """Returns the topic with these queues in each group, and this id."""
+        own = self._broker_groups.own
+        read_queues, write_queues = place.get(own, (0, 0))
+        # The first group leaves out a place that says nothing new: its rows are those of a cluster that has one group.
+        kept = {} if own == FIRST_GROUP and place.keys() == {FIRST_GROUP} else dict(sorted(place.items()))
+        return replace(topic, id=topic_id, read_queues=read_queues, write_queues=write_queues, place=kept)
+
+    def _put(self, stage: Stage, topic: TopicConfig) -> None:
+        if topic.id == self._next_id:
+            if self._next_id >= keys.U32_MAX:
+                raise InvariantViolationError(f"topic ids are used up: the next would be {self._next_id}")
+            self._next_id += 1
+            stage.put(META, keys.NEXT_TOPIC_ID_KEY, keys.U32.pack(self._next_id))
+        stage.put(TOPICS, keys.U32.pack(topic.id), _pack_row(topic))
         self._ids[topic.id] = topic
         self.changed[topic.name] = topic
+        self._journal.note(stage, TruthKind.TOPIC, topic.name)
 
 
 class TopicReads(Reads):
@@ -276,11 +366,16 @@ def _pack_row(topic: TopicConfig) -> bytes:
         topic.sys_flag,
         dict(sorted(topic.attributes.items())),
     ]
-    if topic.changed_ms:
+    if topic.changed_ms or topic.place:
         fields += [topic.created_ms, topic.changed_ms, topic.changed_by]
+    if topic.place:
+        fields.append(place_rows(topic.place))
     row: bytes = msgpack.packb(fields)
     return row
 
 
 def _unpack_row(topic_id: int, row: bytes) -> TopicConfig:
-    return TopicConfig(topic_id, *msgpack.unpackb(row))
+    fields = msgpack.unpackb(row)
+    if len(fields) > len(_FIELDS) + _FIELDS_OF_CHANGES:
+        fields[-1] = {group: (read, write) for group, read, write in fields[-1]}
+    return TopicConfig(topic_id, *fields)

@@ -235,11 +235,12 @@ def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
         if level >= each.LEVEL and type(each) is not Finalize
     ]
     samples.append(PutGroup({"name": "g", "consume_broadcast_enable": False}, if_absent=False))
+    samples.append(CreateTopic({"name": "placed", "place": [[1, 2, 2], [2, 4, 4]]}, if_absent=False))
     late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix != keys.AUDIT_KEPT_PREFIX}
     found, rng = set[LaterRows](), Random(level)
     for drawn in range(200):
         log, kv = new_log(), MemoryKV()
-        state = BrokerState(kv)
+        state = BrokerState(kv, group=1 + drawn % 2)
         state.apply([log.command(Finalize(level))])
         for sample in rng.sample(samples, len(samples)):
             state.apply([log.command(sample)])

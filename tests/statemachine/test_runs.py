@@ -48,6 +48,7 @@ NEVER_DRAWN = {
     "acknowledge": "needs a MEMBERSHIP entry: test_membership_rows.py",
     "commit_write": "needs staged messages: test_staged_writes.py draws them",
     "forget_write": "needs a committed write: the same",
+    "copy_truth": "is refused in the first group of brokers: test_truth.py",
 }
 """The commands that take no effect in drawn logs, and what shows of them what the tests below show of the others."""
 NEVER_SEEN = {
@@ -55,6 +56,7 @@ NEVER_SEEN = {
     "Members": "no drawn log has a MEMBERSHIP entry",
     "MessageIndex": "is read from rows: test_message_index.py",
     "StagedWrites": "no drawn log has staged messages: test_staged_writes.py draws them",
+    "Truth": "drawn logs are those of the first group of brokers, which copies nothing: test_truth.py",
 }
 """The families with rows of which readers see nothing in drawn logs, and why."""
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cluster.config.local_layout import NodeName
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import is_running
@@ -28,7 +29,7 @@ def nothing_in_flight_at_the_end() -> Iterator[None]:
     """Looks at the nodes before they are ended."""
     down = LocalCluster.down
 
-    def looked_at(cluster: LocalCluster) -> list[int]:
+    def looked_at(cluster: LocalCluster) -> list[NodeName]:
         left = left_behind(cluster) if (cluster.data / "cluster.json").exists() else []
         ended = down(cluster)
         assert left == []

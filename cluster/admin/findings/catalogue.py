@@ -56,6 +56,7 @@ CODES: Final[dict[str, Code]] = {
     "ports_open": Code("info", "raftmq doctor"),
     "data_readable": Code("warning", "raftmq doctor"),
     "implausible_peer": Code("warning", "raftmq links"),
+    "group_map": Code("warning", "raftmq status"),
     # starts
     "recovering": Code("info", "raftmq recovery --node {n}"),
     "unclean_restart": Code("info", "raftmq recovery --node {n}"),

@@ -23,12 +23,17 @@ from cluster.broker.topic_sizes import TopicSize
 from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics, without_effect
 from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
 from statemachine.topics.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig
 
 NewQueues = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": RANGES["read_queues"][1]})]
+NewGroups = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]],
+    msgspec.Meta(min_length=1, max_length=GROUPS_MAX),
+]
 NewPerm = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": RANGES["perm"][1]})]
 NewAttributes = Annotated[
     dict[str, Text],
@@ -64,6 +69,9 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     """Log time of its last change; null if the cluster had not reached level 12 then."""
     changed_by: str | None = None
     """The author of that change; null if it had none, as when a send creates a topic."""
+    groups: list[int] = []
+    """The groups of brokers in which it has queues; empty in a cluster of one group. The numbers of queues and of
+    messages are those of the group that answers."""
     messages: int
     hidden: int = 0
     """The part of these messages that no consumer reads: they lie in queues above `read_queues`, which the topic had
@@ -118,6 +126,8 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     perm: NewPerm | None = None
     order: bool | None = None
     attributes: NewAttributes | None = None
+    groups: NewGroups | None = None
+    """The groups of brokers in which a new topic gets these numbers of queues each; null for the first one alone."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
     now: bool = False
     """True to hide messages that are not consumed, if the topic gets fewer read queues; false refuses that."""
@@ -193,13 +203,15 @@ async def describe_topic(call: Call) -> Pieces:
 async def create_topic(call: Call) -> Answer:
     """Creates a topic; what happens to an existing one is the request's choice."""
     wanted: TopicRequest = call.body
-    fields = _fields(wanted)
     existed = wanted.name in call.port.state.topics
+    fields, groups = _fields(wanted), _groups_of(call, wanted, existed=existed)
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
     try:
-        entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep, author=call.asker))
+        entry_id, result = await applied(
+            lambda done: topics.put(fields, done, if_absent=keep, author=call.asker, groups=groups)
+        )
     except Refused as refused:
         raise error_of(refused, "correct it; nothing was changed") from None
     if result.code == "exists" and wanted.if_exists == "fail":
@@ -268,6 +280,20 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
     return fields
 
 
+def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] | None:
+    """Returns the groups of brokers that a new topic is to be in, ascending; None if the request names none. Raises
+    ApiError."""
+    if wanted.groups is None:
+        return None
+    if existed and wanted.if_exists == "update":
+        why = f"topic {wanted.name} is there already; in another group it would have other queues, and keys would move"
+        raise ApiError("refused", why, "leave groups out")
+    unknown = set(wanted.groups) - {FIRST_GROUP, *call.port.state.broker_groups.by_number}
+    if unknown:
+        raise ApiError("bad_field", f"groups: there is no group {min(unknown)}", "GET /v1/broker-groups lists all")
+    return sorted(set(wanted.groups)) if not existed else None
+
+
 async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
     state, held, hidden, evicted = call.port.state, 0, 0, 0
     stored, evicts = state.stored_queues(config), evicts_now(call.port.state)
@@ -287,6 +313,7 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
         perm=config.perm,
         order=config.order,
         attributes=dict(config.attributes),
+        groups=sorted(config.queues_of_groups) if state.broker_groups.by_number else [],
         created_ms=config.created_ms or None,
         changed_ms=config.changed_ms or None,
         changed_by=config.changed_by or None,

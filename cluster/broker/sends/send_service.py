@@ -125,10 +125,10 @@ class Sends(Generic[_Origin]):
             return
         if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS:
             raise _not_writable(slot)
-        if queue_id < 0:
+        if queue_id < 0 < slot.queues:
             queue_id = slot.next_queue % slot.write_queues
             slot.next_queue = queue_id + 1
-        elif queue_id >= slot.queues:
+        elif not 0 <= queue_id < slot.queues:
             remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
             raise NotTaken(Reason.INVALID, remark)
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0

@@ -192,10 +192,10 @@ class StagedWriteRequests:
         attempt = self._open_attempt(party, asked.attempt)
         slot = self._slot(asked.topic)
         queue_id = asked.queue_id
-        if queue_id < 0:
+        if queue_id < 0 < slot.queues:
             queue_id = slot.next_queue % slot.write_queues
             slot.next_queue = queue_id + 1
-        elif queue_id >= slot.queues:
+        elif not 0 <= queue_id < slot.queues:
             remark = f"request queueId[{queue_id}] is illegal, topic {asked.topic} has {slot.queues} queues"
             raise Refused(Reason.INVALID, remark)
         state = self._services.state

@@ -10,6 +10,7 @@ and in key order, because the Go client splits it as text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.route_refresh import V4_0_0, EarlyRoutes
@@ -24,7 +25,7 @@ from cluster.broker.name_rules import (
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refusing
+from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refuse, refusing
 from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
@@ -47,6 +48,7 @@ heartbeat connects to every node that it knows by then, under a lock; a send tha
 five times over."""
 
 _encode = metered_json.encode
+_name = attrgetter("name")
 
 
 class Routes:
@@ -116,16 +118,24 @@ class Routes:
         ext_of: Callable[[], dict[str, str] | None] = lambda: None,
     ) -> None:
         """Answers with the body. If there is none, asks the group before it answers that the topic is unknown."""
-        body = body_of()
-        if body is not None:
-            request.reply(ResponseCode.SUCCESS, ext=ext_of(), body=body)
+
+        def is_answered() -> bool:
+            try:
+                body = body_of()
+            except Refused as refused:
+                refuse(request, refused)
+                return True
+            if body is not None:
+                request.reply(ResponseCode.SUCCESS, ext=ext_of(), body=body)
+            return body is not None
+
+        if is_answered():
             return
 
         def confirmed(ok: bool) -> None:
-            body = body_of()
-            if body is not None:
-                request.reply(ResponseCode.SUCCESS, ext=ext_of(), body=body)
-            elif ok:
+            if is_answered():
+                return
+            if ok:
                 request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(topic).remark)
             else:  # 17 would make a producer create a topic that may well exist
                 remark = f"no leader can confirm now whether topic {topic} exists; try again"
@@ -134,28 +144,35 @@ class Routes:
         self._services.read_index(confirmed)
 
     def _route_body(self, topic: str, request: Request) -> bytes | None:
-        queues = self._queue_data(topic)
-        if queues is None:
+        held = self._queue_data(topic)
+        if not held:
             return None
-        group = self._map.group_of(topic)
-        # A tool asks each broker name of a route for its figures, and adds them up.
-        is_written = queues["perm"] & PERM_WRITE and request.connection not in self._tools
-        aliases = self._aliases(group, request) if is_written else []
-        names = [alias.name for alias in aliases]
+        aliases: list[BrokerData] = []
+        readers: list[BrokerData] = []
+        rows: list[dict[str, Any]] = []
+        order: list[str] = []
+        for group, queues in held:
+            # A tool asks each broker name of a route for its figures, and adds them up.
+            is_written = queues["perm"] & PERM_WRITE and request.connection not in self._tools
+            further = self._aliases(group, request) if is_written else []
+            names = [alias.name for alias in further]
+            aliases += further
+            readers.append(group.readers(request.connection.listener))
+            rows += _split_by_name(topic, queues, names)
+            order += _ordered(names or [group.name], queues["writeQueueNums"])
         if aliases and request.language == JAVA:
             _note(request.connection, self._shown)
         config = self._services.state.topics.get(topic)
         withheld = config is not None and self._is_withheld(request, config)
         # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with that
         # address, and that of the group is without write.
-        # Who has asked for the table of brokers gets the group's name first, and looks it up there.
-        readers = group.readers(request.connection.listener)
-        brokers = [readers, *aliases] if request.connection in self._informed else [*aliases, readers]
+        # Who has asked for the table of brokers gets the groups' names first, and looks them up there.
+        brokers = [*readers, *aliases] if request.connection in self._informed else [*aliases, *readers]
         shown = [] if withheld else [_broker_fields(data) for data in brokers]
         body: dict[str, Any] = {"brokerDatas": shown, "filterServerTable": {}}
         if config is not None and config.order:
-            body["orderTopicConf"] = _order_conf(names or [group.name], config)
-        body["queueDatas"] = _split_by_name(topic, queues, names)
+            body["orderTopicConf"] = ";".join(order)
+        body["queueDatas"] = rows
         return _encode(body)
 
     def _is_withheld(self, request: Request, config: TopicConfig) -> bool:
@@ -169,17 +186,23 @@ class Routes:
         config = self._services.state.topics.get(topic)
         return None if config is None else encode_topic_config(config)
 
-    def _queue_data(self, topic: str) -> dict[str, Any] | None:
-        name, topics = self._map.group_of(topic).name, self._services.config.topics
+    def _queue_data(self, topic: str) -> list[tuple[BrokerGroup, dict[str, Any]]]:
+        """Returns the groups of a topic with its queues there; none if there is no such topic. Raises Refused if this
+        node does not know the addresses of one: with fewer rows, keys would move to other queues."""
+        group, topics = self._map.group_of(topic), self._services.config.topics
         if topic in AUTO_CREATE_NAMES and topics.auto_create:  # also where an earlier release let a person create it
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT
-            return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
+            return [(group, _queue_data(group.name, perm, topics.default_queues, topics.default_queues, 0))]
         config = self._services.state.topics.get(topic)
         if config is not None:
-            return _queue_data(name, config.perm, config.read_queues, config.write_queues, config.sys_flag)
+            placed = self._map.placed(config.queues_of_groups)
+            if placed is None:
+                remark = f"this node does not know yet where all queues of topic {topic} are; try again"
+                raise Refused(Reason.UNAVAILABLE, remark)
+            return [(each, _queue_data(each.name, config.perm, *queues, config.sys_flag)) for each, queues in placed]
         if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
-            return _queue_data(name, PERM_READ | PERM_WRITE, 1, 1, 0)
-        return None
+            return [(group, _queue_data(group.name, PERM_READ | PERM_WRITE, 1, 1, 0))]
+        return []
 
     def _cluster_info(self, request: Request) -> None:
         """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases if a
@@ -188,12 +211,16 @@ class Routes:
         cluster, connection = self._services.config.cluster, request.connection
         _note(connection, self._informed)
         self._note_tool(request)
-        groups = self._map.groups()
-        brokers = [group.brokers(connection.listener) for group in groups]
+        own, *others = self._map.groups()
+        named = [group.brokers(connection.listener) for group in others]
+        # Another group may have no listener of that name, and then nothing that a client could ask.
+        groups = [own.brokers(connection.listener), *(group for group in named if group.addresses)]
+        groups.sort(key=_name)
+        brokers = [*groups]
         if connection in self._shown:
-            brokers += [alias for group in groups for alias in self._aliases(group, request)]
+            brokers += self._aliases(own, request)
         body = {
-            "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in brokers},
+            "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in sorted(brokers, key=_name)},
             "clusterAddrTable": {cluster.name: [group.name for group in groups]},
         }
         ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}
@@ -257,8 +284,12 @@ class Routes:
         return {group.name: [each.name for each in self._aliases(group, request)] for group in self._map.groups()}
 
     def _order_conf(self, config: TopicConfig, names: dict[str, list[str]]) -> str:
-        group = self._map.group_of(config.name).name
-        return _order_conf((names[group] if config.perm & PERM_WRITE else []) or [group], config)
+        placed = self._map.placed(config.queues_of_groups) or []
+        parts = [
+            _ordered((names[group.name] if config.perm & PERM_WRITE else []) or [group.name], queues[1])
+            for group, queues in placed
+        ]
+        return ";".join(part for each in parts for part in each)
 
     def _succeed(self, request: Request) -> None:
         """Answers 216 with success: a topic's route is deleted with the topic (215), so there is nothing else to
@@ -341,10 +372,11 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
     return [{**queues, "perm": perm & ~PERM_WRITE}, *({**alias, "brokerName": name} for name in aliases)]
 
 
-def _order_conf(names: list[str], config: TopicConfig) -> str:
-    """Returns `name:queues;...`: the queues that producers of an ordered topic use, in their order, whichever broker is
-    known at present. They are the same as in the route, so that a key keeps its queue when `order` is set."""
-    return ";".join(f"{name}:{config.write_queues}" for name in names)
+def _ordered(names: list[str], queues: int) -> list[str]:
+    """Returns the parts `name:queues` of an `orderTopicConf`: the queues that producers of an ordered topic use, in
+    their order, whichever broker is known at present. They are the same as in the route, so that a key keeps its queue
+    when `order` is set."""
+    return [f"{name}:{queues}" for name in names]
 
 
 def _no_namespace() -> Refused:

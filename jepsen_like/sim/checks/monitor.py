@@ -21,6 +21,7 @@ from jepsen_like.sim.checks.refused_sends import Refusals
 from jepsen_like.sim.checks.removal_check import RemovalCheck
 from jepsen_like.sim.checks.tier_check import TierCheck
 from jepsen_like.sim.checks.trim_check import TrimCheck
+from jepsen_like.sim.checks.truth_check import TruthCheck
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import PEER_PORT, SWEEP_ROWS, Machine
@@ -150,6 +151,8 @@ class Monitor:
         """Check of users and access rules; None in runs without users."""
         self.levels: AppliedUsers | None = None
         """Check of the cluster's feature level; None unless nodes of two versions run."""
+        self.truth: TruthCheck | None = None
+        """Check of copies of the truth; None unless a second group of brokers is added."""
         self.tier: TierCheck | None = None
         """Check of tiered storage; None in runs without it."""
         self.reigns = Reigns(self.report)
@@ -398,6 +401,8 @@ class Monitor:
             self.users.applied(machine, batch)
         if self.levels is not None:
             self.levels.applied(machine, batch)
+        if self.truth is not None:
+            self.truth.applied(machine)
         if self.tier is not None:
             self.tier.applied(machine)
         self.excuses.applied(self._trims.counts())

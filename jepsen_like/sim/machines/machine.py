@@ -260,7 +260,7 @@ class Machine:
             serves_admin=False,
             watches_turns=False,
             level=self.level,
-            gives_config=bool(self.options.config or self.options.users or self.options.levels or self.options.apart),
+            gives_config=self.options.gives_config,
             entropy=self.rng.randbytes,
             boot_id=lambda: self.boots.to_bytes(16),
             pid=lambda: len(self.processes),

@@ -7,6 +7,7 @@
     DATA/RUN            how the last run ended, up to which entry its rows are synced (run_file.py)
     DATA/CLAIMS         initial voters that were made on other machines (cluster/members/voter_claims.py)
     DATA/VOTE_WITHHELD  while it exists, the node neither votes nor campaigns (vote_withheld.py)
+    DATA/GROUPS         the other groups of the cluster, a hint (cluster/placement/groups_file.py); not with one group
     DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop, FIRST after a trim
     DATA/state/         RocksDB, owned by the state machine
     DATA/index/         index files of closed segments, owned by the tier
@@ -33,6 +34,7 @@ HARD_STATE = "hard_state"
 GENESIS = "GENESIS"
 RUN = "RUN"
 VOTE_WITHHELD = "VOTE_WITHHELD"
+GROUPS = "GROUPS"
 LOG = "log"
 STATE = "state"
 INDEX = "index"

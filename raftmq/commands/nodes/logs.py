@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from raftmq.commands.shared_options import data_dir, data_option, json_option, print_json
+from raftmq.commands.value_types import NodeNameType
+
+if TYPE_CHECKING:
+    from cluster.config.local_layout import NodeName
 
 _POLL_S = 0.2
 
 
 @click.command()
-@click.argument("node", type=int, required=False)
+@click.argument("node", type=NodeNameType(), required=False)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option(
     "--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="Number of lines per node."
 )
 @data_option
 @json_option
-def logs(node: int | None, follow: bool, lines: int, data: str | None, as_json: bool) -> None:
+def logs(node: NodeName | None, follow: bool, lines: int, data: str | None, as_json: bool) -> None:
     """Show the output of one NODE, or of all nodes."""
     from cluster.config.local_layout import read_cluster
     from raftmq.local.process import log_tail
@@ -29,21 +33,21 @@ def logs(node: int | None, follow: bool, lines: int, data: str | None, as_json: 
     cluster = read_cluster(data_dir(data))
     nodes = cluster.nodes if node is None else [cluster.node(node)]
 
-    def show(node_id: int, line: str) -> None:
+    def show(name: NodeName, line: str) -> None:
         if as_json:
-            print_json({"node": node_id, "line": line})
+            print_json({"node": name, "line": line})
         else:
-            click.echo(line if len(nodes) == 1 else f"n{node_id} | {line}")
+            click.echo(line if len(nodes) == 1 else f"n{name} | {line}")
 
-    ends = {each.id: _end(Path(each.log)) for each in nodes}
+    ends = {each.name: _end(Path(each.log)) for each in nodes}
     for each in nodes:
         for line in log_tail(each, lines) if lines else ():
-            show(each.id, line)
+            show(each.name, line)
     while follow:
         for each in nodes:
-            fresh, ends[each.id] = _read_from(Path(each.log), ends[each.id])
+            fresh, ends[each.name] = _read_from(Path(each.log), ends[each.name])
             for line in fresh:
-                show(each.id, line)
+                show(each.name, line)
         time.sleep(_POLL_S)
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.config.local_layout import NodeName, key_of, name_of, read_cluster
 from cluster.runtime.byte_sizes import size_of
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_nodes
@@ -27,10 +29,10 @@ from raftmq.commands.shared_options import (
     print_table,
     show,
 )
-from raftmq.commands.value_types import AddressType, ApiType, ListenerType
+from raftmq.commands.value_types import AddressType, ApiType, ListenerType, NodeNameType
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
-from raftmq.local.http.asked_nodes import no_node
+from raftmq.local.http.asked_nodes import no_group, no_node
 from raftmq.local.settled_changes import when_settled
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -39,7 +41,15 @@ if TYPE_CHECKING:
     from raftmq.local.membership import Joined, LocalMembers
 
 LOOK = "raftmq node list"
-NODE = click.argument("node", type=click.IntRange(1, 65535), shell_complete=complete_nodes)
+NODE = click.argument("node", type=NodeNameType(click.IntRange(1, 65535)), shell_complete=complete_nodes)
+GROUP = click.option(
+    "--in-group",
+    "group",
+    type=click.IntRange(1, GROUPS_MAX),
+    default=FIRST_GROUP,
+    hidden=True,
+    help="The group of a local cluster.",
+)
 
 
 def new_node_options(command: F) -> F:
@@ -71,22 +81,23 @@ def node() -> None:
 
 
 @node.command("list")
+@GROUP
 @cluster_options
-def list_nodes(data: str | None, admin: str | None, as_json: bool) -> None:
+def list_nodes(group: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """List the members: addresses, how far each lags behind the leader, and how long its disk takes for a sync."""
-    api = AdminApi(admin_addresses(admin, data), LOOK)
+    api = AdminApi(_of_group(group, admin, data), LOOK)
     view = _from_leader(api)
     if as_json:
         print_json({"schema": 1, **view})
         return
     out = console()
-    out.print(_headline(view))
+    out.print(_headline(view, group))
     print_table(
         ["node", "role", "state", "lag", "bytes", "age", "sync", "match", "peers", "admin"],
-        [_row(view, member) for member in view["members"]],
+        [_row(view, member, group) for member in view["members"]],
     )
     if view["removed"]:
-        out.print("removed: " + ", ".join(str(member["id"]) for member in view["removed"]))
+        out.print("removed: " + ", ".join(str(name_of(group, member["id"])) for member in view["removed"]))
 
 
 def _from_leader(api: AdminApi) -> dict[str, Any]:
@@ -98,12 +109,13 @@ def _from_leader(api: AdminApi) -> dict[str, Any]:
         return api.local("/v1/members")  # without a leader, what some node knows
 
 
-def _headline(view: dict[str, Any]) -> str:
+def _headline(view: dict[str, Any], group: int) -> str:
     voters = sum(member["role"] == "voter" for member in view["members"])
-    leader = f"node {view['leader']} leads" if view["leader"] else "no leader"
+    leader = f"node {name_of(group, view['leader'])} leads" if view["leader"] else "no leader"
     text = f"{leader} (term {view['term']}); {voters} voters, {view['quorum']} are a majority"
     if view["removed_since"] is not None:
-        text += f"; node {view['node']}, which gave this answer, was removed at entry {view['removed_since']}"
+        own = name_of(group, view["node"])
+        text += f"; node {own}, which gave this answer, was removed at entry {view['removed_since']}"
     if not view["committed"]:
         text += f"; a change is in progress: {view['detail'] or view['reason']} (entry {view['index']})"
     elif view["index"]:
@@ -111,11 +123,11 @@ def _headline(view: dict[str, Any]) -> str:
     return text
 
 
-def _row(view: dict[str, Any], member: dict[str, Any]) -> list[object]:
+def _row(view: dict[str, Any], member: dict[str, Any], group: int) -> list[object]:
     place = f"{member['host']}:{member['port']}" if member["host"] else "unknown"
     role = "leader" if member["leader"] else member["role"] + (" (stays)" if member["manual"] else "")
     return [
-        str(member["id"]),
+        str(name_of(group, member["id"])),
         role,
         _state(view, member),
         member["lag_entries"],
@@ -157,12 +169,14 @@ def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
     "--id", "node_id", type=click.IntRange(1, 65535), metavar="N", help="The node's id (default: the next free one)."
 )
 @click.option("--learner", is_flag=True, help="Keep it a learner until raftmq node promote.")
+@GROUP
 @new_node_options
 @data_option
 @json_option
 def add(
     node_id: int | None,
     learner: bool,
+    group: int,
     config: Path | None,
     via: str | None,
     secret: Path | None,
@@ -179,7 +193,7 @@ def add(
     if config is not None and via is not None:
         _add_elsewhere(config, via, node_id, secret, learner=learner, as_json=as_json)
         return
-    with _working(data) as members:
+    with _working(data, group) as members:
         joined = members.add(node_id=node_id, learner=learner)
     show(as_json, _joined(joined), _joined_text(joined), markup=True)
 
@@ -237,11 +251,12 @@ def _add_elsewhere(
 @node.command()
 @NODE
 @cluster_options
-def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+def promote(node: NodeName, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make a learner a voter once it has caught up; for nodes added with --learner."""
-    api = AdminApi(admin_addresses(admin, data), LOOK)
-    changed = when_settled(lambda: api.post(f"/v1/members/{node}/promote", {}), _tell)
-    _show_changed(changed, as_json)
+    own, addresses = _there(node, admin, data)
+    api = AdminApi(addresses, LOOK)
+    changed = when_settled(lambda: api.post(f"/v1/members/{own}/promote", {}), _tell)
+    _show_changed(node, changed, as_json)
 
 
 @node.command()
@@ -255,7 +270,7 @@ def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> No
 )
 @click.option("--yes", is_flag=True, help="Do not ask, even if fewer than three voters remain.")
 @cluster_options
-def remove(node: int, plan: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+def remove(node: NodeName, plan: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Remove a node from the cluster.
 
     The command shows the voters before and after, and asks at a terminal. The cluster refuses if it cannot do without
@@ -263,23 +278,24 @@ def remove(node: int, plan: bool, yes: bool, data: str | None, admin: str | None
     three voters would remain, because they survive no failure. In a local cluster the node is then stopped and its
     folder set aside. Elsewhere the node raises an alarm and serves no clients; stop it there.
     """
+    _, addresses = _there(node, admin, data)
     if plan:
-        show_plan(AdminApi(admin_addresses(admin, data), LOOK), node, as_json=as_json)
+        show_plan(AdminApi(addresses, LOOK), node, as_json=as_json)
         return
-    asked = not yes and ask_before(AdminApi(admin_addresses(admin, data), LOOK), admin_addresses(admin, data), node)
+    asked = not yes and ask_before(AdminApi(addresses, LOOK), addresses, node)
     confirmed(lambda meant: _remove(node, meant, data, admin, as_json), yes=yes or asked)
 
 
-def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json: bool) -> None:
-    addresses = admin_addresses(admin, data)
+def _remove(node: NodeName, meant: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    own, addresses = _there(node, admin, data)
     if _is_elsewhere(admin, data):
         query = "?below_three=true" if meant else ""
         api = AdminApi(addresses, LOOK)
-        changed = when_settled(lambda: api.delete(f"/v1/members/{node}{query}"), _tell)
-        _show_changed(changed, as_json, f"node {node} no longer serves clients; stop it on its machine")
+        changed = when_settled(lambda: api.delete(f"/v1/members/{own}{query}"), _tell)
+        _show_changed(node, changed, as_json, f"node {node} no longer serves clients; stop it on its machine")
         return
-    with _working(data) as members:
-        folder = members.remove(node, below_three=meant)
+    with _working(data, key_of(node)[0]) as members:
+        folder = members.remove(own, below_three=meant)
     answer = {"node": node, "role": "removed", "folder": str(folder) if folder else None}
     told = f"[green]node {node} is removed[/]" + (f"; its data is in {folder}" if folder else "")
     show(as_json, answer, told, markup=True)
@@ -291,7 +307,7 @@ def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json
 @data_option
 @json_option
 def replace(
-    node: int, config: Path | None, via: str | None, secret: Path | None, data: str | None, as_json: bool
+    node: NodeName, config: Path | None, via: str | None, secret: Path | None, data: str | None, as_json: bool
 ) -> None:
     """Replace NODE, dead or alive, by a new node with an empty disk.
 
@@ -304,17 +320,18 @@ def replace(
         from raftmq.commands.stages import Lines
         from raftmq.local.node_replacement import replace_elsewhere
 
-        voters = replace_elsewhere(node, config, via, secret, Lines(_tell, time.monotonic))
+        voters = replace_elsewhere(key_of(node)[1], config, via, secret, Lines(_tell, time.monotonic))
         answer = {"replaced": node, "voters": voters, "config": str(config)}
-        show(as_json, answer, f"[green]node {node} is replaced[/]: voters {_names(voters)}", markup=True)
+        show(as_json, answer, f"[green]node {node} is replaced[/]: voters {_names(voters, node)}", markup=True)
         return
-    with _working(data) as members:
-        joined, folder = members.replace(node)
+    group, own = key_of(node)
+    with _working(data, group) as members:
+        joined, folder = members.replace(own)
         voters = [member["id"] for member in members.members()["members"] if member["role"] == "voter"]
     show(
         as_json,
         {**_joined(joined), "voters": voters, "replaced": node, "folder": str(folder) if folder else None},
-        f"[green]node {joined.record.id} has taken the place of node {node}[/]: voters {_names(voters)}",
+        f"[green]node {joined.record.name} has taken the place of node {node}[/]: voters {_names(voters, node)}",
         *([f"the data of node {node} is in {folder}; delete it when you no longer need it"] if folder else []),
         markup=True,
     )
@@ -337,7 +354,7 @@ def replace(
 @click.option("--force", is_flag=True, help="Move it although nobody finds it there, because it is down.")
 @cluster_options
 def move(
-    node: int,
+    node: NodeName,
     address: str,
     http: str | None,
     listeners: tuple[str, ...],
@@ -351,31 +368,33 @@ def move(
     First start the node at its new address. The voters dial it, and a majority must find the same node there. With
     --force nothing is proven. A leader hands leadership over first. In a local cluster: raftmq up --base-port P.
     """
-    api = AdminApi(admin_addresses(admin, data), LOOK)
+    _, addresses = _there(node, admin, data)
+    api = AdminApi(addresses, LOOK)
     view = api.get("/v1/members")
     body = {**_moved(view, node, address, http, listeners), "force": force}
     changed = when_settled(lambda: api.post("/v1/members", body), _tell)
     lines = [f"[yellow]not found by[/] {line}" for line in changed["not_found_by"]]
     if changed["warning"]:
         lines.append(f"[yellow]warning[/] {changed['warning']}")
-    told = f"[green]node {node} is at {address}[/]: found by {_names(changed['found_by'] or []) or 'none'}"
+    told = f"[green]node {node} is at {address}[/]: found by {_names(changed['found_by'] or [], node) or 'none'}"
     if changed["found_by"] is None:
         told = f"[green]node {node} is at {address}[/]: nodes dial it where they did"
     show(as_json, changed, told, *lines, markup=True)
 
 
 def _moved(
-    view: dict[str, Any], node: int, address: str, http: str | None, listeners: tuple[str, ...]
+    view: dict[str, Any], node: NodeName, address: str, http: str | None, listeners: tuple[str, ...]
 ) -> dict[str, Any]:
     """Returns the body of the request: what the cluster knows of the node, with the changed addresses."""
     from cluster.config.config import split_address
 
-    member = next((each for each in view["members"] if each["id"] == node), None)
+    own = key_of(node)[1]
+    member = next((each for each in view["members"] if each["id"] == own), None)
     if member is None:
         raise no_node(node, [each["id"] for each in view["members"]])
     host, port = split_address(address)
     return {
-        "id": node,
+        "id": own,
         "uuid": member["uuid"],
         "cluster_id": view["cluster_id"],
         "host": host,
@@ -397,9 +416,9 @@ def _moved(
     help="Wait so long before the command ends: after 35 s RocketMQ's clients have asked for routes and moved.",
 )
 @cluster_options
-def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | None, as_json: bool) -> None:
+def drain(node: NodeName, undo: bool, grace_s: float, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make NODE hand over leadership and send clients elsewhere until its next start, before maintenance."""
-    addresses = admin_addresses(admin, data)
+    _, addresses = _there(node, admin, data)
     view = drain_node(node, addresses, undo=undo)
     if undo:
         show(as_json, view, f"node {node} may lead again")
@@ -407,16 +426,16 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
     time.sleep(grace_s)
     may = stop_check.ask(addresses, node)
     warning = [f"do not stop it yet: {reason}" for reason in may["reasons"]] if may is not None else []
-    drained = f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo"
+    drained = f"node {node} is drained: node {_leader(view, node)} leads; undo: raftmq node drain {node} --undo"
     show(as_json, {**view, "can_stop": may}, drained, *warning)
 
 
 @node.command("can-stop")
 @NODE
 @cluster_options
-def can_stop(node: int, data: str | None, admin: str | None, as_json: bool) -> int:
+def can_stop(node: NodeName, data: str | None, admin: str | None, as_json: bool) -> int:
     """Ask the cluster whether writes go on while NODE is stopped. Exits with 0 if they do, 5 if not."""
-    answer = stop_check.ask(admin_addresses(admin, data), node)
+    answer = stop_check.ask(_there(node, admin, data)[1], node)
     if answer is None:
         raise LocalError(
             "no leader answers",
@@ -437,19 +456,22 @@ def can_stop(node: int, data: str | None, admin: str | None, as_json: bool) -> i
 @click.option("--dry-run", is_flag=True, help="Only ask whether it could begin.")
 @cluster_options
 def maintenance(
-    state: str, node: int, reason: str, dry_run: bool, data: str | None, admin: str | None, as_json: bool
+    state: str, node: NodeName, reason: str, dry_run: bool, data: str | None, admin: str | None, as_json: bool
 ) -> None:
     """Say that NODE is being worked on: it leads nothing, and what is found about it is expected.
 
     It lasts until it is switched off, also across restarts of the node and of the cluster.
     """
     body = {"maintenance": state == "on", "author": author(), "reason": reason, "dry_run": dry_run}
-    view = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/maintenance", body)
+    own, addresses = _there(node, admin, data)
+    view = AdminApi(addresses, LOOK).post(f"/v1/members/{own}/maintenance", body)
     if dry_run:
         now = "is in maintenance" if view["maintenance"] else "is not in maintenance"
         told = f"nothing was changed: node {node} {now}, and this would be allowed"
     elif view["maintenance"]:
-        told = f"node {node} is in maintenance, node {view['leader']} leads; end: raftmq node maintenance off {node}"
+        told = (
+            f"node {node} is in maintenance, node {_leader(view, node)} leads; end: raftmq node maintenance off {node}"
+        )
     else:
         told = f"node {node} is not in maintenance; it may lead again"
     show(as_json, view, told)
@@ -458,10 +480,40 @@ def maintenance(
 @node.command()
 @NODE
 @cluster_options
-def transfer(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+def transfer(node: NodeName, data: str | None, admin: str | None, as_json: bool) -> None:
     """Transfer leadership to NODE; its log must be nearly complete."""
-    view = AdminApi(admin_addresses(admin, data), LOOK).post("/v1/leader/transfer", {"to": node})
-    show(as_json, view, f"node {view['leader']} leads (term {view['term']})")
+    own, addresses = _there(node, admin, data)
+    view = AdminApi(addresses, LOOK).post("/v1/leader/transfer", {"to": own})
+    show(as_json, view, f"node {_leader(view, node)} leads (term {view['term']})")
+
+
+def _there(node: NodeName, admin: str | None, data: str | None) -> tuple[int, list[str]]:
+    """Returns the id of a node in its group, and the addresses of the group's HTTP APIs. Raises LocalError."""
+    group, own = key_of(node)
+    return own, _of_group(group, admin, data)
+
+
+def _of_group(group: int, admin: str | None, data: str | None) -> list[str]:
+    """Returns the addresses of the HTTP APIs of one group. Raises LocalError if there is no such group, or if the
+    addresses are given: they are those of one group already."""
+    if group == FIRST_GROUP:
+        return admin_addresses(admin, data)
+    if _is_elsewhere(admin, data):
+        raise LocalError(
+            f"group {group} cannot be chosen among addresses that are given",
+            "--admin names nodes of one group, and there an id alone names a node",
+            "the same with the addresses of that group, and without its number",
+            ExitCode.USAGE,
+        )
+    addresses = admin_addresses(admin, data, group)
+    if not addresses:
+        raise no_group(group, read_cluster(data_dir(data)).groups)
+    return addresses
+
+
+def _leader(view: dict[str, Any], node: NodeName) -> NodeName | None:
+    """Returns the name of the leader of a node's group, as an answer tells its id."""
+    return view["leader"] if view["leader"] is None else name_of(key_of(node)[0], view["leader"])
 
 
 def _tell(text: str) -> None:
@@ -475,9 +527,9 @@ def _is_elsewhere(admin: str | None, data: str | None) -> bool:
 
 
 @contextmanager
-def _working(data: str | None) -> Iterator[LocalMembers]:
-    """Yields the local cluster's members, and shows the present stage on stderr; on Ctrl-C prints what the cluster
-    continues to do by itself."""
+def _working(data: str | None, group: int) -> Iterator[LocalMembers]:
+    """Yields the members of a group of the local cluster, and shows the present stage on stderr; on Ctrl-C prints what
+    the cluster continues to do by itself."""
     from raftmq.commands.stages import stages
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.membership import LocalMembers
@@ -485,7 +537,7 @@ def _working(data: str | None) -> Iterator[LocalMembers]:
     err = console(stderr=True)
     try:
         with stages(err, "asking the cluster") as tell:
-            yield LocalMembers(LocalCluster(data_dir(data)), tell)
+            yield LocalMembers(LocalCluster(data_dir(data)), tell, group)
     except KeyboardInterrupt:
         err.print("the change continues in the cluster; see: raftmq node list")
         raise
@@ -494,7 +546,7 @@ def _working(data: str | None) -> Iterator[LocalMembers]:
 def _joined(joined: Joined) -> dict[str, object]:
     record = joined.record
     return {
-        "node": record.id,
+        "node": record.name,
         "role": joined.role,
         "index": joined.entry,
         "voters": joined.voters,
@@ -509,14 +561,15 @@ def _joined_text(joined: Joined) -> str:
     record = joined.record
     role = "votes" if joined.role == "voter" else "is a learner that has caught up"
     where = f"name server 127.0.0.1:{record.namesrv_port}, admin 127.0.0.1:{record.admin_port}"
-    return f"[green]node {record.id} {role}[/]: voters {_names(joined.voters)}; {where}"
+    return f"[green]node {record.name} {role}[/]: voters {_names(joined.voters, record.name)}; {where}"
 
 
-def _show_changed(changed: dict[str, Any], as_json: bool, *more: str) -> None:
+def _show_changed(node: NodeName, changed: dict[str, Any], as_json: bool, *more: str) -> None:
     role = {"voter": "votes", "learner": "is a learner", "removed": "is removed"}[changed["role"]]
-    told = f"[green]node {changed['id']} {role}[/]: voters {_names(changed['voters'])}"
+    told = f"[green]node {node} {role}[/]: voters {_names(changed['voters'], node)}"
     show(as_json, changed, told, *more, markup=True)
 
 
-def _names(nodes: list[int]) -> str:
-    return ", ".join(map(str, nodes))
+def _names(nodes: list[int], like: NodeName) -> str:
+    """Returns the names of nodes of the group in which `like` is."""
+    return ", ".join(str(name_of(key_of(like)[0], each)) for each in nodes)

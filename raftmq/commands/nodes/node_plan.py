@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import click
 import msgspec
 
+from cluster.config.local_layout import NodeName, key_of
 from cluster.members.checks import SAFE_VOTERS, before_and_after, told
 from raftmq.commands.shared_options import console, print_json
 from raftmq.local import stop_check
@@ -17,13 +18,14 @@ from raftmq.local.http.asked_nodes import no_node
 from raftmq_wire.errors import ExitCode, LocalError
 
 
-def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
-    """Shows the voters before and after, and how many failures they survive. Changes nothing. Raises LocalError."""
-    view = api.get("/v1/members")
+def show_plan(api: AdminApi, node: NodeName, *, as_json: bool) -> None:
+    """Shows the voters before and after, and how many failures they survive. `api`: of the node's group. Changes
+    nothing. Raises LocalError."""
+    view, own = api.get("/v1/members"), key_of(node)[1]
     known = sorted(member["id"] for member in view["members"])
-    if node not in known:
+    if own not in known:
         raise no_node(node, known)
-    before, after = before_and_after(view, node)
+    before, after = before_and_after(view, own)
     asks = after != before and len(after.voters) < SAFE_VOTERS
     allowed = bool(after.voters) and after.survives >= 0
     if as_json:
@@ -41,7 +43,7 @@ def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
         out.print(f"to do it: raftmq node remove {node}" + (" --yes" if asks else ""))
 
 
-def ask_before(api: AdminApi, addresses: Sequence[str], node: int) -> bool:
+def ask_before(api: AdminApi, addresses: Sequence[str], node: NodeName) -> bool:
     """Shows the voters before and after on stderr, and asks at a terminal. Returns True if the answer was yes, False if
     there is no terminal. Raises LocalError if the cluster cannot do without the node now."""
     may = stop_check.ask(addresses, node)
@@ -50,7 +52,7 @@ def ask_before(api: AdminApi, addresses: Sequence[str], node: int) -> bool:
     if not may["allowed"]:
         why = f"{'; '.join(may['reasons'])} (--yes removes it all the same, if a majority is left)"
         raise LocalError(f"node {node} must not be removed now", why, may["do_now"], ExitCode.REFUSED)
-    before, after = before_and_after(api.get("/v1/members"), node)
+    before, after = before_and_after(api.get("/v1/members"), key_of(node)[1])
     err = console(stderr=True)
     err.print(f"now    {told(before)}", markup=False, soft_wrap=True)
     err.print(f"after  {told(after)}", markup=False, soft_wrap=True)

@@ -6,20 +6,21 @@ import time
 
 import click
 
-from cluster.config.local_layout import BusyError
+from cluster.config.local_layout import BusyError, NodeName, groups_of, read_cluster
 from cluster.runtime.byte_sizes import size_of
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.name_completion import complete_nodes
 from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show
+from raftmq.commands.value_types import NodeNameType
 from raftmq.local import stop_check
 from raftmq.local.cluster import LocalCluster, bytes_in
-from raftmq.local.final_tier_upload import bring_rest
+from raftmq.local.final_tier_upload import Rest, bring_rest
 from raftmq.local.http.admin_http import drain_node
 from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import is_running
 from raftmq_wire.errors import LocalError
 
-NODE = click.argument("node", type=int, shell_complete=complete_nodes)
+NODE = click.argument("node", type=NodeNameType(), shell_complete=complete_nodes)
 WAIT_S = 10.0
 """Time in seconds to wait for replicas that catch up."""
 
@@ -58,8 +59,7 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
         told = f"stopped {counted(len(stopped), 'node')} and deleted {cluster.data}"
         show(as_json, {"stopped": stopped, "deleted": str(cluster.data)}, told)
         return
-    addresses = addresses_of(cluster.nodes)
-    rest, allowed_s = bring_rest(addresses, grace_s, lambda text: click.echo(text, err=True))
+    rest, allowed_s = _bring_rest(cluster, grace_s)
     stopped = cluster.down()
     if rest is not None:
         raise rest.error(allowed_s)
@@ -71,12 +71,22 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     show(as_json, {"stopped": stopped, "data": str(cluster.data)}, told)
 
 
+def _bring_rest(cluster: LocalCluster, grace_s: float | None) -> tuple[Rest | None, float]:
+    """Brings the rest of each group's log into the tier. Returns (the rest that is left of the first group that has
+    one, seconds allowed)."""
+    left: tuple[Rest | None, float] = (None, 0.0)
+    for group in groups_of(cluster.nodes):
+        found = bring_rest(addresses_of(cluster.of_group(group)), grace_s, lambda text: click.echo(text, err=True))
+        left = found if left[0] is None else left
+    return left
+
+
 @click.command()
 @NODE
 @click.option("--force", is_flag=True, help="Also while another command, such as an upgrade, starts and stops nodes.")
 @data_option
 @json_option
-def kill(node: int, force: bool, data: str | None, as_json: bool) -> None:
+def kill(node: NodeName, force: bool, data: str | None, as_json: bool) -> None:
     """Kill one NODE (kill -9) to see what happens."""
     cluster = LocalCluster(data_dir(data))
     try:
@@ -101,14 +111,15 @@ def kill(node: int, force: bool, data: str | None, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Do not ask the cluster whether it can do without the node.")
 @data_option
 @json_option
-def restart(node: int, grace_s: float, force: bool, data: str | None, as_json: bool) -> None:
+def restart(node: NodeName, grace_s: float, force: bool, data: str | None, as_json: bool) -> None:
     """Stop NODE if it is running, start it, and wait until it answers.
 
     A node that runs is only stopped if the cluster says that writes go on without it.
     """
     cluster = LocalCluster(data_dir(data))
-    addresses = addresses_of(cluster.nodes)
-    if not force and any(is_running(each) for each in cluster.nodes if each.id == node):
+    record = read_cluster(cluster.data).node(node)
+    addresses = addresses_of(cluster.of_group(record.group))
+    if not force and is_running(record):
         stop_check.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
     if grace_s:
         drain_node(node, addresses)

@@ -7,12 +7,15 @@ import shlex
 
 import click
 
+from cluster.config.local_layout import NodeName, groups_of, key_of, name_of
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.shared_options import cluster_options, console, data_dir, show
+from raftmq.commands.value_types import NodeNameType
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
-from raftmq.local.http.asked_nodes import no_node
+from raftmq.local.http.asked_nodes import no_group, no_node
 from raftmq.local.http.credentials import address_of
-from raftmq.local.rolling_restart import Restart, RollingRestart, by_command
+from raftmq.local.rolling_restart import Restart, Restarted, RollingRestart, by_command
 from raftmq_wire.errors import ExitCode, LocalError
 
 WAIT = click.option(
@@ -33,7 +36,13 @@ WAIT = click.option(
     metavar="CMD",
     help="Shell command that restarts one node elsewhere; RAFTMQ_NODE, RAFTMQ_HOST and RAFTMQ_NODE_ADMIN are set.",
 )
-@click.option("--node", "chosen", type=click.IntRange(1, 65535), multiple=True, help="Only this node; may be repeated.")
+@click.option(
+    "--node",
+    "chosen",
+    type=NodeNameType(click.IntRange(1, 65535)),
+    multiple=True,
+    help="Only this node; may be repeated.",
+)
 @click.option(
     "--grace",
     "grace_s",
@@ -46,7 +55,7 @@ WAIT = click.option(
 @cluster_options
 def rolling_restart(
     command: str | None,
-    chosen: tuple[int, ...],
+    chosen: tuple[NodeName, ...],
     grace_s: float,
     wait_s: float,
     data: str | None,
@@ -68,22 +77,40 @@ def rolling_restart(
             f"{shlex.quote(command or 'ssh $RAFTMQ_HOST systemctl restart raftmq')}",
             ExitCode.USAGE,
         )
-    addresses, restart = _elsewhere(admin, data, command) if command is not None else _local(data)
-    nodes = sorted(chosen) or sorted(addresses)
-    unknown = [node for node in nodes if node not in addresses]
+    groups = {FIRST_GROUP: _elsewhere(admin, data, command)} if command is not None else _local(data)
+    known = {name_of(group, node): (group, node) for group, (addresses, _) in groups.items() for node in addresses}
+    unknown = [node for node in chosen if node not in known]
     if unknown:
-        raise no_node(unknown[0], addresses)
+        group, _ = key_of(unknown[0])
+        raise no_node(unknown[0], groups[group][0]) if group in groups else no_group(group, groups)
+    wanted = [known[node] for node in chosen] or known.values()
     err = console(stderr=True)
+    done: list[Restarted] = []
     with err.status("asking the cluster") as spinner:
-        rolling = RollingRestart(addresses, restart, wait_s=wait_s, grace_s=grace_s, tell=spinner.update)
-        done = rolling.run(nodes)
+        for group, (addresses, restart) in groups.items():  # one node at a time, in all of them
+            rolling = RollingRestart(
+                addresses, restart, wait_s=wait_s, grace_s=grace_s, tell=spinner.update, group=group
+            )
+            done += rolling.run(sorted(node for of, node in wanted if of == group))
     lines = [f"node {each.node} is back after {each.seconds:.1f} s" for each in done]
     show(as_json, {"restarted": [each._asdict() for each in done]}, *lines)
 
 
-def _local(data: str | None) -> tuple[dict[int, str], Restart]:
-    cluster = LocalCluster(data_dir(data))
-    return {node.id: address_of(node) for node in cluster.nodes}, cluster.restart
+def _local(data: str | None) -> dict[int, tuple[dict[int, str], Restart]]:
+    return local_groups(LocalCluster(data_dir(data)))
+
+
+def local_groups(cluster: LocalCluster) -> dict[int, tuple[dict[int, str], Restart]]:
+    """Returns, for each group of a local cluster, its nodes with the addresses of their HTTP APIs, and a function that
+    restarts one of them."""
+
+    def restart_of(group: int) -> Restart:
+        return lambda node: cluster.restart(name_of(group, node))
+
+    return {
+        group: ({node.id: address_of(node) for node in cluster.of_group(group)}, restart_of(group))
+        for group in groups_of(cluster.nodes)
+    }
 
 
 def _elsewhere(admin: str | None, data: str | None, command: str) -> tuple[dict[int, str], Restart]:

@@ -4,12 +4,14 @@ its state."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.config.local_layout import groups_of, key_of, name_of, read_cluster
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import (
     cluster_options,
@@ -20,8 +22,9 @@ from raftmq.commands.shared_options import (
     print_table,
     show,
 )
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
+from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.http.asked_nodes import each_node
+from raftmq.local.http.credentials import addresses_of
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -126,7 +129,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
     Exit code: 1 unless all nodes require the same secret.
     """
-    views = _views(node_addresses(admin, data))
+    views = _views(_groups(node_addresses(admin, data), data))
     settled = len({view["key"] for view in views}) == 1 and all(view["state"] == "required" for view in views)
     if as_json:
         print_json({"schema": 1, "settled": settled, "nodes": views})
@@ -138,14 +141,45 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     return ExitCode.OK if settled else ExitCode.FAILED
 
 
-def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"node": view["node"], **view.get("secret", _OLDER)} for _, view in each_node(addresses, "/v1/status")]
+def _groups(addresses: list[str], data: str | None) -> dict[int, list[str]]:
+    """Returns the addresses that are asked, group -> addresses: those that a person gave, which are of one group, else
+    those of all groups of the local cluster."""
+    if isinstance(addresses, GivenAddresses):
+        return {FIRST_GROUP: addresses}
+    cluster = read_cluster(data_dir(data))
+    return {group: addresses_of(cluster.of_group(group)) for group in groups_of(cluster.nodes)}
+
+
+def _views(groups: Mapping[int, list[str]]) -> list[dict[str, Any]]:
+    told = []
+    for group, answers in _answers(groups).items():
+        for _, view in answers:
+            secret = view.get("secret", _OLDER)
+            waiting = [name_of(group, each) for each in secret["waiting_for"]]
+            told.append({"node": name_of(group, view["node"]), **secret, "waiting_for": waiting})
+    return told
+
+
+def _answers(groups: Mapping[int, list[str]]) -> dict[int, list[tuple[AdminApi, dict[str, Any]]]]:
+    """Returns what the nodes of each group say of themselves. A group that does not answer is left out. Raises
+    LocalError if none answers, or a node refuses."""
+    found = {}
+    silent = None
+    for group, addresses in groups.items():
+        try:
+            found[group] = list(each_node(addresses, "/v1/status"))
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            silent = silent or error
+    if silent is not None and not found:
+        raise silent
+    return found
 
 
 def _local(data: str | None) -> tuple[list[Config], str]:
     """Returns the configurations of a local cluster's nodes, and the cluster's uuid."""
     from cluster.config.loading import load
-    from cluster.config.local_layout import read_cluster
     from raftmq.local.init import check_data_dirs
 
     nodes = read_cluster(data_dir(data)).nodes
@@ -172,7 +206,7 @@ def _there(file: Path) -> LocalError:
 
 
 def _check_settled(data: str | None) -> None:
-    waiting = [view for view in _views(admin_addresses(None, data)) if view["state"] != "required"]
+    waiting = [view for view in _views(_groups(admin_addresses(None, data), data)) if view["state"] != "required"]
     if waiting:
         raise LocalError(
             f"node {waiting[0]['node']} is in the middle of a change",
@@ -185,12 +219,12 @@ def _check_settled(data: str | None) -> None:
 def _bring_into_force(data: str | None, as_json: bool) -> None:
     """Has the running nodes read the secret's file, and waits until all of them demand the secret. A stopped node reads
     the file when it starts; the running ones wait for it before they demand the secret."""
-    addresses = admin_addresses(None, data)
-    reached = [api for api, _ in _running(addresses)]
+    groups = _groups(admin_addresses(None, data), data)
+    reached = [api for api, _ in _running(groups)]
     for api in reached:
         api.post("/v1/config/reload", {})
-    views = _wait(lambda: _views(addresses), bool(reached))
-    waiting = sorted({node for view in views for node in view["waiting_for"]})
+    views = _wait(lambda: _views(groups), bool(reached))
+    waiting = sorted({node for view in views for node in view["waiting_for"]}, key=key_of)
     if not views:
         lines = ["the secret is in place; the nodes read it when they start"]
     elif waiting:
@@ -201,9 +235,9 @@ def _bring_into_force(data: str | None, as_json: bool) -> None:
     show(as_json, {"nodes": views}, *lines, markup=True)
 
 
-def _running(addresses: Sequence[str]) -> list[tuple[AdminApi, dict[str, Any]]]:
+def _running(groups: Mapping[int, list[str]]) -> list[tuple[AdminApi, dict[str, Any]]]:
     try:
-        return list(each_node(addresses, "/v1/status"))
+        return [each for answers in _answers(groups).values() for each in answers]
     except LocalError as error:
         if error.exit_code is not ExitCode.UNREACHABLE:
             raise

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.config.local_layout import name_of
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, print_json, print_table
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, GivenAddresses, admin_addresses, raise_if_refused, status_of
 from raftmq.local.http.credentials import address_of
+from raftmq.local.status import json_of
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -28,38 +32,52 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
     Exit code: 4 if no node answers, 5 if they deny it, else 0. It is also 0 without a leader; the output then says so.
     """
-    view, where = _look(data, admin)
+    views, where = _look(data, admin)
+    nodes = [node for view in views for node in view.nodes]
+    answered = any(view.term is not None for view in views)
     silent = None
-    if view.term is None:
-        elsewhere = GivenAddresses(node.elsewhere for node in view.nodes if node.elsewhere)
-        silent = raise_if_refused(elsewhere or [address_of(node.record) for node in view.nodes])
+    if not answered:
+        elsewhere = GivenAddresses(node.elsewhere for node in nodes if node.elsewhere)
+        silent = raise_if_refused(elsewhere or [address_of(node.record) for node in nodes])
     if as_json:
-        print_json({**view.to_json(), "findings": view.findings()})
-    elif view.term is not None:
-        out = console()
-        out.print(_headline(view))
-        titles = ["node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"]
-        print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
-        for line in mode_lines(view):
-            out.print(line, markup=False, style="yellow", soft_wrap=True)
-        for style, line in _problems(view):
-            out.print(line, markup=False, style=style, soft_wrap=True)
-        for line in kernel_lines(view):
-            out.print(line, markup=False, soft_wrap=True)
-    if view.term is None:
+        print_json(_as_json(views))
+    elif answered:
+        for view in views:
+            _print_group(view)
+    if not answered:
         if as_json:
             return ExitCode.UNREACHABLE
-        raise _unanswered(view, where, silent)
+        raise _unanswered(nodes, where, silent)
     return ExitCode.OK
 
 
-def _unanswered(view: ClusterView, where: str, silent: LocalError | None) -> LocalError:
+def _as_json(views: Sequence[ClusterView]) -> dict[str, Any]:
+    told = {**json_of(views), "findings": views[0].findings()}
+    for view, group in zip(views, told.get("groups", ()), strict=False):
+        group["findings"] = told["findings"] if view is views[0] else view.findings()
+    return told
+
+
+def _print_group(view: ClusterView) -> None:
+    out = console()
+    out.print(_headline(view))
+    titles = ["node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"]
+    print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
+    for line in mode_lines(view):
+        out.print(line, markup=False, style="yellow", soft_wrap=True)
+    for style, line in _problems(view):
+        out.print(line, markup=False, style=style, soft_wrap=True)
+    for line in kernel_lines(view):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None) -> LocalError:
     """Returns the error for the case that no node answers; `silent` says why one that is elsewhere does not.
 
     Only nodes of a cluster on this machine can be examined, or started, from here.
     """
-    running = [str(node.record.id) for node in view.nodes if node.running]
-    if named := [node.elsewhere for node in view.nodes if node.elsewhere]:
+    running = [str(node.record.name) for node in nodes if node.running]
+    if named := [node.elsewhere for node in nodes if node.elsewhere]:
         if silent is not None:
             return silent
         why, fix = "it did not answer in time", status_of(named[0])
@@ -70,25 +88,30 @@ def _unanswered(view: ClusterView, where: str, silent: LocalError | None) -> Loc
     return LocalError(f"no node {where} answers", why, fix, ExitCode.UNREACHABLE)
 
 
-def _look(data: str | None, admin: str | None) -> tuple[ClusterView, str]:
-    """Returns the cluster's view and, in words, where its nodes were looked for."""
+def _look(data: str | None, admin: str | None) -> tuple[list[ClusterView], str]:
+    """Returns the views of the cluster's groups and, in words, where its nodes were looked for. Of a cluster elsewhere
+    there is one view: that of the group whose addresses are given."""
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.status import view_addresses
 
     if admin or (not data and os.environ.get(ADMIN_VARIABLE)):
         addresses = admin_addresses(admin, data)
-        return view_addresses(addresses), f"at {', '.join(addresses)}"
+        return [view_addresses(addresses)], f"at {', '.join(addresses)}"
     cluster = LocalCluster(data_dir(data))
-    return cluster.view(), f"of {cluster.data}"
+    return cluster.views(), f"of {cluster.data}"
 
 
 def _headline(view: ClusterView) -> str:
+    if view.term is None:
+        return f"[red]no node of group {view.group} answers[/]"  # another group does
+    if view.leader is None and view.group != FIRST_GROUP:
+        return f"[red]no leader of group {view.group}[/] (term {view.term}): writes wait or are refused"
     if view.leader is None:
         return f"[red]no leader[/] (term {view.term}): writes wait or are refused"
     writes = "writes open" if view.writes_open else "[yellow]writes not open yet[/]"
     if view.refusal:
         writes = f"[red]sends are refused: {view.refusal}[/]"
-    return f"[green]node {view.leader} leads[/] (term {view.term}), {writes}"
+    return f"[green]node {view.leader_name} leads[/] (term {view.term}), {writes}"
 
 
 def mode_lines(view: ClusterView) -> list[str]:
@@ -102,7 +125,7 @@ def mode_lines(view: ClusterView) -> list[str]:
             if modes.get("degraded"):
                 pool += f"; degraded, because {modes['degraded_why']}"
             lines.append(
-                f"node {node.record.id}, when it leads, acknowledges at level {modes['level']} "
+                f"node {node.record.name}, when it leads, acknowledges at level {modes['level']} "
                 f"({modes['flush_disk_type']}, {modes['broker_role']}{pool}): {modes['promise']}. Loss window: at most "
                 f"{modes['loss_window_entries_max']} log entries ({modes['loss_window_bytes_max']} bytes), now "
                 f"{counted(modes['loss_window_messages'])}; lost so far {modes['lost_messages']}"
@@ -139,7 +162,7 @@ def finding_lines(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def alarm_lines(view: ClusterView) -> list[str]:
     """Returns one line per raised alarm: which node, since when (UTC), what."""
     return [
-        f"alarm on node {node.record.id} since {time_text(alarm['since_ms'])}, {alarm['key']}: {alarm['text']}"
+        f"alarm on node {node.record.name} since {time_text(alarm['since_ms'])}, {alarm['key']}: {alarm['text']}"
         for node in view.nodes
         for alarm in (node.status or {}).get("alarms", ())
     ]
@@ -171,7 +194,7 @@ def retention_lines(view: ClusterView) -> list[str]:
 def link_lines(view: ClusterView) -> list[str]:
     """Returns one line per link between nodes that an operator should look at."""
     return [
-        f"node {node.record.id}: {link['finding']}"
+        f"node {node.record.name}: {link['finding']}"
         for node in view.nodes
         for link in (node.status or {}).get("links", ())
         if link["finding"]
@@ -181,7 +204,7 @@ def link_lines(view: ClusterView) -> list[str]:
 def python_lines(view: ClusterView) -> list[str]:
     """Returns one line per node that runs under a slow Python."""
     return [
-        f"node {node.record.id}: {node.status['python_finding']}"
+        f"node {node.record.name}: {node.status['python_finding']}"
         for node in view.nodes
         if node.status and node.status.get("python_finding")
     ]
@@ -195,7 +218,8 @@ def kernel_lines(view: ClusterView) -> list[str]:
         if kernel := (node.status or {}).get("kernel"):
             nodes.setdefault((kernel["name"], kernel["why"]), []).append(node.record.id)
     return [
-        f"{name} kernel: node {', '.join(map(str, sorted(ids)))}" + (f" ({why})" if why else "")
+        f"{name} kernel: node {', '.join(str(name_of(view.group, each)) for each in sorted(ids))}"
+        + (f" ({why})" if why else "")
         for (name, why), ids in sorted(nodes.items())
     ]
 
@@ -215,7 +239,7 @@ def _row(view: ClusterView, node: NodeView) -> list[object]:
     lag = view.lag_of(record.id)
     pid = str(record.pid or "-") if node.running else "-"
     return [
-        str(record.id or "?"),
+        str(record.name or "?"),
         state,
         *said,
         "-" if lag is None else str(lag),

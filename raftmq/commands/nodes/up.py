@@ -25,7 +25,7 @@ from raftmq.commands.shared_options import (
 from raftmq.commands.value_types import StoreType
 
 if TYPE_CHECKING:
-    from cluster.config.local_layout import NodeRecord
+    from cluster.config.local_layout import NodeName, NodeRecord
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.status import ClusterView
 
@@ -34,6 +34,7 @@ _WATCH_S = 0.3
 
 @click.command()
 @click.option("--nodes", type=int, help="Number of nodes of a new cluster (default: 3).")
+@click.option("--groups", type=int, metavar="N", hidden=True, help="Number of groups, each with a log of its own.")
 @data_option
 @click.option(
     "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
@@ -51,6 +52,7 @@ _WATCH_S = 0.3
 @json_option
 def up(
     nodes: int | None,
+    groups: int | None,
     data: str | None,
     base_port: int | None,
     detach: bool,
@@ -73,7 +75,14 @@ def up(
         began = time.monotonic()
         with console(stderr=True).status("starting") as spinner:
             view = cluster.up(
-                nodes, base_port, tier=tier, tls=tls, auth=auth, failpoints=failpoints, on_stage=spinner.update
+                nodes,
+                base_port,
+                groups=groups,
+                tier=tier,
+                tls=tls,
+                auth=auth,
+                failpoints=failpoints,
+                on_stage=spinner.update,
             )
         _stay(cluster, view, time.monotonic() - began, where, detach=detach, as_json=as_json)
 
@@ -97,19 +106,30 @@ def _stay(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
     """Prints that the cluster is ready. `where`: the option that leads other commands to this cluster, if one is
     needed."""
+    from cluster.config.local_layout import groups_of
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
-    from raftmq.local.cluster import lost_disk, lost_nodes
+    from raftmq.local.cluster import dead_group, dead_groups, lost_disk, lost_nodes
     from raftmq.local.local_users import has_users
+    from raftmq.local.status import json_of
     from raftmq.local.tls.local_tls import speaks_tls
 
     places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
-    up = sum(node.running for node in view.nodes)
+    views = cluster.views() if len(groups_of(cluster.nodes)) > 1 else [view]
+    up = sum(node.running for each in views for node in each.nodes)
+    leaders = ", ".join(f"node {each.leader_name} leads (term {each.term})" for each in views if each.term is not None)
     lost = [(node, lost_disk(node)) for node in lost_nodes(cluster.nodes)]
+    dead = [(group, dead_group(group, cluster.of_group(group))) for group in dead_groups(cluster.nodes)]
     show(
         as_json,
-        {**view.to_json(), **places, "lost": [node.id for node, _ in lost]},
-        f"[green]ready[/] in {ready_s:.1f} s: {counted(up, 'node')}, node {view.leader} leads (term {view.term})",
-        *(f"node {node.id}       [yellow]lost, not started: {error.what}[/]; {error.fix}" for node, error in lost),
+        {
+            **json_of(views),
+            **places,
+            "lost": [node.name for node, _ in lost],
+            **({"lost_groups": [group for group, _ in dead]} if dead else {}),
+        },
+        f"[green]ready[/] in {ready_s:.1f} s: {counted(up, 'node')}, {leaders}",
+        *(f"node {node.name}       [yellow]lost, not started: {error.what}[/]; {error.fix}" for node, error in lost),
+        *(f"group {group}      [yellow]{error.what}: {error.why}[/]; {error.fix}" for group, error in dead),
         f"data         {cluster.data}",
         f"name server  [bold]{cluster.servers}[/]",
         f"dashboard    [bold]{cluster.admin_url}/[/]",
@@ -151,7 +171,7 @@ def _watch(cluster: LocalCluster) -> None:
     from raftmq.local.process import is_running
 
     out = console(stderr=True)
-    reported: set[tuple[int, int | None]] = set()
+    reported: set[tuple[NodeName, int | None]] = set()
     while True:
         nodes = cluster.nodes
         if all(node.pid is None for node in nodes):
@@ -159,10 +179,10 @@ def _watch(cluster: LocalCluster) -> None:
             return
         ended = [node for node in nodes if node.pid is not None and not is_running(node)]
         for node in _still_recorded(cluster, ended):
-            if (node.id, node.pid) not in reported:
-                reported.add((node.id, node.pid))
+            if (node.name, node.pid) not in reported:
+                reported.add((node.name, node.pid))
                 verb = "node replace" if node in lost_nodes(nodes) else "restart"
-                out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq {verb} {node.id}")
+                out.print(f"node {node.name} has ended: raftmq logs {node.name}, then raftmq {verb} {node.name}")
         time.sleep(_WATCH_S)
 
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
+from cluster.config.local_layout import name_of
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
-from raftmq.commands.nodes.rolling_restart import WAIT
+from raftmq.commands.nodes.rolling_restart import WAIT, local_groups
 from raftmq.commands.shared_options import cluster_options, console, data_dir, data_option, json_option, show
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses
-from raftmq.local.http.credentials import address_of, like
-from raftmq.local.rolling_restart import RollingRestart
+from raftmq.local.http.credentials import like
+from raftmq.local.rolling_restart import Restarted, RollingRestart
 from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -36,8 +38,12 @@ def upgrade() -> None:
 def plan(data: str | None, admin: str | None, as_json: bool) -> None:
     """Show which nodes run another version than this command, and what is safe now."""
     asked = admin_addresses(admin, data)
-    found = _plan(_addresses(data, admin), asked if isinstance(asked, GivenAddresses) else ())
-    show(as_json, _as_json(found), *_lines(found))
+    if isinstance(asked, GivenAddresses):
+        plans = {FIRST_GROUP: _plan(_elsewhere(asked), asked)}
+    else:
+        plans = {group: _plan(there) for group, (there, _) in local_groups(LocalCluster(data_dir(data))).items()}
+    lines = [line for group, found in plans.items() for line in _lines(found, group)]
+    show(as_json, _as_json(plans), *lines)
 
 
 @upgrade.command()
@@ -50,17 +56,20 @@ def run(wait_s: float, data: str | None, as_json: bool) -> None:
     Nodes that already run it are left alone, so a run that was interrupted goes on. Elsewhere, install the version on
     every host, then: raftmq rolling-restart --admin HOST:9644 --exec CMD
     """
-    cluster = LocalCluster(data_dir(data))
-    addresses = {node.id: address_of(node) for node in cluster.nodes}
-    found = _plan(addresses)
-    require_all(found)
-    left = [each.node for each in found.nodes if each.step != "done"]
+    groups = local_groups(LocalCluster(data_dir(data)))
+    plans = {group: _plan(addresses) for group, (addresses, _) in groups.items()}
+    for group, found in plans.items():
+        require_all(found, group)
+    done: list[Restarted] = []
     with console(stderr=True).status("asking the cluster") as spinner:
-        rolling = RollingRestart(addresses, cluster.restart, wait_s=wait_s, tell=spinner.update)
-        done = rolling.run(left)
-    lines = [f"node {each.node} runs {found.version} after {each.seconds:.1f} s" for each in done]
-    after = _plan(addresses)
-    lines += _ending(after) if done else [f"every node runs {found.version} already", *_ending(after)]
+        for group, (addresses, restart) in groups.items():
+            left = [each.node for each in plans[group].nodes if each.step != "done"]
+            done += RollingRestart(addresses, restart, wait_s=wait_s, tell=spinner.update, group=group).run(left)
+    version = plans[FIRST_GROUP].version
+    after = {group: _plan(addresses) for group, (addresses, _) in groups.items()}
+    lines = [f"node {each.node} runs {version} after {each.seconds:.1f} s" for each in done]
+    lines += [] if done else [f"every node runs {version} already"]
+    lines += [line for group, found in after.items() for line in _ending(found, group)]
     show(as_json, {"restarted": [each._asdict() for each in done], **_as_json(after)}, *lines)
 
 
@@ -101,10 +110,7 @@ def _broadcasts(answer: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _addresses(data: str | None, admin: str | None) -> Mapping[int, str]:
-    asked = admin_addresses(admin, data)
-    if not isinstance(asked, GivenAddresses):
-        return {node.id: address_of(node) for node in LocalCluster(data_dir(data)).nodes}
+def _elsewhere(asked: GivenAddresses) -> Mapping[int, str]:
     members = AdminApi(asked, "raftmq node list").local("/v1/members")["members"]
     return {int(each["id"]): like(asked[0], str(each["admin"])) for each in members if each["admin"]}
 
@@ -116,17 +122,23 @@ def _plan(addresses: Mapping[int, str], asked: Sequence[str] = ()) -> Plan:
     return plan_of(addresses, versions()["raftmq"], LEVEL, asked)
 
 
-def _as_json(found: Plan) -> dict[str, Any]:
-    return {**found._asdict(), "nodes": [each._asdict() for each in found.nodes]}
+def _as_json(plans: Mapping[int, Plan]) -> dict[str, Any]:
+    """Returns the plan of the first group; `groups` has those of the others, and is there only if there are any."""
+    each = {
+        group: {**found._asdict(), "nodes": [node._asdict() for node in found.nodes]} for group, found in plans.items()
+    }
+    first = each.pop(FIRST_GROUP)
+    return {**first, **({"groups": [{"group": group, **told} for group, told in each.items()]} if each else {})}
 
 
-def _lines(found: Plan) -> list[str]:
-    top = f"this command: version {found.version}, levels up to {found.known}; the cluster has level {found.level}"
-    return [top, *map(_line, found.nodes), *_ending(found)]
+def _lines(found: Plan, group: int) -> list[str]:
+    which = "the cluster" if group == FIRST_GROUP else f"group {group}"
+    top = f"this command: version {found.version}, levels up to {found.known}; {which} has level {found.level}"
+    return [top, *(_line(each, group) for each in found.nodes), *_ending(found, group)]
 
 
-def _line(each: NodePlan) -> str:
-    who = f"node {each.node} ({each.role}{', leads' if each.leads else ''})"
+def _line(each: NodePlan, group: int) -> str:
+    who = f"node {name_of(group, each.node)} ({each.role}{', leads' if each.leads else ''})"
     runs = f"{each.version or 'does not answer'}, level {each.level if each.level is not None else 'unknown'}"
     says = {
         "done": "done",
@@ -137,12 +149,13 @@ def _line(each: NodePlan) -> str:
     return f"{who}: {runs}: {f'waits: {each.why}' if each.why else says}"
 
 
-def _ending(found: Plan) -> list[str]:
+def _ending(found: Plan, group: int) -> list[str]:
+    of = "" if group == FIRST_GROUP else f" of group {group}"
     if found.finalizes:
         return [
-            f"every voter and learner knows level {max(each.level or 0 for each in found.nodes)}; the way back is open "
-            "until: raftmq upgrade finalize"
+            f"every voter and learner{of} knows level {max(each.level or 0 for each in found.nodes)}; the way back is "
+            "open until: raftmq upgrade finalize"
         ]
     if found.reasons and found.known > found.level:
-        return [f"cannot be finalized yet: {'; '.join(found.reasons)}"]
+        return [f"{f'group {group} ' * bool(of)}cannot be finalized yet: {'; '.join(found.reasons)}"]
     return []

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
-from cluster.config.local_layout import find_data_dir, read_cluster
+from cluster.config.local_layout import NodeName, find_data_dir, key_of, read_cluster
+from raftlog.types import FIRST_GROUP
 from raftmq.local.http.answers import ForeignAnswerError, answered
 from raftmq.local.http.contexts import check_cluster, find_context, read_token
 from raftmq.local.http.credentials import addresses_of, author_of, node_at
@@ -126,12 +127,12 @@ class GivenAddresses(list[str]):
     a local cluster does not help a person who asked for another one."""
 
 
-def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
-    """Returns the "host:port" of the HTTP APIs to ask, in order, from --admin, RAFTMQ_ADMIN or cluster.json. Raises
-    LocalError."""
+def admin_addresses(given: str | None, data: str | None = None, group: int = FIRST_GROUP) -> list[str]:
+    """Returns the "host:port" of the HTTP APIs to ask, in order, from --admin, RAFTMQ_ADMIN or cluster.json. `group`:
+    the group of the local cluster that is meant. Raises LocalError."""
     named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
     if not named:
-        return addresses_of(read_cluster(find_data_dir(data)).nodes)
+        return addresses_of(read_cluster(find_data_dir(data)).of_group(group))
     return GivenAddresses(with_proof(parse_addresses(named)) if ":" in named else _of_context(named.strip()))
 
 
@@ -436,9 +437,10 @@ def _older_node(address: str, lack: str) -> LocalError:
     )
 
 
-def drain_node(node: int, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:
-    """Drains the node: it hands leadership over and sends clients elsewhere. `undo` ends that. Raises LocalError."""
-    return AdminApi(addresses, "raftmq node list").post(f"/v1/members/{node}/drain", {"drain": not undo})
+def drain_node(node: NodeName, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:
+    """Drains the node, to whose group the addresses belong: it hands leadership over and sends clients elsewhere.
+    `undo` ends that. Raises LocalError."""
+    return AdminApi(addresses, "raftmq node list").post(f"/v1/members/{key_of(node)[1]}/drain", {"drain": not undo})
 
 
 def scrubbed(api: AdminApi, wishes: dict[str, bool], timeout_s: float = math.inf) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from cluster.config.local_layout import NodeName, key_of, name_of
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -69,13 +70,25 @@ def each_node(
         raise _not_reached(node, answers)
 
 
-def no_node(node: int, known: Iterable[int]) -> LocalError:
-    """Returns the error for a node that the cluster does not have. `known`: the ids of its members."""
-    names = ", ".join(map(str, sorted(known)))
+def no_node(node: NodeName, known: Iterable[int]) -> LocalError:
+    """Returns the error for a node that its group does not have. `known`: the ids of the group's members."""
+    group, _ = key_of(node)
+    names = ", ".join(str(name_of(group, each)) for each in sorted(known))
     return LocalError(
         f"there is no node {node}",
         f"the members are {names}",
         f"use one of {names}; raftmq node list shows them",
+        ExitCode.REFUSED,
+    )
+
+
+def no_group(group: int, known: Iterable[int]) -> LocalError:
+    """Returns the error for a group that the cluster does not have. `known`: the numbers of its groups."""
+    names = ", ".join(map(str, sorted(known)))
+    return LocalError(
+        f"there is no group {group}",
+        f"the groups of the cluster are {names}",
+        f"use one of {names}; raftmq status shows them",
         ExitCode.REFUSED,
     )
 

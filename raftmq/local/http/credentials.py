@@ -167,7 +167,7 @@ class LocalSecret:
     @property
     def tls(self) -> Tls | None:
         """The TLS of the local cluster; None for plain text."""
-        return local_tls(self._node.home.parent)
+        return local_tls(self._node.data)
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
         """Yields a pass for each key in the node's file: while the secret is being changed, the node may know only one

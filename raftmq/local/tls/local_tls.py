@@ -3,7 +3,7 @@ files.
 
     .raftmq/tls/ca.crt          its presence tells clients and commands to speak TLS
     .raftmq/tls/ca.key
-    .raftmq/tls/node-1.crt      and node-1.key, for each node
+    .raftmq/tls/node-1.crt      and node-1.key, for each node; node-2-1.crt for node 1 of group 2
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import set_tls
 from raftmq.client.discovery import LOCAL_CA
-from raftmq.local.tls.certificates import CA, NODE, certificate_path, new_ca, read_ca, write_pair
-from raftmq.local.tls.node_certificates import issue_node
+from raftmq.local.tls.certificates import CA, certificate_path, new_ca, read_ca, write_pair
+from raftmq.local.tls.node_certificates import issue_node, stem_of
 
 
 def speaks_tls(data: Path) -> bool:
@@ -39,10 +39,10 @@ def certify_files(folder: Path, config_paths: Iterable[Path], env: Mapping[str, 
     made = []
     for path in config_paths:
         config = load(path, env)
-        certificate = certificate_path(folder, f"{NODE}-{config.node.id}")
+        certificate = certificate_path(folder, stem_of(config))
         if not certificate.exists():
             issue_node(read_ca(folder), config, folder, replace=True)
             made.append(certificate)
         if not (config.speaks_tls and Path(config.tls.cert_file).resolve() == certificate.resolve()):
-            set_tls(path, config.node.id, folder)
+            set_tls(path, stem_of(config), folder)
     return made

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.fs import OsFileSystem
+from raftlog.types import FIRST_GROUP
 from raftmq.local.tls.certificates import NODE, NODE_DAYS, Pair, names_of, new_node, read_certificate, write_pair
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -29,8 +30,8 @@ def issue_node(
     days: float = NODE_DAYS,
     replace: bool = False,
 ) -> str:
-    """Writes FOLDER/node-N.crt and node-N.key for the node with that configuration; returns "node-N". Raises
-    LocalError."""
+    """Writes FOLDER/node-N.crt and node-N.key for the node with that configuration; returns "node-N" (`stem_of`).
+    Raises LocalError."""
     data_dir = Path(config.node.data_dir)
     try:
         identity = identities.load(OsFileSystem(), data_dir)
@@ -41,13 +42,20 @@ def issue_node(
             "raftmq init --config FILE ...    (for a new cluster), then raftmq cert node again",
             ExitCode.FAILED,
         ) from None
-    stem = f"{NODE}-{config.node.id}"
+    stem = stem_of(config)
     names = [*hosts, *(each for each in _hosts(config) if each not in ANY)]
     if any(each in LOOPBACK for each in names):
         names.append("localhost")
     pair = new_node(ca, str(identity.cluster_uuid), str(identity.node_uuid), names, days)
     write_pair(pair, folder, stem, replace=replace)
     return stem
+
+
+def stem_of(config: Config) -> str:
+    """Returns the name, without a suffix, of the files with a node's certificate and key: "node-2", for node 2 of group
+    3 "node-3-2"."""
+    group = config.cluster.group
+    return f"{NODE}-{config.node.id}" if group == FIRST_GROUP else f"{NODE}-{group}-{config.node.id}"
 
 
 def steps_before_start(config: Config, file: Path, *, over_tls: bool) -> list[str]:

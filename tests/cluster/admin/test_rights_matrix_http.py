@@ -54,6 +54,7 @@ SUPER = {
     "PUT /v1/failpoints",
     "PUT /v1/config",
     "POST /v1/upgrade/finalize",
+    "POST /v1/broker-groups",
     "POST /v1/writes/forget",
     "POST /v1/members",
     "POST /v1/members/{id}/promote",

@@ -19,6 +19,7 @@ from cluster.config import local_layout
 from cluster.config.local_layout import CLUSTER_FILE, ClusterFile, read_cluster
 from cluster.peer import wire
 from cluster.peer.secret import MARK_HEAD
+from cluster.placement import groups_file
 from cluster.replication.acks import early_answer_file as ledger
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.state import manifest as checkpoint_manifest
@@ -244,6 +245,7 @@ OTHERS = {
     "running sums": str(running_digest.VERSION),
     "table files": str(rocksdb_store.TABLE_FORMAT),
     "EARLY": str(ledger.FORMAT),
+    "GROUPS": str(groups_file.FORMAT),
     "SECRET": "",
     "SECRET_REQUIRED": MARK_HEAD.split()[-1].decode(),
 }

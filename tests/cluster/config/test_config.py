@@ -404,3 +404,25 @@ def test_the_file_to_start_from_is_a_configuration(tmp_path: Path) -> None:
     path = tmp_path / "raftmq.toml"
     path.write_text(text.split("```toml\n")[1].split("```")[0])
     assert load(path).voter_ids == (1, 2, 3)
+
+
+def test_members_of_the_first_group_are_a_list_of_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "raftmq.toml"
+    text = '[node]\nid = 1\ndata_dir = "data"\n[cluster]\nfirst_group = {}\n'
+    path.write_text(text.format('["10.0.0.1:10912", "[fe80::1]:10912"]'))
+    config = load(path)
+    assert config.cluster.first_group == ("10.0.0.1:10912", "[fe80::1]:10912")
+    again = tmp_path / "again.toml"
+    again.write_text(dump(config))
+    assert load(again) == config
+    by_variables = {"RAFTMQ_CLUSTER__FIRST_GROUP__0": "a:1", "RAFTMQ_CLUSTER__FIRST_GROUP__1": "b:2"}
+    assert load(None, by_variables, MINIMAL).cluster.first_group == ("a:1", "b:2")
+    assert load(None, {}, MINIMAL).cluster.first_group == ()
+    path.write_text(text.format('["10.0.0.1:10912", "10.0.0.2"]'))
+    with pytest.raises(
+        ConfigError, match=r"raftmq\.toml:5: cluster\.first_group\.1 is not an address\n.*\nwrite the host"
+    ):
+        load(path)
+    path.write_text(text.format('"10.0.0.1:10912"'))
+    with pytest.raises(ConfigError, match=r'cluster\.first_group is a list of "host:port"\nwrite, for example: '):
+        load(path)

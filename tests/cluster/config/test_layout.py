@@ -109,7 +109,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
         (b"", ExitCode.REFUSED, "is damaged"),
         (b'{"nodes": [', ExitCode.REFUSED, "is damaged"),
         (b'{"schema": 10, "nodes": [{"id": "one"}]}', ExitCode.REFUSED, "is damaged"),
-        (b'{"schema": 11, "groups": []}', ExitCode.REFUSED, "a newer RaftMQ wrote it"),
+        (b'{"schema": 12, "groups": []}', ExitCode.REFUSED, "a newer RaftMQ wrote it"),
     ],
 )
 def test_unusable_cluster_files(tmp_path: Path, content: bytes | None, code: ExitCode, what: str) -> None:
@@ -214,7 +214,7 @@ def test_a_file_that_is_replaced_keeps_its_owner_group_and_mode(tmp_path: Path) 
     owner = (os.getuid(), 4711) if os.getuid() == 0 else (os.getuid(), os.getgid())
     os.chown(path, *owner)
     path.chmod(0o640)
-    set_tls(path, 1, tmp_path / "pki")
+    set_tls(path, "node-1", tmp_path / "pki")
     assert "cert_file" in path.read_text()
     assert _access(path) == (*owner, 0o640)
     move_ports(nodes)

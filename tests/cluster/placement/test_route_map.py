@@ -9,6 +9,7 @@ import pytest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.peer.reachability import stand_ins
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.placement.route_map import BrokerData, BrokerGroup, RouteMap
 from raftlog.types import NOBODY, NodeId
 
@@ -23,12 +24,14 @@ class Ground:
         self.nodes = [ONE, TWO, THREE]
         self.unreached: set[NodeId] = set()
         self.config = self.configured()
+        self.slots = 0
         self.group = BrokerGroup(
             lambda: self.config,
             leader=lambda: self.leader,
             advertised=lambda listener: {node: f"{listener}-{node}:10911" for node in self.nodes},
             stand_ins=lambda nodes: stand_ins(nodes, self.unreached),
             http=lambda node: f"http-{node}:9600",
+            slots=lambda: self.slots,
         )
 
     @staticmethod
@@ -95,3 +98,74 @@ def test_every_topic_is_in_the_one_group(ground: Ground) -> None:
     routes = RouteMap(ground.group)
     assert routes.groups() == (routes.own,) == (routes.group_of("orders"),)
     assert routes.own.http_address(TWO) == "http-2:9600"
+
+
+def record(group: int, name: str, leader: int = 1, nodes: tuple[int, ...] = (1, 2)) -> GroupRecord:
+    """Every node of it has a listener `broker`, and node 1 another one."""
+    listeners = {node: {"broker": f"{name}-{node}:10911"} | ({"other": "o:1"} if node == 1 else {}) for node in nodes}
+    members = [GroupMember(node, "h", 1, f"{name}-{node}:9644", listeners[node]) for node in nodes]
+    return GroupRecord(group, name, Epoch(1, 1), leader, members)
+
+
+def test_other_groups_are_what_their_records_say(ground: Ground) -> None:
+    known: dict[int, GroupRecord] = {}
+    routes = RouteMap(ground.group, lambda: known)
+    assert routes.groups() == (routes.own,)
+    known |= {3: record(3, "a", leader=2), 2: record(2, "b")}
+    own, first, second = routes.groups()
+    assert own is routes.own
+    assert (first.name, second.name) == ("a", "b"), "in the order of text"
+    assert first.brokers("broker") == BrokerData("a", "DefaultCluster", {"0": "a-2:10911", "1": "a-1:10911"})
+    assert first.readers("broker") == first.brokers("broker")
+    assert first.brokers("other").addresses == {"1": "o:1"}
+    assert first.brokers("nowhere").addresses == {}
+    assert (first.leader(), first.http_address(TWO), first.http_address(THREE)) == (TWO, "a-2:9644", "")
+    assert (first.has_aliases, first.aliases("broker"), first.names("broker")) == (False, [], {"a"})
+    assert first.has_choice("broker")
+    known[3] = record(3, "a", leader=1)
+    assert routes.groups()[1].brokers("broker").addresses["0"] == "a-1:10911"
+    assert routes.group_of("orders") is routes.own
+
+
+def test_with_several_groups_aliases_are_slots_which_stay_when_nodes_come_and_go(ground: Ground) -> None:
+    routes = RouteMap(ground.group, lambda: {2: record(2, "raftmq-g02", nodes=(5, 7))})
+
+    def leads_to() -> list[dict[str, str]]:
+        return [{each.name: each.addresses["0"] for each in group.aliases("broker")} for group in routes.groups()]
+
+    assert leads_to() == [{f"raftmq-{n}": f"broker-{n}:10911" for n in (1, 2, 3)}, {}]
+    ground.slots = 3
+    before = leads_to()
+    assert before == [
+        {f"raftmq-{n}": f"broker-{n}:10911" for n in (1, 2, 3)},
+        {
+            "raftmq-g02-1": "raftmq-g02-5:10911",
+            "raftmq-g02-2": "raftmq-g02-7:10911",
+            "raftmq-g02-3": "raftmq-g02-5:10911",
+        },
+    ]
+    assert routes.groups()[1].names("broker") == {"raftmq-g02", *before[1]}
+    ground.nodes = [TWO, NodeId(9)]
+    assert [list(each) for each in leads_to()] == [list(each) for each in before]
+    assert leads_to()[0] == {"raftmq-1": "broker-2:10911", "raftmq-2": "broker-9:10911", "raftmq-3": "broker-2:10911"}
+    ground.nodes = [TWO]
+    assert list(leads_to()[0]) == list(before[0]), "a group of one node has as many names as the others"
+    ground.slots = 11
+    assert list(leads_to()[0])[:4] == ["raftmq-1", "raftmq-10", "raftmq-11", "raftmq-2"], "in the order of text"
+
+
+def test_a_topic_is_where_its_place_says(ground: Ground) -> None:
+    known = {3: record(3, "a"), 2: record(2, "z")}
+    routes = RouteMap(ground.group, lambda: known)
+    assert routes.placed({1: (4, 8)}) == [(routes.own, (4, 8))]
+    found = routes.placed({1: (4, 8), 2: (1, 2), 3: (5, 5)})
+    assert found is not None
+    assert [(group.name, queues) for group, queues in found] == [("a", (5, 5)), ("raftmq", (4, 8)), ("z", (1, 2))]
+    assert routes.placed({1: (4, 8), 4: (1, 1)}) is None, "nobody has told of group 4"
+
+
+def test_a_name_stands_for_one_group(ground: Ground) -> None:
+    known = {5: record(5, "b", nodes=(1,)), 4: record(4, "b", nodes=(2,)), 1: record(1, "raftmq")}
+    own, other = RouteMap(ground.group, lambda: known).groups()
+    assert own is ground.group
+    assert other.brokers("broker").addresses == {"2": "b-2:10911"}, "that of group 4"

@@ -29,6 +29,7 @@ from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.peer.reachability import stand_ins
+from cluster.placement.group_map import GroupRecord
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.handler_table import once_confirmed
 from cluster.remoting.handlers.assignment import Assignments
@@ -220,8 +221,11 @@ class FakeNode:
                 advertised=advertised,
                 stand_ins=lambda nodes: stand_ins(nodes, self.unreached),
                 http=lambda node: "",
-            )
+                slots=lambda: 3 if self.state.broker_groups.by_number else 0,
+            ),
+            lambda: self.other_groups,
         )
+        self.other_groups: dict[int, GroupRecord] = {}
         self.figures: dict[str, str] = {}
         self.changes: list[tuple[str, str]] = []
         """Names that were deleted or reset, and what is said of each."""

@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.remoting.handlers.route import HOLD_MS
 from cluster.requests.table import ROWS
 from raftlog.types import NOBODY, NodeId
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.topics.topics import CreateTopic
 
 BROKER = (
     b'{"brokerAddrs":{"0":"10.0.0.2:10911","1":"10.0.0.1:10911","3":"10.0.0.3:10911"},"brokerName":"raftmq",'
@@ -61,6 +66,46 @@ def test_who_gets_aliases(node: Any, language: str, version: int) -> None:
     node.create_topic("T")
     route = json.loads(node.ask(105, topic="T", language=language, version=version).answer.body)
     assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq-1", "raftmq-2", "raftmq-3", "raftmq"]
+
+
+def test_the_route_of_a_topic_in_two_groups(node: Any) -> None:
+    """Rows are in the order of the names as text, the first group's queues and the second's; a key's place is
+    `hash % (groups * aliases * queues)`, and neither nodes nor groups that come change it."""
+    node.command(Finalize(GROUPS_LEVEL))
+    node.command(AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3)))
+    node.command(CreateTopic({"name": "T", "place": [[1, 4, 2], [2, 8, 2]], "order": True}, False))
+    unknown = node.ask(105, topic="T").answer
+    assert (unknown.code, "does not know yet where all queues" in unknown.remark) == (14, True)
+    later = node.ask(105, topic="T", language="CPP", version=49)
+    node.advance(HOLD_MS)
+    assert later.answer.code == 14
+    members = [GroupMember(each, "h", 1, "", {"broker": f"10.0.1.{each}:10911"}) for each in (1, 2, 3)]
+    node.other_groups[2] = GroupRecord(2, "raftmq-g02", Epoch(1, 1), 2, members)
+
+    def route() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(node.ask(105, topic="T").answer.body)
+        return found
+
+    before = route()
+    names = [f"{group}-{slot}" for group in ("raftmq", "raftmq-g02") for slot in (1, 2, 3)]
+    assert [each["brokerName"] for each in before["brokerDatas"]] == [*names, "raftmq", "raftmq-g02"]
+    writes = [(each["brokerName"], each["writeQueueNums"]) for each in before["queueDatas"] if each["perm"] & 2]
+    assert writes == [(name, 2) for name in names]
+    reads = [(each["brokerName"], each["readQueueNums"]) for each in before["queueDatas"] if each["readQueueNums"]]
+    assert reads == [("raftmq", 4), ("raftmq-g02", 8)]
+    assert before["orderTopicConf"] == ";".join(f"{name}:2" for name in names)
+    assert {each["brokerName"]: each["brokerAddrs"] for each in before["brokerDatas"]}["raftmq-g02"] == {
+        "0": "10.0.1.2:10911",
+        "1": "10.0.1.1:10911",
+        "3": "10.0.1.3:10911",
+    }
+    node.command(AddBrokerGroup(3, "another", None))
+    node.other_groups[3] = GroupRecord(3, "another", Epoch(1, 1), 1, members)
+    node.other_groups[2] = GroupRecord(2, "raftmq-g02", Epoch(2, 1), 1, members[:1])
+    node.unreached = {NodeId(3)}
+    after = route()
+    assert after["queueDatas"] == before["queueDatas"]
+    assert all("0" in each["brokerAddrs"] for each in after["brokerDatas"])
 
 
 def test_the_name_of_a_node_that_the_leader_does_not_reach_leads_to_another(node: Any) -> None:
@@ -286,6 +331,33 @@ def test_every_broker_in_the_table_is_in_a_cluster(node: Any, connect: Any) -> N
     """`mqadmin getConsumerConfig` prints the cluster of each name in the table, without a route: it was "null"."""
     info = json.loads(node.ask(106, language="JAVA", connection=connect("broker")).answer.body)
     assert list(info["brokerAddrTable"]) == info["clusterAddrTable"]["DefaultCluster"]
+
+
+def test_the_cluster_info_has_every_group_that_the_listener_leads_to(node: Any, connect: Any) -> None:
+    """In the order of the names as text. A topic's route still has its own group alone."""
+    node.create_topic("T")
+
+    def record(group: int, name: str, listener: str) -> GroupRecord:
+        members = [GroupMember(at, "h", 1, "", {listener: f"{name}-{at}:1"}) for at in (1, 2)]
+        return GroupRecord(group, name, Epoch(1, 1), 2, members)
+
+    route = node.ask(105, topic="T").answer.body
+    node.other_groups = {2: record(2, "z", "broker"), 3: record(3, "a", "broker"), 4: record(4, "m", "inside")}
+    info = json.loads(node.ask(106, language="GO").answer.body)
+    table = info["brokerAddrTable"]
+    assert list(table) == info["clusterAddrTable"]["DefaultCluster"] == ["a", "raftmq", "z"]
+    assert table["a"] == {
+        "brokerAddrs": {"0": "a-2:1", "1": "a-1:1"},
+        "brokerName": "a",
+        "cluster": "DefaultCluster",
+        "enableActingMaster": False,
+    }
+    assert node.ask(105, topic="T").answer.body == route
+    connection = connect("broker")
+    node.ask(105, topic="T", connection=connection)
+    shown = json.loads(node.ask(106, connection=connection).answer.body)["brokerAddrTable"]
+    assert list(shown) == ["a", "raftmq", "raftmq-1", "raftmq-2", "raftmq-3", "z"]
+    assert {"a", "m", "z"} <= set(json.loads(node.ask(304).answer.body)["topicList"])
 
 
 def test_key_values_and_name_server_deletes(node: Any) -> None:

@@ -35,3 +35,27 @@ def witness_UP08() -> None:
 
 def witness_UP09() -> None:
     holds("UP09")
+
+
+def witness_GR01() -> None:
+    holds("GR01")
+
+
+def witness_GR02() -> None:
+    holds("GR02")
+
+
+def witness_GR03() -> None:
+    holds("GR03")
+
+
+def witness_GR04() -> None:
+    holds("GR04")
+
+
+def witness_GR05() -> None:
+    holds("GR05")
+
+
+def witness_GR06() -> None:
+    holds("GR06")

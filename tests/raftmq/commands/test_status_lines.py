@@ -34,8 +34,8 @@ def lines_of(**fields: Any) -> list[str]:
             **fields,
         }
     )
-    node = SimpleNamespace(record=SimpleNamespace(id=2), status={"modes": msgspec.to_builtins(view)})
-    silent = SimpleNamespace(record=SimpleNamespace(id=3), status=None)
+    node = SimpleNamespace(record=SimpleNamespace(id=2, name=2), status={"modes": msgspec.to_builtins(view)})
+    silent = SimpleNamespace(record=SimpleNamespace(id=3, name=3), status=None)
     return mode_lines(SimpleNamespace(nodes=[node, silent]))  # type: ignore[arg-type]
 
 
@@ -62,15 +62,15 @@ def test_the_kernel_of_each_node_is_named() -> None:
     """A node of an older version does not tell."""
     native, forced = {"name": "native", "version": 1, "why": ""}, {"name": "python", "version": 1, "why": "so wished"}
     told = {3: {"kernel": native}, 2: {"kernel": forced}, 1: {"kernel": native}, 4: {}, 5: None}
-    nodes = [SimpleNamespace(record=SimpleNamespace(id=id), status=status) for id, status in told.items()]
-    lines = kernel_lines(SimpleNamespace(nodes=nodes))  # type: ignore[arg-type]
+    nodes = [SimpleNamespace(record=SimpleNamespace(id=id, name=id), status=status) for id, status in told.items()]
+    lines = kernel_lines(SimpleNamespace(nodes=nodes, group=1))  # type: ignore[arg-type]
     assert lines == ["native kernel: node 1, 3", "python kernel: node 2 (so wished)"]
 
 
 def test_a_slow_python_is_named() -> None:
     told = {1: {"python_finding": ""}, 2: {"python_finding": "python 3.11.7 takes long"}, 3: {}, 4: None}
-    nodes = [SimpleNamespace(record=SimpleNamespace(id=id), status=status) for id, status in told.items()]
-    view = SimpleNamespace(nodes=nodes)
+    nodes = [SimpleNamespace(record=SimpleNamespace(id=id, name=id), status=status) for id, status in told.items()]
+    view = SimpleNamespace(nodes=nodes, group=1)
     assert python_lines(view) == ["node 2: python 3.11.7 takes long"]  # type: ignore[arg-type]
 
 

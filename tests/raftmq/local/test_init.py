@@ -29,7 +29,8 @@ from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftmq.cli import cli
 from raftmq.local import cluster as local_cluster
 from raftmq.local import init as local_init
-from raftmq.local.cluster import BEGUN, LocalCluster, prepare_data_dir
+from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.further_groups import BEGUN
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.small_segments import LOG, small_segments
@@ -162,7 +163,7 @@ def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
     cluster = LocalCluster(tmp_path)
     started: list[Any] = []
     monkeypatch.setattr(cluster, "start", started.append)
-    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s: 1)
+    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s, group: 1)
     cluster.up()
     assert started == [1, 3]
     with pytest.raises(LocalError, match="data directory of node 2 is empty") as caught:
@@ -185,7 +186,7 @@ def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(
     cluster = LocalCluster(tmp_path)
     started: list[Any] = []
     monkeypatch.setattr(cluster, "start", started.append)
-    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s: 1)
+    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s, group: 1)
     cluster.up()
     assert started == [1, 3]
     assert [node.id for node in cluster.nodes] == [1, 2, 3]

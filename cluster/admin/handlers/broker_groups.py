@@ -1,0 +1,120 @@
+"""/v1/broker-groups: the groups of brokers of the cluster, and how far this one's copy of the truth is; and adding one
+(docs/adr/0108-groups-share-one-truth-and-copy-it.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from cluster.admin import route, route_rights
+from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import Call, applied
+from cluster.admin.route import Route
+from cluster.requests.verb import Serves
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.levels import GROUPS_LEVEL
+
+
+class BrokerGroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of brokers."""
+
+    group: int
+    name: str
+    """Its broker name."""
+    aliases: int
+    """The number of names that routes give producers for it."""
+
+
+class BrokerGroupsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/broker-groups`."""
+
+    node: int
+    group: int
+    """The group of the node that answers."""
+    groups: list[BrokerGroupView]
+    """All groups by number; empty as long as the cluster has one, whose name and aliases its configuration says."""
+    version: int
+    """The version of the truth that this node has: in the first group the newest, in others the one copied last."""
+    ready: bool
+    """True if the truth can be copied from here: in the first group, once each name has its row in the journal."""
+
+
+class AddBrokerGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/broker-groups`."""
+
+    group: Annotated[int, Meta(ge=FIRST_GROUP + 1, le=GROUPS_MAX)]
+    name: str = ""
+    """The broker name; "" for that of the first group with `-g` and two digits."""
+
+
+class AddedBrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The group that was added."""
+
+    node: int
+    group: int
+    name: str
+    aliases: int
+    term: int
+    index: int
+
+
+async def get_groups(call: Call) -> BrokerGroupsView:
+    """The groups of brokers."""
+    state, node = call.port.state, call.port.config.node.id
+    rows = sorted(state.broker_groups.by_number.items())
+    journal, own = state.truth_journal, call.port.config.cluster.group
+    return BrokerGroupsView(
+        node=node,
+        group=own,
+        groups=[BrokerGroupView(group=number, name=row.name, aliases=row.aliases) for number, row in rows],
+        version=journal.version if own == FIRST_GROUP else state.truth.copied,
+        ready=journal.is_ready,
+    )
+
+
+async def add_group(call: Call) -> AddedBrokerGroup:
+    """Adds a group of brokers to the cluster, before its nodes start.
+
+    With the second group, the number of aliases of each group is fixed: it is the number of the first group's voters
+    now.
+    """
+    wanted: AddBrokerGroupRequest = call.body
+    port = call.port
+    state, cluster = port.state, port.config.cluster
+    if cluster.group != FIRST_GROUP:
+        why = f"this node is of group {cluster.group}, and the groups are in the log of group {FIRST_GROUP}"
+        raise ApiError("refused", why, f"ask a node of group {FIRST_GROUP}")
+    if state.level < GROUPS_LEVEL:
+        why = f"the cluster has level {state.level}, and several groups need {GROUPS_LEVEL}"
+        raise ApiError("refused", why, "raftmq upgrade finalize")
+    name = wanted.name or f"{cluster.broker_name}-g{wanted.group:02}"
+    voters = len(port.membership.in_force.voter_ids)
+    first = None if state.broker_groups.by_number else (cluster.broker_name, voters)
+    entry, result = await applied(lambda done: port.services.propose([AddBrokerGroup(wanted.group, name, first)], done))
+    group = result.value
+    return AddedBrokerGroup(
+        node=port.config.node.id,
+        group=wanted.group,
+        name=group.name,
+        aliases=group.aliases,
+        term=entry.term,
+        index=entry.index,
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/broker-groups", get_groups, BrokerGroupsView, route.CONSTANT, route_rights.CLUSTER_GET),
+    Route(
+        "POST",
+        "/v1/broker-groups",
+        add_group,
+        AddedBrokerGroup,
+        route.CONSTANT,
+        route_rights.SUPER,
+        Serves.LEADER,
+        AddBrokerGroupRequest,
+    ),
+)

@@ -1,0 +1,256 @@
+"""Tells other groups of this node's, hears of them, keeps their map on disk, and says whom to dial (docs/adr/0108).
+
+A link gets the whole map when it opens, what is new as soon as it is known, and the own group every second, which also
+shows that the link lives. A node of a cluster with one group has nothing of this: it does no more than accept a node of
+another group, and begins when one comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from cluster.config.config import ConfigError, split_address
+from cluster.members.service import MembersService
+from cluster.peer.group_links import GroupLink, GroupLinks, Target
+from cluster.placement.group_map import (
+    Epoch,
+    GroupMember,
+    GroupRecord,
+    Groups,
+    decode,
+    dialled,
+    encode,
+    news,
+    same_names,
+)
+from cluster.placement.groups_file import GroupsFile
+from cluster.runtime.context import NodeContext
+from cluster.runtime.logs import Seldom
+from cluster.runtime.peer_frames import Kind, WireError
+from cluster.runtime.service_lifecycle import Part
+from raftlog.core.raw_node import RawNode
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId
+
+logger = logging.getLogger(__name__)
+
+ALARM = "group_map"
+LOOK_S = 1.0
+"""Seconds between two looks: links are tended, and the own group is told."""
+WHOLE_EVERY = 10
+"""Looks between two times at which the whole map is told: what a slow node has missed."""
+GATHER_S = 0.05
+"""Seconds for which news is gathered before it is passed on: whatever others send, a link gets 20 such frames a second.
+"""
+SAVE_AGAIN = 60
+"""Looks until the next attempt after a failed write."""
+
+
+def own_record(raw: RawNode, members: MembersService, name: str) -> GroupRecord | None:
+    """Returns the record of this node's group; None while this node knows no leader of it: a candidate's term would be
+    an epoch of which nobody else knows."""
+    if raw.leader_id == NOBODY or members.is_removed:
+        return None
+    voters = members.in_force.voter_ids
+    found = [
+        GroupMember(node, known.host, known.port, known.admin, dict(known.listeners))
+        for node, known in sorted(members.addresses.items())
+        if node in voters
+    ]
+    epoch = Epoch(raw.term, max(0, members.in_force.index))
+    return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found) if found else None
+
+
+class KnownGroups:
+    """The other groups of the cluster, as this node knows them. Event loop only."""
+
+    def __init__(
+        self, context: NodeContext, links: GroupLinks, file: GroupsFile, own: Callable[[], GroupRecord | None]
+    ) -> None:
+        """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none. Raises
+        ConfigError if this node could find nobody."""
+        cluster = context.config.cluster
+        self._group = cluster.group
+        self._node = context.config.node_id
+        self._first = tuple(split_address(address) for address in cluster.first_group)
+        self._loop = context.loop
+        self._alarms = context.alarms
+        self._links = links
+        self._file = file
+        self._make_own = own
+        self._own: GroupRecord | None = None
+        self._others: Groups = file.load()
+        self._fresh: dict[int, GroupRecord] = {}
+        """The records that are to be passed on."""
+        self._passing: asyncio.TimerHandle | None = None
+        self._looks = 0
+        self._unsaved = False
+        self._save_at = 0
+        """The look from which on the map may be written."""
+        self._saving: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._told = Seldom(logger)
+        if self._group != FIRST_GROUP and not self._first and FIRST_GROUP not in self._others:
+            raise ConfigError(
+                f"cluster.group is {self._group}, and cluster.first_group is empty",
+                "a node of another group than the first learns of the others from members of group 1",
+                'write their peer addresses under [cluster]: first_group = ["10.0.0.1:10912"]',
+            )
+        links.takes(Kind.GROUPS, self._on_groups)
+        links.opened.add(self._on_open)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="other groups", start=self._start, close=self._close, role=lambda _: self._on_role())
+
+    def others(self) -> Groups:
+        """Returns number -> record of each other group."""
+        return self._others
+
+    def leader(self, group: int) -> int:
+        """Returns the last known leader of another group; 0 if it is unknown."""
+        record = self._others.get(group)
+        return record.leader if record is not None else NOBODY
+
+    # --- start and stop ----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._group != FIRST_GROUP or self._others:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = self._loop.create_task(self._run(), name="other groups")
+
+    async def _close(self) -> None:
+        self._closed = True
+        if self._passing is not None:
+            self._passing.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._links.close()
+        if self._unsaved and self._saving is None:
+            self._save()
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._look()
+            except Exception:  # what others say of themselves must not end it
+                logger.exception("the other groups could not be looked at")
+            await asyncio.sleep(LOOK_S)
+
+    # --- by the clock ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._renew_own()
+        known = self._known()
+        self._looks += 1
+        whole = self._looks % WHOLE_EVERY == 0
+        self._tell(self._links.all(), known.values() if whole else [self._own] if self._own is not None else [])
+        self._links.tend(self._targets())
+        self._judge(known)
+        if self._unsaved and self._saving is None and self._looks >= self._save_at:
+            self._save()
+
+    def _known(self) -> Groups:
+        return self._others if self._own is None else {**self._others, self._group: self._own}
+
+    def _renew_own(self) -> bool:
+        """Looks at the own group; returns True if its record is another one now."""
+        record = self._make_own()
+        if record is None or record == self._own:
+            return False
+        try:
+            decode(encode([record]))
+        except WireError as error:
+            self._told.warn("this node's group cannot be told to other groups", str(error))
+            return False
+        self._own = record
+        return True
+
+    def _targets(self) -> list[Target]:
+        """Returns whom to dial: all members of group 1, and one each of some groups (`group_map.dialled`)."""
+        found = []
+        if self._group != FIRST_GROUP:
+            first = self._others.get(FIRST_GROUP)
+            members = first.members if first is not None else []
+            found = [Target(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
+            if self._first and not any(self._links.reaches(FIRST_GROUP, NodeId(each.node)) for each in members):
+                found.append(Target(FIRST_GROUP, NOBODY, self._first))
+        for group in dialled(self._group, self._others):
+            addresses = [(each.host, each.port) for each in self._others[group].members]
+            at = self._node % len(addresses)  # members of a group begin with different ones
+            found.append(Target(group, NOBODY, tuple(addresses[at:] + addresses[:at])))
+        return found
+
+    def _judge(self, known: Groups) -> None:
+        said = [
+            f"group {group} has the name {known[group].name} of group {holder}: clients of other groups find only "
+            f"group {holder} under it. Give its nodes another cluster.broker_name"
+            for group, holder in sorted(same_names(known).items())
+        ]
+        if self._group != FIRST_GROUP and not self._first:
+            said.append("cluster.first_group is empty: without its map of the groups this node could find nobody")
+        if said:
+            self._alarms.raise_alarm(ALARM, ". ".join(said))
+        else:
+            self._alarms.clear(ALARM)
+
+    # --- telling and hearing -----------------------------------------------------------------------------------------
+
+    def _tell(self, links: Iterable[GroupLink], records: Iterable[GroupRecord]) -> None:
+        payload = encode(records)
+        for link in links:
+            link.send(Kind.GROUPS, [], payload)
+
+    def _on_role(self) -> None:
+        """Called when the leader of the own group has changed."""
+        if self._task is not None and self._renew_own() and self._own is not None:
+            self._pass_on_soon({self._group: self._own})
+
+    def _on_open(self, link: GroupLink) -> None:
+        self._begin()
+        self._renew_own()
+        self._tell([link], self._known().values())
+
+    def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:
+        """Handles a frame GROUPS. Raises WireError."""
+        fresh = news(self._others, decode(payload), self._group)
+        if fresh:
+            is_new = not fresh.keys() <= self._others.keys()
+            self._others = {**self._others, **fresh}
+            self._unsaved = True
+            self._pass_on_soon(fresh)
+            if is_new and self._saving is None:  # without it, a restart would not know where the group's queues are
+                self._save()
+
+    def _pass_on_soon(self, fresh: dict[int, GroupRecord]) -> None:
+        self._fresh.update(fresh)
+        if self._passing is None and not self._closed:
+            self._passing = self._loop.call_later(GATHER_S, self._pass_on)
+
+    def _pass_on(self) -> None:
+        self._passing = None
+        fresh, self._fresh = self._fresh, {}
+        self._tell(self._links.all(), fresh.values())
+
+    # --- on disk -----------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Writes the map in another thread: the disk may be slow, and nobody waits for it."""
+        self._unsaved = False
+        self._saving = self._loop.run_in_executor(None, self._file.save, self._others)
+        self._saving.add_done_callback(self._on_saved)
+
+    def _on_saved(self, saving: asyncio.Future[None]) -> None:
+        self._saving = None
+        error = None if saving.cancelled() else saving.exception()
+        if error is not None:
+            self._unsaved, self._save_at = True, self._looks + SAVE_AGAIN
+            self._told.warn("the map of the groups cannot be kept on disk", str(error))

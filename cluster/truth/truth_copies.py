@@ -1,0 +1,134 @@
+"""The other groups' end: their leader asks the leader of the first group what changed, and proposes it to its own group
+as entries. What it has then stays valid while the first group cannot be asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.logs import Seldom
+from cluster.runtime.peer_frames import Kind
+from cluster.runtime.service_lifecycle import Part
+from cluster.truth.truth_frames import Question, question_header, read_answer
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.truth import CopyTruth
+
+if TYPE_CHECKING:
+    from cluster.truth.truth_source import Link, Submit
+    from statemachine.broker_state import BrokerState
+    from statemachine.truth import TruthPage
+
+logger = logging.getLogger(__name__)
+
+ASK_EVERY_MS: Final = 250
+"""Milliseconds between two questions while nothing is new: a copy is to be less than a second behind."""
+ANSWER_MS: Final = 1_000
+"""Milliseconds after which a question without an answer is put again."""
+REFUSED_MS: Final = 10_000
+"""Milliseconds after which a page is asked for again that this group's log did not accept."""
+
+
+class _Asked(NamedTuple):
+    number: int
+    link: Link
+    version: int
+    at_ms: int
+
+
+class TruthCopies:
+    """Copies the truth, on the leader of a group that is not the first. Event loop only."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        submit: Submit,
+        *,
+        leads: Callable[[], bool],
+        source: Callable[[], Link | None],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """`leads` returns True if this node leads its group and takes writes. `source` returns a connection to the
+        leader of the first group, None if there is none. `submit` proposes commands."""
+        self._state, self._submit = state, submit
+        self._leads, self._source, self._monotonic_ms = leads, source, monotonic_ms
+        self._number = 0
+        self._asked: _Asked | None = None
+        self._is_copying = False
+        self._due_ms = 0
+        self._confirmed_ms: int | None = None
+        self._told = Seldom(logger)
+        self.rejected = ""
+        """Why this group's log did not accept the newest page; "" if it did."""
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="truth copies", tick=self.tick, role=lambda raw: self._lose_leadership())
+
+    def unconfirmed_ms(self) -> int | None:
+        """Returns the milliseconds since the leader of the first group said last that this leader has all; since this
+        node leads, if it did not say so yet. None if this node does not lead its group."""
+        if self._confirmed_ms is None:
+            return None
+        return self._monotonic_ms() - self._confirmed_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Asks if it is time to."""
+        if not self._leads() or self._state.level < GROUPS_LEVEL:
+            return
+        if self._confirmed_ms is None:
+            self._confirmed_ms = now_ms
+        asked = self._asked
+        if asked is not None and now_ms - asked.at_ms >= ANSWER_MS:
+            self._asked = asked = None
+        if asked is None and not self._is_copying and now_ms >= self._due_ms:
+            self._ask()
+
+    def _ask(self) -> None:
+        link, now_ms = self._source(), self._monotonic_ms()
+        self._due_ms = now_ms + ASK_EVERY_MS
+        if link is None:
+            return
+        self._number += 1
+        asked = _Asked(self._number, link, self._state.truth.copied, now_ms)
+        if link.send(Kind.TRUTH, question_header(Question(asked.number, asked.version))):
+            self._asked = asked
+
+    def on_answer(self, link: Link, header: list[Any], payload: bytes) -> None:
+        """Copies the rows of an answer; one to a question that was given up is ignored. Raises WireError."""
+        answer = read_answer(header, payload)
+        asked = self._asked
+        if asked is None or (asked.number, asked.link) != (answer.number, link):
+            return
+        self._asked = None
+        if answer.page is None or not self._leads():
+            return
+        if answer.page.version == asked.version:
+            self.rejected = ""
+            if self._confirmed_ms is not None:
+                self._confirmed_ms = asked.at_ms
+        else:
+            self._copy(asked, answer.page)
+
+    def _copy(self, asked: _Asked, page: TruthPage) -> None:
+        self._is_copying = True
+
+        def copied(result: ProposeResult) -> None:
+            self._is_copying = False
+            if result.outcome is not Outcome.OK:
+                return
+            copy = result.results[-1]
+            if not copy.ok and copy.code != "conflict":  # a leader before this one has copied meanwhile: asked again
+                self.rejected = str(copy.value)
+                self._due_ms = self._monotonic_ms() + REFUSED_MS
+                self._told.warn("the truth of the first group cannot be copied", self.rejected, self._due_ms / 1000)
+                return
+            if self._leads():  # for the next page, or for the word that there is none
+                self._ask()
+
+        self._submit([CopyTruth(asked.version, page.version, page.rows)], copied)
+
+    def _lose_leadership(self) -> None:
+        if not self._leads():
+            self._asked = self._confirmed_ms = None

@@ -1,0 +1,86 @@
+"""The frames in which a group asks for the truth, on the channel `group`.
+
+    TRUTH         [number, version]
+    TRUTH_REPLY   [number, version, more]    payload: [[kind, name, row or nil], ...] in msgpack
+
+`version` of a question is the one that the asking group has; of an answer, the one to which its rows bring, or NOBODY:
+the node that was asked does not lead the first group. Rows are checked by the command that copies them
+(`statemachine.truth.CopyTruth`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from cluster.peer.wire import INDEX_MAX
+from cluster.runtime.peer_frames import WireError
+from statemachine.truth import TruthPage
+
+NOT_LEADING: Final = -1
+NUMBER_MAX: Final = 1 << 63
+PAGE_BYTES_MAX: Final = 32 << 10
+"""Bytes of the rows of one answer, at most, unless it is one row: some 300 topics. They are read in one turn of the
+first group's leader, and applied as one command by the other group's members."""
+PAYLOAD_MAX: Final = 256 << 10
+"""The longest payload that is decoded, bytes: a page, and what packing adds to one large row."""
+ROWS_MAX: Final = PAGE_BYTES_MAX // 4
+
+
+class Question(NamedTuple):
+    """A question for what changed in the truth."""
+
+    number: int
+    version: int
+    """The version that the asking group has; 0 if it has nothing."""
+
+
+class Answer(NamedTuple):
+    """An answer to a Question."""
+
+    number: int
+    page: TruthPage | None
+    """None if the node that was asked does not lead the first group."""
+
+
+def question_header(question: Question) -> list[Any]:
+    """Returns the header of the frame."""
+    return list(question)
+
+
+def read_question(header: list[Any]) -> Question:
+    """Reads the header. Raises WireError."""
+    match header:
+        case [int(number), int(version)] if 0 <= number < NUMBER_MAX and 0 <= version <= INDEX_MAX:
+            return Question(number, version)
+    raise WireError(f"malformed question for the truth: {header!r:.200}")
+
+
+def answer_frame(answer: Answer) -> tuple[list[Any], bytes]:
+    """Returns header and payload of the frame."""
+    if answer.page is None:
+        return [answer.number, NOT_LEADING, False], b""
+    return [answer.number, answer.page.version, answer.page.more], msgpack.packb(answer.page.rows)
+
+
+def read_answer(header: list[Any], payload: bytes) -> Answer:
+    """Reads header and payload. Raises WireError."""
+    match header:
+        case [int(number), int(version), bool(more)] if (
+            0 <= number < NUMBER_MAX and NOT_LEADING <= version <= INDEX_MAX and len(payload) <= PAYLOAD_MAX
+        ):
+            if version == NOT_LEADING:
+                return Answer(number, None)
+            return Answer(number, TruthPage(_rows(payload), version, more))
+    raise WireError(f"malformed answer about the truth, {len(payload)} bytes: {header!r:.200}")
+
+
+def _rows(payload: bytes) -> tuple[tuple[int, Any, Any], ...]:
+    try:
+        rows = msgpack.unpackb(payload, use_list=False, max_array_len=ROWS_MAX)
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise WireError(f"malformed rows of the truth: {error}") from error
+    if type(rows) is not tuple or not all(type(row) is tuple and len(row) == 3 and type(row[0]) is int for row in rows):
+        raise WireError("malformed rows of the truth: no array of [kind, name, row]")
+    return rows

@@ -1,0 +1,112 @@
+"""The first group's end: its leader gives rows of the truth to the leaders of other groups, completes the journal in
+slices, and forgets rows of ends that every group has copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.peer_frames import Kind
+from cluster.runtime.service_lifecycle import Part
+from cluster.truth.truth_frames import PAGE_BYTES_MAX, Answer, Question, answer_frame, read_question
+from raftlog.types import FIRST_GROUP
+from raftlog.work import charge
+from statemachine.cluster_wide.truth_journal import ForgetEnds
+from statemachine.truth import JournalNames
+
+if TYPE_CHECKING:
+    from cluster.replication.outcome import Done
+    from statemachine.broker_state import BrokerState
+    from statemachine.commands import Command
+
+SLICE_NAMES: Final = 512
+"""Names that one entry gives a row in the journal."""
+FORGET_EVERY_MS: Final = 10_000
+_BYTES_PER_UNIT: Final = 16
+"""Bytes of rows that are read and packed in a microsecond (a unit of `raftlog.work`)."""
+
+
+class Link(Protocol):
+    """A connection to a node of another group (`cluster.peer.group_links.GroupLink`)."""
+
+    @property
+    def group(self) -> int:
+        """The number of that node's group."""
+
+    def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
+        """Sends a frame. Returns False if it is lost."""
+
+
+class Reads(Protocol):
+    """The part of the node's services that is used here."""
+
+    def writes_open(self) -> bool:
+        """Returns True if this node leads and has applied the no-op of its term."""
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        """Calls `done(True)` when the applied state of this node, the leader, answers linearizably."""
+
+
+Submit = Callable[["list[Command]", "Done"], None]
+
+
+class TruthSource:
+    """Gives the truth, on the leader of the first group. Event loop only."""
+
+    def __init__(self, state: BrokerState, reads: Reads, submit: Submit) -> None:
+        """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`)."""
+        self._state, self._reads, self._submit = state, reads, submit
+        self._asking: dict[Link, Question] = {}
+        """The question of each connection that waits for the confirmation of this leader. A connection has one."""
+        self._copied: dict[int, int] = {}
+        """Group -> the version that it has at least, as a leader of it told this node; it only rises."""
+        self._is_slicing = False
+        self._forgotten_ms = 0
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="truth source", tick=self.tick)
+
+    def on_question(self, link: Link, header: list[Any], payload: bytes) -> None:
+        """Answers a question for the truth, once this node is sure to lead. Raises WireError."""
+        question = read_question(header)
+        waits = link in self._asking
+        self._asking[link] = question
+        if not self._reads.writes_open():
+            self._answer(link, ok=False)
+        elif not waits:
+            self._reads.read_index(lambda ok: self._answer(link, ok=ok))
+
+    def _answer(self, link: Link, *, ok: bool) -> None:
+        question = self._asking.pop(link, None)
+        if question is None:
+            return
+        page = None
+        if ok and self._reads.writes_open():
+            self._copied[link.group] = max(question.version, self._copied.get(link.group, 0))
+            page = self._state.truth.after(question.version, PAGE_BYTES_MAX)
+        header, rows = answer_frame(Answer(question.number, page))
+        charge(1 + len(rows) // _BYTES_PER_UNIT)
+        link.send(Kind.TRUTH_REPLY, header, rows)
+
+    def tick(self, now_ms: int) -> None:
+        """Goes on with the journal, if it is not complete, and has ends forgotten that all groups know."""
+        journal = self._state.truth_journal
+        if not journal.is_kept or not self._reads.writes_open():
+            return
+        if not journal.is_ready:
+            if not self._is_slicing:
+                self._is_slicing = True
+                self._submit([JournalNames(SLICE_NAMES)], self._sliced)
+        elif journal.oldest_end and now_ms - self._forgotten_ms >= FORGET_EVERY_MS:
+            self._forgotten_ms = now_ms
+            others = self._state.broker_groups.by_number.keys() - {FIRST_GROUP}
+            known = min([self._copied.get(group, 0) for group in others], default=0)
+            if known >= journal.oldest_end:
+                self._submit([ForgetEnds(known)], lambda result: None)
+
+    def _sliced(self, result: ProposeResult) -> None:
+        self._is_slicing = False
+        if result.outcome is Outcome.OK and not self._state.truth_journal.is_ready:
+            self.tick(0)

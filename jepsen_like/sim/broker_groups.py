@@ -1,0 +1,100 @@
+"""The operator who adds a second group of brokers, and changes what it copies (docs/adr/0108).
+
+The group itself does not run: `sim/checks/truth_check.py` copies in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jepsen_like.sim.checks.truth_check import TruthCheck
+from jepsen_like.sim.options import Options, stream
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.truth_journal import ForgetEnds
+from statemachine.consuming.groups import PutGroup
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.removal_slices import DeleteGroup, DeleteTopic
+from statemachine.topics.topics import CreateTopic
+from statemachine.truth import JournalNames
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.machines.machine import Machine
+    from statemachine.broker_state import BrokerState
+    from statemachine.commands import Command
+
+LOOKS_EVERY_S = 0.1
+SLICE_NAMES = 2
+"""Names of a slice: so few that a leader dies between slices."""
+NAMES = 3
+SECOND = AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3))
+
+
+class BrokerGroupsOperator:
+    """The operator. `check` copies and compares."""
+
+    def __init__(
+        self,
+        options: Options,
+        leader: Callable[[], Machine | None],
+        soon: Callable[[float, Callable[..., None]], object],
+        report: Callable[[str, str], None],
+    ) -> None:
+        """`soon`: calls a function after that many seconds."""
+        self._rng = stream(options.seed, "broker groups")
+        self._leader, self._soon = leader, soon
+        self.check = TruthCheck(report)
+        self.stopped = False
+
+    def start(self) -> None:
+        """Starts the operator's work."""
+        self._look()
+
+    def _look(self) -> None:
+        if not self.stopped:
+            self._act()
+            self._soon(LOOKS_EVERY_S, self._look)
+
+    def finish(self) -> bool:
+        """Completes the beginning of the journal; returns True when the copy was compared since. Called again and
+        again."""
+        self.stopped = True
+        leader = self._leader()
+        state = leader.node.state if leader is not None and leader.node is not None else None
+        if state is None or not state.truth_journal.is_ready:
+            self._act(changes=False)
+            return False
+        return self.check.compared >= state.truth_journal.version
+
+    def _act(self, *, changes: bool = True) -> None:
+        leader = self._leader()
+        if leader is None or leader.node is None or leader.process is None or leader.process.paused:
+            return
+        node, state = leader.node, leader.node.state
+        if state.level < GROUPS_LEVEL:
+            return
+        run = self._changes(state) if changes else []
+        if not state.truth_journal.is_kept:
+            run += [SECOND] if not changes or self._rng.random() < 0.2 else []
+        elif not state.truth_journal.is_ready:
+            run.append(JournalNames(SLICE_NAMES))
+        elif changes and self._rng.random() < 0.1:
+            run.append(ForgetEnds(self.check.copy.truth.copied))
+        if run:
+            leader.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
+
+    def _changes(self, state: BrokerState) -> list[Command]:
+        rng = self._rng
+        topic, group = f"placed-{rng.randrange(NAMES)}", f"placed-group-{rng.randrange(NAMES)}"
+        fields: dict[str, Any] = {"name": topic, "perm": rng.choice((2, 4, 6))}
+        if state.truth_journal.is_kept:
+            fields["place"] = [[rng.choice((1, 2)), 1, rng.randint(1, 2)]]
+        draws: list[list[Command]] = [
+            [CreateTopic(fields, if_absent=False)],
+            [CreateTopic(fields, if_absent=False), PutGroup({"name": group}, if_absent=True)],
+            [DeleteTopic(topic)],
+            [DeleteTopic(topic), CreateTopic(fields, if_absent=False)],
+            [PutGroup({"name": group, "retry_max_times": rng.randrange(9)}, if_absent=False)],
+            [DeleteGroup(group, clean_offsets=rng.random() < 0.5)],
+        ]
+        return list(rng.choice(draws))

@@ -1,0 +1,111 @@
+"""Checks that another group of brokers can copy the truth of the first one (docs/adr/0108).
+
+The other group is one state beside the run. It takes pages of whichever node has applied an entry, also of followers
+and of nodes that have just recovered: what comes after a version is the same on all of them. When it has all that a
+node has, both must show the same; and a topic that was made again must be another one there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jepsen_like.fakes.memory_kv import MemoryKV
+from raftlog.frame import make_entry, tail_after
+from raftlog.types import EMPTY_TAIL, FIRST_GROUP, EntryType
+from statemachine import commands
+from statemachine.access.users import user_row
+from statemachine.broker_state import BrokerState
+from statemachine.consuming.groups import group_settings
+from statemachine.truth import CopyTruth, topic_row
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.machines.machine import Machine
+
+Report = Callable[[str, str], None]
+CHECKER = "truth"
+PAGE_BYTES = 60
+"""Size of a page: so small that almost each row has one of its own."""
+SEGMENT_SIZE = 1 << 26
+
+
+def told(state: BrokerState) -> dict[str, Any]:
+    """Returns what groups of brokers have in common, as readers of a state see it, by kind."""
+    access = state.access
+    return {
+        "topics": {name: topic_row(topic) for name, topic in state.topics.items()},
+        "groups": {name: group_settings(group) for name, group in state.groups.items()},
+        "users": {each.id: (user_row(each), each.rules, sorted(each.tokens)) for each in access.by_id.values()},
+        "names": {name: user.id for name, user in access.users.items()},
+        "tokens": dict(access.tokens),
+        "access": (access.mode, access.key_id, access.supers, access.keys_in_use),
+        "settings": (dict(state.settings.by_key), state.settings.version),
+        "broker groups": dict(state.broker_groups.by_number),
+    }
+
+
+class TruthCheck:
+    """The check itself, told what nodes apply. `report` takes the checker's name and what is wrong."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.copy = BrokerState(MemoryKV(), group=FIRST_GROUP + 1)
+        """The state of the other group."""
+        self._tail = EMPTY_TAIL
+        self._ids: dict[int, int] = {}
+        """Id of a topic in the first group -> its id in the other."""
+        self.compared = -1
+        """The newest version at which both were compared."""
+
+    def applied(self, machine: Machine) -> None:
+        """Copies what a node has, and compares; called when it has applied entries."""
+        assert machine.node is not None
+        state, node = machine.node.state, machine.node_id
+        journal, copy = state.truth_journal, self.copy
+        while journal.is_kept and copy.truth.copied < journal.version:
+            after = copy.truth.copied
+            page = state.truth.after(after, PAGE_BYTES)
+            if not after < page.version <= journal.version:
+                self._report(CHECKER, f"node {node}: what comes after version {after} brings to {page.version}")
+                return
+            result = self._run(CopyTruth(after, page.version, page.rows))
+            if not result.ok:
+                self._report(CHECKER, f"node {node}: a page of the truth is {result.code}: {result.value}")
+                return
+        if journal.is_ready and copy.truth.copied == journal.version != self.compared:
+            self.compared = journal.version
+            self._compare(node, state)
+
+    def _run(self, command: commands.Command) -> commands.CommandResult:
+        packed, now_ms = commands.pack([command]), 1
+        entry = make_entry(
+            self._tail,
+            term=1,
+            entry_type=EntryType.COMMAND,
+            payload=packed,
+            timestamp_ms=now_ms,
+            group_id=FIRST_GROUP + 1,
+            segment_size=SEGMENT_SIZE,
+        )
+        self._tail = tail_after(self._tail, entry)
+        return self.copy.apply([entry]).results[0][0]
+
+    def _compare(self, node: int, state: BrokerState) -> None:
+        here, there = told(state), told(self.copy)
+        for kind, rows in here.items():
+            if there[kind] != rows:
+                self._report(CHECKER, f"{kind} of node {node} differ from their copies at version {self.compared}")
+                return
+        names = Counter((change.kind, change.name, change.ended) for change in state.truth_journal.changes(0))
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            self._report(CHECKER, f"the journal of node {node} has two rows of {twice[0]}")
+            return
+        for name, topic in state.topics.items():
+            copied = self.copy.topics[name].id
+            if self._ids.setdefault(topic.id, copied) != copied:
+                self._report(CHECKER, f"topic {name} has got another id in the copy, and was not made again")
+                return
+        if len(set(self._ids.values())) < len(self._ids):
+            self._report(CHECKER, "a topic was made again, and its copy is still the one before")

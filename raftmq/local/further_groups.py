@@ -1,0 +1,129 @@
+"""The directories of the groups of a local cluster, made as a whole or not at all.
+
+The first group makes the cluster: its uuid and its secret. A further group gets both, and the settings of the first
+group's nodes; nothing of the first group is changed for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cluster.config.loading import load
+from cluster.config.local_layout import GROUP_FOLDERS, NodeRecord, group_folder, sync_folder
+from cluster.config.node_files import GROUPS_SECRET, GroupFacts, write_group_configs
+from cluster.peer.secret import path_of
+from cluster.peer.secret_files import read_keys, write_keys
+from raftlog.types import FIRST_GROUP
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import address_of
+from raftmq.local.init import check_data_dirs, create_data_dirs
+from raftmq.local.made_mark import SUFFIX, mark_beside
+from raftmq.local.tls.local_tls import certify, speaks_tls
+from raftmq_wire.errors import ExitCode, LocalError
+
+BEGUN = "BEGUN"
+
+
+@contextlib.contextmanager
+def begun(folder: Path) -> Iterator[None]:
+    """Marks the folder of a group while its content is made; the mark stays if that fails.
+
+    FOLDER/BEGUN exists from before the first file until all data directories are complete. No node of the group starts
+    meanwhile, so a command that finds it (after Ctrl-C, kill -9 or a power loss) may remove what was made and begin
+    again.
+    """
+    mark = folder / BEGUN
+    mark.touch()
+    sync_folder(folder)
+    yield
+    sync_folder(folder)
+    mark.unlink()
+    sync_folder(folder)
+
+
+def undo_begun(data: Path) -> None:
+    """Removes the files that an interrupted start made for a group, the first one or a further one."""
+    for folder in (data, *data.glob(GROUP_FOLDERS)):
+        if not (folder / BEGUN).exists():
+            continue
+        for home in folder.glob("n[0-9]*"):
+            shutil.rmtree(home)
+        if folder != data:  # its mark, beside the secret, says that it was made, and it never was
+            mark_beside(data / GROUPS_SECRET, int(folder.name[1:])).unlink(missing_ok=True)
+        sync_folder(folder)
+        (folder / BEGUN).unlink()
+
+
+def make_group(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None:
+    """Makes the directories of all nodes of a further group: an interrupted attempt is undone by `undo_begun`. `first`:
+    nodes of the first group whose directories are there. Raises ConfigError, LocalError."""
+    data, group = nodes[0].data, nodes[0].group
+    uuid = str(check_data_dirs(first))
+    like = load(first[0].config_path)
+    _share_secret(data, first, uuid)
+    folder = group_folder(data, group)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with begun(folder):
+        name = f"{like.cluster.broker_name}-g{group:02}"
+        write_group_configs(nodes, first[0].config_path, GroupFacts(uuid, name, first))
+        create_data_dirs([node.config_path for node in nodes], os.environ)
+        if speaks_tls(data):
+            certify(data, nodes)
+
+
+def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None:
+    """Adds the groups of these nodes to the cluster, unless they were added before. `first`: nodes of the first group,
+    whose leader takes writes. Raises LocalError."""
+    names = {node.group: load(node.config_path).cluster.broker_name for node in nodes}
+    if names:
+        api = AdminApi([address_of(node) for node in first], "raftmq status")
+        known = {row["group"] for row in api.local("/v1/broker-groups")["groups"]}
+        for group in sorted(names.keys() - known):
+            api.post("/v1/broker-groups", {"group": group, "name": names[group]})
+
+
+def _share_secret(data: Path, first: Sequence[NodeRecord], uuid: str) -> None:
+    """Writes the secret of the first group to the file that the nodes of all further groups read. Raises LocalError."""
+    keys = next((keys for node in first if (keys := read_keys(path_of(load(node.config_path))))), ())
+    if not keys:
+        raise LocalError(
+            "the cluster has no secret, and cannot have further groups",
+            "nodes of different groups prove the cluster's secret to each other",
+            "raftmq secret create    (while the nodes run; then repeat the command)",
+            ExitCode.REFUSED,
+        )
+    if read_keys(data / GROUPS_SECRET) != keys:
+        write_keys(data / GROUPS_SECRET, keys, uuid)
+
+
+def remove_groups(data: Path) -> None:
+    """Removes what a cluster of several groups has beside the folders of its nodes, which are gone; other files
+    stay."""
+    secret = data / GROUPS_SECRET
+    for path in (secret, *data.glob(f"{GROUPS_SECRET}.g*{SUFFIX}")):
+        path.unlink(missing_ok=True)
+    for folder in data.glob(GROUP_FOLDERS):
+        with contextlib.suppress(OSError):  # somebody's files lie in it
+            folder.rmdir()
+
+
+def check_lowered(there: Sequence[int], wanted: int | None, data: Path) -> None:
+    """Raises LocalError if the cluster has more groups than `wanted`, or no first one. `there`: their numbers."""
+    if there and FIRST_GROUP not in there:
+        raise LocalError(
+            f"the directories of group {FIRST_GROUP} of the cluster in {data} are gone",
+            f"group {there[0]} is there; the cluster's topics, users and settings are in group {FIRST_GROUP}",
+            f"put n1, n2, … back into {data}    (or make another cluster with --data)",
+            ExitCode.REFUSED,
+        )
+    if wanted is not None and there and wanted < max(there):
+        raise LocalError(
+            f"the cluster in {data} has {max(there)} groups, not {wanted}",
+            f"messages are in group {max(there)}; a group is never taken away by a start",
+            f"raftmq up --groups {max(there)}    (or without --groups: all that are there)",
+            ExitCode.REFUSED,
+        )

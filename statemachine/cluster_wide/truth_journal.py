@@ -1,0 +1,209 @@
+"""The journal of the truth: what changed in what all groups of brokers have in common (docs/adr/0108).
+
+The truth consists of *names*, each of a kind: topics, consumer groups, users and so on. A change of a name gets the
+next *version*, and a row that says which name it was. The row takes the place of the one that the name had before, so
+there are as many rows as names. The end of a name is a row of its own, which a name that is made again leaves in its
+place: who copies then sees the end first, and takes the new name for no longer life of the old one. Rows of ends stay
+until every group has confirmed them.
+
+Only the first group of a cluster keeps a journal, from the entry on that adds a second group. Names that were there
+before get their rows in slices (truth.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, ClassVar, NamedTuple
+
+import msgpack
+
+from statemachine.commands import U63, Command, CommandResult, done
+from statemachine.family import Family, LaterRows, applies
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.write_batch import Stage
+
+FORGOTTEN_MAX = 1_000
+"""The most rows of ends that one command forgets."""
+
+Name = str | int | tuple[int, int, str] | tuple[int, bytes]
+"""A name of the truth. That of a user is its id, that of a rule (user id, policy, resource), that of a token (user id,
+SHA-256), that of a group of brokers its number."""
+
+
+class TruthKind(IntEnum):
+    """The kinds of names. Values are in rows: never renumber. Slices go through them in this order."""
+
+    TOPIC = 1
+    GROUP = 2
+    """The settings of a consumer group."""
+    OFFSETS = 3
+    """The committed offsets of a consumer group that was deleted. They only end."""
+    USER = 4
+    RULE = 5
+    TOKEN = 6
+    ACCESS = 7
+    """The mode and the key of access control, under the name ""."""
+    SETTING = 8
+    """A key of the configuration."""
+    BROKER_GROUP = 9
+
+
+class Change(NamedTuple):
+    """The newest change of a name, or its newest end."""
+
+    version: int
+    kind: TruthKind
+    name: Name
+    ended: bool
+
+
+class Place(NamedTuple):
+    """The place that slices have reached: names of the kind up to `after` have rows; None if none of them has."""
+
+    kind: TruthKind
+    after: Name | None
+
+
+class ForgetEnds(Command, tag="forget_ends", frozen=True):
+    """Removes rows of ends up to the version, which every group has confirmed: the oldest, at most FORGOTTEN_MAX."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    version: U63
+
+
+class TruthJournal(Family):
+    """The journal. Families of the truth call `note`, `end` and `drop` on the apply thread, which do nothing where no
+    journal is kept. Any thread may use `version`, `forgotten`, `is_kept`, `is_ready`, `changes` and `is_newest`."""
+
+    ROWS = ((META, keys.JOURNAL_KEY), (META, keys.TRUTH_PREFIX))
+    LATER_ROWS = (
+        LaterRows(GROUPS_LEVEL, META, keys.JOURNAL_KEY),
+        LaterRows(GROUPS_LEVEL, META, keys.TRUTH_PREFIX),
+    )
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        row = kv.get(META, keys.JOURNAL_KEY)
+        version, forgotten, at = (0, 0, None) if row is None else msgpack.unpackb(row, use_list=False)
+        self._version: int = version
+        self._forgotten: int = forgotten
+        self._at = None if at is None else Place(TruthKind(at[0]), at[1])
+        self._kept = row is not None
+        self._rows: dict[tuple[TruthKind, Name], int] = {}
+        """The version of the row of each name, with the changes of the batch being applied."""
+        self._ends: dict[tuple[TruthKind, Name], int] = {}
+        """The same of rows of ends, by versions ascending."""
+        for change in self._scan(0, keys.U64_MAX):
+            (self._ends if change.ended else self._rows)[change.kind, change.name] = change.version
+        self.changed: bool = True
+        self.publish()
+
+    # -- reads, any thread
+
+    def changes(self, after: int) -> Iterator[Change]:
+        """Yields the changes with versions above `after`, ascending, up to `version` as of this call."""
+        return self._scan(after + 1, self.version + 1)
+
+    def is_newest(self, version: int) -> bool:
+        """Returns True if no later change of the name has taken the place of this one. What was read of the name
+        before is then the name as of that version."""
+        return self._kv.get(META, keys.truth_key(version)) is not None
+
+    # -- the lane of apply
+
+    @property
+    def place(self) -> Place | None:
+        """The place that slices have reached, with the changes of the batch being applied; None if nothing is left to
+        do, or no journal is kept."""
+        return self._at
+
+    def begin(self, stage: Stage) -> None:
+        """Begins the journal. It must not have begun."""
+        self._kept = True
+        self.go_on(stage, Place(TruthKind.TOPIC, None))
+
+    def go_on(self, stage: Stage, at: Place | None) -> None:
+        """Records the place that slices have reached; None if they are done."""
+        self._at = at
+        self._put_head(stage)
+
+    def has(self, kind: TruthKind, name: Name) -> bool:
+        """Returns True if the name has a row, with the changes of the batch being applied."""
+        return (kind, name) in self._rows
+
+    def note(self, stage: Stage, kind: TruthKind, name: Name) -> None:
+        """Gives a name that was changed, or made, the next version."""
+        if self._kept:
+            self._remove(stage, self._rows, kind, name)
+            self._add(stage, self._rows, kind, name)
+
+    def end(self, stage: Stage, kind: TruthKind, name: Name) -> None:
+        """Gives the end of a name the next version."""
+        if self._kept:
+            self._remove(stage, self._rows, kind, name)
+            self._remove(stage, self._ends, kind, name)
+            self._add(stage, self._ends, kind, name)
+
+    def drop(self, stage: Stage, kind: TruthKind, name: Name) -> None:
+        """Forgets a name that ends with another one, whose end is a row."""
+        if self._kept:
+            self._remove(stage, self._rows, kind, name)
+
+    @applies(ForgetEnds)
+    def forget(self, stage: Stage, command: ForgetEnds) -> CommandResult:
+        """Removes rows of ends. The result's value is True if there are more of them up to the version."""
+        going: list[tuple[TruthKind, Name]] = []
+        more = False
+        for each, version in self._ends.items():
+            if version > command.version:
+                break
+            if len(going) == FORGOTTEN_MAX:
+                more = True
+                break
+            going.append(each)
+        for kind, name in going:
+            self._forgotten = self._ends[kind, name]
+            self._remove(stage, self._ends, kind, name)
+        if going:
+            self._put_head(stage)
+        return done(more)
+
+    def publish(self) -> None:
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
+        self.changed = False
+        self.is_kept = self._kept
+        """True if changes of the truth get rows."""
+        self.is_ready = self._kept and self._at is None
+        """True if all names have rows."""
+        self.oldest_end = next(iter(self._ends.values()), 0)
+        """The version of the oldest end that is not forgotten; 0 if there is none."""
+        self.forgotten = self._forgotten
+        """The version of the newest end that was forgotten. Who has copied something below it, but not nothing, cannot
+        know of all ends: it must not go on copying."""
+        self.version = self._version
+        """The version of the newest change; 0 if there is none."""
+
+    def _scan(self, start: int, end: int) -> Iterator[Change]:
+        for key, row in self._kv.scan(META, keys.truth_key(start), keys.truth_key(end)):
+            kind, name, ended = msgpack.unpackb(row, use_list=False)
+            yield Change(keys.truth_version(key), TruthKind(kind), name, ended)
+
+    def _add(self, stage: Stage, rows: dict[tuple[TruthKind, Name], int], kind: TruthKind, name: Name) -> None:
+        self._version += 1
+        rows[kind, name] = self._version
+        stage.put_new(META, keys.truth_key(self._version), msgpack.packb([kind, name, rows is self._ends]))
+        self._put_head(stage)
+
+    def _remove(self, stage: Stage, rows: dict[tuple[TruthKind, Name], int], kind: TruthKind, name: Name) -> None:
+        version = rows.pop((kind, name), None)
+        if version is not None:
+            stage.delete(META, keys.truth_key(version))
+
+    def _put_head(self, stage: Stage) -> None:
+        at: Any = None if self._at is None else list(self._at)
+        stage.put(META, keys.JOURNAL_KEY, msgpack.packb([self._version, self._forgotten, at]))
+        self.changed = True

@@ -1,0 +1,431 @@
+"""The truth: what all groups of brokers have in common, as the first group tells it and others copy it (docs/adr/0108).
+
+The first group has the rows themselves, and the journal of what changed (cluster_wide/truth_journal.py). Another group
+copies: it takes pages of names with their rows, each page as one command, and has come to the version of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+import msgpack
+import msgspec
+from msgspec import Meta
+
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
+from statemachine.access.access_commands import Digest, Secret
+from statemachine.access.rules import PolicyNumber, RuleRow, parse_resource, parse_rule
+from statemachine.access.users import Access, CopiedUser, Mode, Token, User, checked_user_name, rule_name, user_row
+from statemachine.cluster_wide.broker_groups import Aliases, BrokerGroup, BrokerGroups, checked_name
+from statemachine.cluster_wide.settings import Setting, Settings, checked_value
+from statemachine.cluster_wide.truth_journal import Name, Place, TruthJournal, TruthKind
+from statemachine.commands import (
+    U63,
+    U64,
+    Command,
+    CommandResult,
+    InvalidCommandError,
+    NumberFrom1,
+    Text,
+    converted,
+    done,
+)
+from statemachine.consuming.groups import (
+    GroupConfig,
+    Groups,
+    check_group_config,
+    check_group_name,
+    group_settings,
+    settings_map,
+)
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.removal_slices import DeleteGroup, DeleteTopic, RemovalSlices
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.write_batch import Stage
+from statemachine.topics.topics import (
+    PlaceRows,
+    TopicConfig,
+    Topics,
+    check_topic_config,
+    check_topic_name,
+    place_rows,
+)
+
+PAGE_BYTES = 64 * 1024
+"""The size of a page. Each is an entry in other groups, which takes some 50 us of its apply lane for each topic of 70
+bytes."""
+SLICE_NAMES_MAX = 4_096
+"""The most names of a slice, beside those of the last user in it. One takes some 5 us."""
+
+TruthRow = tuple[int, Any, Any]
+"""A name of the truth with its row: (kind, name, row). The row is None if the name has ended."""
+
+
+class TruthPage(NamedTuple):
+    """A part of what changed in the truth."""
+
+    rows: tuple[TruthRow, ...]
+    version: int
+    """The version to which the rows bring."""
+    more: bool
+    """True if there are newer rows."""
+
+
+class JournalNames(Command, tag="journal_names", frozen=True):
+    """Carries out the next slice of the beginning of the journal: gives rows to names that were there before."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    names: Annotated[int, Meta(ge=1, le=SLICE_NAMES_MAX)]
+    """The number of names, at most, or a few more: a user has its rules and tokens with it."""
+
+
+class CopyTruth(Command, tag="copy_truth", frozen=True):
+    """Copies a page of the truth into another group than the first."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    after: U63
+    """The version that the page follows, which the group must have; 0 for the first page."""
+    version: U63
+    """The version to which the page brings."""
+    rows: Sequence[tuple[int, object, object]]
+    """The rows of `TruthPage`, by the versions of their names ascending."""
+
+
+class Truth(Family):
+    """Reads the truth for others, in the first group, and copies it from there, in all others. Any thread may use
+    `after` and `copied`."""
+
+    ROWS = ((META, keys.COPIED_KEY),)
+    LATER_ROWS = (LaterRows(GROUPS_LEVEL, META, keys.COPIED_KEY),)
+
+    def __init__(self, kv: KV, families: Families) -> None:
+        self._kv = kv
+        self._own = families.group
+        self._journal = families[TruthJournal]
+        self._topics, self._groups, self._removals = families[Topics], families[Groups], families[RemovalSlices]
+        self._settings, self._access = families[Settings], families[Access]
+        self._broker_groups = families[BrokerGroups]
+        row = kv.get(META, keys.COPIED_KEY)
+        self._copied: int = 0 if row is None else keys.U64.unpack(row)[0]
+        self.changed: bool = True
+        self.publish()
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families)
+
+    # -- reads, any thread
+
+    def after(self, version: int, bytes_max: int = PAGE_BYTES) -> TruthPage:
+        """Returns what changed after a version, ascending: rows of at most `bytes_max` bytes (packed) together, but at
+        least one if there is one. Each row is the name's as of the version of its change."""
+        rows: list[TruthRow] = []
+        size, reached = 0, version
+        for change in self._journal.changes(version):
+            row = None if change.ended else self._row(change.kind, change.name)
+            # A name that changed while it was read comes again, with a later version.
+            if (change.ended or row is not None) and self._journal.is_newest(change.version):
+                found = (int(change.kind), change.name, row)
+                size += len(msgpack.packb(found))
+                if size > bytes_max and rows:
+                    return TruthPage(tuple(rows), reached, more=True)
+                rows.append(found)
+            reached = change.version
+        return TruthPage(tuple(rows), reached, more=False)
+
+    def publish(self) -> None:
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
+        self.copied, self.changed = self._copied, False
+        """The version of the truth that this group has copied; 0 if it has copied nothing."""
+
+    def _row(self, kind: TruthKind, name: Any) -> Any:
+        """Returns the row of a name as readers see it; None if it has just ended."""
+        match kind:
+            case TruthKind.TOPIC:
+                topic = self._topics.by_name.get(name)
+                return None if topic is None else topic_row(topic)
+            case TruthKind.GROUP:
+                group = self._groups.by_name.get(name)
+                return None if group is None else group_settings(group)
+            case TruthKind.USER:
+                user = self._access.by_id.get(name)
+                return None if user is None else user_row(user)
+            case TruthKind.RULE:
+                row = self._kv.get(META, keys.rule_key(*name))
+                return None if row is None else msgpack.unpackb(row)
+            case TruthKind.TOKEN:
+                token = self._access.tokens.get(name[1])
+                return None if token is None else [token.ends_ms, token.label]
+            case TruthKind.ACCESS:
+                return [self._access.mode.value, self._access.key_id]
+            case TruthKind.SETTING:
+                return list(self._settings.by_key[name])
+            case TruthKind.BROKER_GROUP:
+                return list(self._broker_groups.by_number[name])
+            case TruthKind.OFFSETS:
+                return None
+
+    # -- the first group: names that were there before the journal
+
+    @applies(JournalNames)
+    def journal_names(self, stage: Stage, command: JournalNames) -> CommandResult:
+        """Gives rows to the next names. The result's value is True if all have rows."""
+        journal, left = self._journal, command.names
+        while left > 0 and (place := journal.place) is not None:
+            reached = _next(place.kind)
+            for at, names in self._units(place):
+                # Names with rows are passed over, and not counted: which of them readers see depends on how entries
+                # are grouped. One without a row has not changed since the journal began, and readers see it.
+                fresh = [each for each in names if not journal.has(*each)]
+                for kind, name in fresh:
+                    journal.note(stage, kind, name)
+                left -= len(fresh)
+                if left <= 0:
+                    reached = Place(place.kind, at)
+                    break
+            journal.go_on(stage, reached)
+        return done(journal.place is None)
+
+    def _units(self, place: Place) -> Iterator[tuple[Name, list[tuple[TruthKind, Name]]]]:
+        """Yields the names of a kind above the place, ascending, each with the names that get rows with it. Names that
+        end in the batch being applied are left out."""
+        kind, after = place
+        match kind:
+            case TruthKind.TOPIC:
+                for name in _keys_above(self._topics.by_name, after):
+                    if self._topics.current(name) is not None:
+                        yield name, [(kind, name)]
+            case TruthKind.GROUP:
+                for name in _keys_above(self._groups.by_name, after):
+                    if self._groups.exists(name):
+                        yield name, [(kind, name)]
+            case TruthKind.USER:
+                for user_id in _keys_above(self._access.by_id, after):
+                    user = self._access.current(user_id)
+                    if user is not None:
+                        rules = [(TruthKind.RULE, rule_name(user_id, rule)) for rule in user.rules]
+                        tokens = [(TruthKind.TOKEN, (user_id, digest)) for digest in user.tokens]
+                        yield user_id, [(kind, user_id), *rules, *tokens]
+            case TruthKind.ACCESS:
+                if after is None:
+                    yield "", [(kind, "")]
+            case TruthKind.SETTING:
+                for key in sorted(self._settings.by_key):
+                    if after is None or key > str(after):
+                        yield key, [(kind, key)]
+            case _:  # named with others, or never there before the journal
+                pass
+
+    # -- other groups
+
+    @applies(CopyTruth)
+    def copy(self, stage: Stage, command: CopyTruth) -> CommandResult:
+        """Puts the rows of a page as they came. A page that the group has already changes nothing. The result is
+        `conflict` if the page does not follow the version that the group has; otherwise its value is the version
+        afterwards."""
+        if self._own == FIRST_GROUP:
+            return CommandResult(False, "refused", f"group {FIRST_GROUP} has the truth and copies it from nobody")
+        if command.version == self._copied:
+            return done(self._copied)
+        if command.after != self._copied or command.version < command.after:
+            told = f"a page from {command.after} to {command.version} does not follow version {self._copied}"
+            return CommandResult(False, "conflict", told)
+        steps = [_parsed(kind, name, row) for kind, name, row in command.rows]
+        users: dict[int, CopiedUser] = {}
+        for step in steps:
+            if isinstance(step, _OfUser):
+                # A user's rows together: each change of its rules costs a step per rule.
+                step.add_to(users.setdefault(step.user_id, CopiedUser()))
+        for step in steps:
+            if isinstance(step, _OfUser):
+                of_user = users.pop(step.user_id, None)
+                if of_user is not None:
+                    self._access.copy_user(stage, step.user_id, of_user)
+            else:
+                self._put(stage, step)
+        self._copied = command.version
+        self.changed = True
+        stage.put(META, keys.COPIED_KEY, keys.U64.pack(self._copied))
+        return done(self._copied)
+
+    def _put(self, stage: Stage, step: _Step) -> None:
+        name, row = step.name, step.row
+        match step.kind:
+            case TruthKind.TOPIC if row is None:
+                self._removals.delete_topic(stage, DeleteTopic(name))
+            case TruthKind.TOPIC:
+                self._topics.copy(stage, row)
+            case TruthKind.GROUP if row is None:
+                self._removals.delete_group(stage, DeleteGroup(name, clean_offsets=False))
+            case TruthKind.GROUP:
+                self._groups.copy(stage, row)
+            case TruthKind.OFFSETS:
+                self._removals.clean_offsets(stage, name)
+            case TruthKind.ACCESS:
+                self._access.copy_common(stage, *row)
+            case TruthKind.SETTING:
+                self._settings.copy(stage, name, row)
+            case TruthKind.BROKER_GROUP:
+                self._broker_groups.copy(stage, name, row)
+
+
+class TruthReads(Reads):
+    """The reads of a state about what groups of brokers have in common."""
+
+    truth = family_of(Truth)
+    """The truth for other groups, and the version of it that this group has copied."""
+    truth_journal = family_of(TruthJournal)
+    """The journal of the truth, which the first group keeps."""
+    broker_groups = family_of(BrokerGroups)
+    """The groups of brokers of the cluster."""
+
+
+# -- rows
+
+
+class _Step(NamedTuple):
+    """A row of a page, checked; `row` is what a family puts, or None."""
+
+    kind: TruthKind
+    name: Any
+    row: Any
+
+
+class _OfUser(NamedTuple):
+    """A row of a page that is about a user, checked."""
+
+    kind: TruthKind
+    user_id: int
+    what: Any
+    """The name without the user's id."""
+    row: Any
+
+    def add_to(self, copied: CopiedUser) -> None:
+        """Adds the row to what is copied of the user."""
+        if self.kind is TruthKind.USER:
+            copied.user, copied.ended = self.row, self.row is None
+        elif self.kind is TruthKind.RULE:
+            copied.rules[self.what] = self.row
+        else:
+            copied.tokens[self.what] = self.row
+
+
+class _TopicRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A row of a topic, as `topic_row` returns it."""
+
+    perm: int
+    order: bool
+    sys_flag: int
+    attributes: dict[str, str]
+    created_ms: U64
+    changed_ms: U64
+    changed_by: Text
+    place: PlaceRows
+
+
+_UserRow = tuple[str, bool, bool, Secret, str, U64]
+"""(name, super, enabled, secret, key id, created_ms)"""
+
+
+def topic_row(topic: TopicConfig) -> list[Any]:
+    """Returns what the truth says of a topic: all but the id, which is each group's own."""
+    return [
+        topic.perm,
+        topic.order,
+        topic.sys_flag,
+        dict(topic.attributes),
+        topic.created_ms,
+        topic.changed_ms,
+        topic.changed_by,
+        place_rows(topic.queues_of_groups),
+    ]
+
+
+def _parsed(number: int, name: object, row: object) -> _Step | _OfUser:
+    """Checks a row of a page, and returns it in the form in which families put it. Raises InvalidCommandError."""
+    if number not in list(TruthKind):
+        raise InvalidCommandError(f"the truth has no kind {number}")
+    kind = TruthKind(number)
+    match kind:
+        case TruthKind.TOPIC:
+            topic = check_topic_name(name)
+            return _Step(kind, topic, None if row is None else _topic(topic, _converted(row, _TopicRow)))
+        case TruthKind.GROUP:
+            group = GroupConfig(check_group_name(name))
+            return _Step(kind, group.name, None if row is None else _group(group, _converted(row, list[object])))
+        case TruthKind.OFFSETS:
+            if row is not None:
+                raise InvalidCommandError("offsets only end")
+            return _Step(kind, check_group_name(name), None)
+        case TruthKind.USER:
+            user_id = _converted(name, _Id)
+            return _OfUser(kind, user_id, None, None if row is None else _user(user_id, _converted(row, _UserRow)))
+        case TruthKind.RULE:
+            user_id, policy, resource = _converted(name, tuple[_Id, PolicyNumber, str])
+            rule = None if row is None else parse_rule(_converted(row, RuleRow))
+            if rule is not None and rule_name(user_id, rule) != (user_id, policy, resource):
+                raise InvalidCommandError(f"a rule of another name than {name!r:.100}")
+            return _OfUser(kind, user_id, (policy, str(parse_resource(resource))), rule)
+        case TruthKind.TOKEN:
+            user_id, digest = _converted(name, tuple[_Id, Digest])
+            token = None if row is None else Token(user_id, *_converted(row, tuple[U64, Text]))
+            return _OfUser(kind, user_id, digest, token)
+        case TruthKind.ACCESS:
+            mode, key = _converted(row, tuple[Mode, Text])
+            return _Step(kind, "", (mode, key))
+        case TruthKind.SETTING:
+            key, (value, version) = _converted(name, str), _converted(row, tuple[bool | int | str, NumberFrom1])
+            return _Step(kind, key, Setting(checked_value(key, value), version))
+        case TruthKind.BROKER_GROUP:
+            number = _converted(name, Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)])
+            told, aliases = _converted(row, tuple[str, Aliases])
+            return _Step(kind, number, BrokerGroup(checked_name(told), aliases))
+
+
+def _converted(value: object, kind: Any) -> Any:
+    return converted(value, kind)
+
+
+_Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
+def _topic(name: str, row: _TopicRow) -> TopicConfig:
+    base = TopicConfig(
+        0,
+        name,
+        created_ms=row.created_ms,
+        changed_ms=row.changed_ms,
+        changed_by=row.changed_by,
+        place={group: (read, write) for group, read, write in row.place},
+    )
+    fields = {"perm": row.perm, "order": row.order, "sys_flag": row.sys_flag, "attributes": row.attributes}
+    return check_topic_config(base, fields)
+
+
+def _group(base: GroupConfig, row: list[object]) -> GroupConfig:
+    return check_group_config(base, settings_map(row))
+
+
+def _user(user_id: int, row: _UserRow) -> User:
+    name, is_super, enabled, secret, key, created_ms = row
+    return User(user_id, checked_user_name(name), is_super, enabled, secret, key, created_ms, 0)
+
+
+def _next(kind: TruthKind) -> Place | None:
+    """Returns the place after the last name of a kind."""
+    return Place(TruthKind(kind + 1), None) if kind < max(TruthKind) else None
+
+
+def _keys_above(names: Any, after: Any) -> Iterator[Any]:
+    """Yields the keys of a SortedMap above `after`, ascending."""
+    while found := names.keys_from(after, _KEYS_AT_ONCE):
+        yield from found
+        after = found[-1]
+
+
+_KEYS_AT_ONCE = 256

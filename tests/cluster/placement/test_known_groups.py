@@ -1,0 +1,278 @@
+"""What nodes of different groups tell each other, over real sockets: who hears what, and when nothing happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cluster.config.config import ConfigError
+from cluster.config.loading import load
+from cluster.members.addresses import MemberAddresses
+from cluster.peer.allowed_peers import Membership
+from cluster.peer.group_links import GroupLinks
+from cluster.peer.keyring import Keyring
+from cluster.peer.transport import Handlers, PeerTransport
+from cluster.placement import known_groups
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, Groups, encode
+from cluster.placement.groups_file import GroupsFile
+from cluster.placement.known_groups import ALARM, KnownGroups, own_record
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.peer_frames import Kind
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.types import NodeId
+from raftmq.local.process import free_base_port
+from tests.support.wait_until import until
+
+FS = OsFileSystem()
+KEY = Keyring((b"n" * 32,), demanded=True)
+
+
+class Node:
+    """The only node of its group, as far as other groups see it."""
+
+    def __init__(self, folder: Path, group: int, first: int = 0, **changes: Any) -> None:
+        """`first`: the peer port of group 1; 0 if it is not configured."""
+        self.port = free_base_port(1)
+        self.folder = folder / f"g{group}"
+        self.folder.mkdir(exist_ok=True)
+        known = Membership("c", group, NodeId(1), f"u{group}", {NodeId(1): f"u{group}"})
+        self.transport = PeerTransport(known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=KEY)
+        self.links = GroupLinks(self.transport, lambda group: self.known.leader(group))
+        member = GroupMember(1, "127.0.0.1", self.port, "", {"broker": f"127.0.0.1:{self.port}"})
+        self.record: GroupRecord | None = GroupRecord(group, f"g{group}", Epoch(1, 0), 1, [member])
+        cluster = {"cluster.group": group, "cluster.id": f"{'0' * 8}-0000-0000-0000-{'0' * 12}"}
+        if first:
+            cluster["cluster.first_group"] = [f"127.0.0.1:{first}"]
+        base = {"node.id": 1, "node.data_dir": "/data", "peer.secret_file": "/secret"}
+        self.alarms = Alarms(lambda: 0)
+        context: Any = SimpleNamespace(
+            config=load(None, {}, base | cluster | changes), loop=asyncio.get_running_loop(), alarms=self.alarms
+        )
+        self.file = GroupsFile(FS, self.folder, "c", group)
+        self.known = KnownGroups(context, self.links, self.file, lambda: self.record)
+        self.part: Any = self.known.part()
+
+    async def start(self) -> Node:
+        await self.transport.start(Handlers(*[lambda *_: None] * 5))
+        self.part.start()
+        return self
+
+    async def close(self) -> None:
+        await self.part.close()
+        await self.transport.close()
+
+    def rises(self, **changes: Any) -> GroupRecord:
+        """Another leader is elected in its group."""
+        assert self.record is not None
+        term, index = self.record.epoch
+        self.record = replace(self.record, epoch=Epoch(term + 1, index), **changes)
+        self.part.role(None)
+        return self.record
+
+    def knows(self, *nodes: Node) -> bool:
+        others = {node.record.group: node.record for node in nodes if node is not self and node.record is not None}
+        return self.known.others() == others
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_groups, "LOOK_S", 0.02)
+
+
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    nodes: list[Node] = []
+
+    async def make(group: int, first: int = 0, **changes: Any) -> Node:
+        nodes.append(Node(tmp_path, group, first, **changes))
+        return await nodes[-1].start()
+
+    yield make
+    for node in nodes:
+        await node.close()
+    await asyncio.sleep(0.05)
+
+
+async def test_all_groups_hear_of_each_other_and_of_every_change(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    nodes = [one, *[await made(group, one.port) for group in (2, 3, 7, 20)]]
+    await until(lambda: all(node.knows(*nodes) for node in nodes))
+    for node in nodes:
+        node.rises(leader=2)
+        await until(lambda: all(each.knows(*nodes) for each in nodes))
+    assert nodes[2].known.leader(20) == 2
+    assert nodes[2].known.leader(9) == 0
+
+
+async def test_without_the_first_group_news_goes_on_and_a_restart_has_the_map(
+    made: Callable[..., Any], tmp_path: Path
+) -> None:
+    one = await made(1)
+    nodes = [one, *[await made(group, one.port) for group in (2, 3, 4)]]
+    await until(lambda: all(node.knows(*nodes) for node in nodes))
+    await one.close()
+    nodes[2].rises()
+    await until(lambda: all(node.knows(*nodes) for node in nodes[1:]))
+    await nodes[1].close()
+    again = await made(2, one.port)
+    assert again.known.others().keys() == {1, 3, 4}, "from disk, before anybody is asked"
+    again.rises()
+    await until(lambda: all(node.knows(one, again, *nodes[2:]) for node in nodes[2:]))
+    assert GroupsFile(FS, tmp_path / "g2", "c", 2).load().keys() == {1, 3, 4}
+
+
+async def test_one_group_has_no_task_no_frame_and_no_file(made: Callable[..., Any], tmp_path: Path) -> None:
+    before = asyncio.all_tasks()
+    one = await made(1)
+    one.rises()
+    await asyncio.sleep(0.1)
+    assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
+    assert one.part.tick is None
+    assert list((tmp_path / "g1").iterdir()) == []
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two))
+    assert "other groups" in {task.get_name() for task in asyncio.all_tasks() - before}
+
+
+async def test_what_replaces_nothing_changes_nothing(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two) and two.knows(one, two))
+    (link,) = two.links.all()
+    before = one.known.others()
+    foreign = replace(one.record, epoch=Epoch(99, 99), leader=9)
+    older = replace(two.record, epoch=Epoch(0, 9), leader=9)
+    for records in ([], [foreign], [older], [foreign, older]):
+        assert link.send(Kind.GROUPS, [], encode(records))
+    marker = replace(two.record, group=9)
+    assert link.send(Kind.GROUPS, [], encode([marker]))
+    await until(lambda: one.known.others() == {**before, 9: marker})
+
+
+async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    nodes = one, two, three
+    monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
+    await until(lambda: all(node.knows(*nodes) for node in nodes))
+    (slow,) = one.links.to(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "send", lambda *_: False)
+        two.rises()
+        await until(lambda: one.knows(*nodes))
+        await asyncio.sleep(2 * known_groups.GATHER_S)
+        assert not three.knows(*nodes)
+    await until(lambda: three.knows(*nodes))
+
+
+async def test_a_bad_map_ends_the_connection_and_nothing_else(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two) and two.knows(one, two))
+    (link,) = two.links.all()
+    link.send(Kind.GROUPS, [], b"\xc1")
+    await until(lambda: link not in two.links.all())
+    await until(lambda: two.links.all())
+    two.rises()
+    await until(lambda: one.knows(one, two))
+
+
+async def test_a_record_that_nodes_would_refuse_is_not_sent(
+    made: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two))
+    sound = two.record
+    two.rises(name="two words")
+    await until(lambda: "this node's group cannot be told to other groups" in caplog.text)
+    assert one.known.others() == {2: sound}
+    two.rises(name="better")
+    await until(lambda: one.knows(one, two))
+
+
+async def test_a_name_of_two_groups_is_an_alarm_while_it_lasts(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    two.rises(name="g3")
+    for node in (one, two, three):
+        await until(partial(node.alarms.raised, ALARM))
+    (alarm,) = one.alarms.all()
+    assert "group 3 has the name g3 of group 2" in alarm.text
+    three.rises(name="another")
+    await until(lambda: not any(node.alarms.raised(ALARM) for node in (one, two, three)))
+
+
+async def test_without_addresses_a_map_is_enough_and_an_alarm_says_so(made: Callable[..., Any], tmp_path: Path) -> None:
+    one = await made(1)
+    with pytest.raises(ConfigError, match=r"cluster\.group is 2, and cluster\.first_group is empty"):
+        Node(tmp_path, 2)
+    assert one.record is not None
+    GroupsFile(FS, tmp_path / "g2", "c", 2).save({1: one.record})
+    two = await made(2)
+    await until(lambda: one.knows(one, two))
+    await until(lambda: two.alarms.raised(ALARM))
+    assert "cluster.first_group is empty" in two.alarms.all()[0].text
+
+
+async def test_a_disk_that_takes_nothing_stops_nothing(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(known_groups, "SAVE_AGAIN", 3)
+    one = await made(1)
+    tries: list[Groups] = []
+    save = one.file.save
+
+    def refuse(groups: Groups) -> None:
+        tries.append(groups)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(one.file, "save", refuse)
+    two = await made(2, one.port)
+    await until(lambda: len(tries) == 2)
+    assert "the map of the groups cannot be kept on disk: [Errno 28]" in caplog.text
+    assert one.knows(one, two)
+    monkeypatch.setattr(one.file, "save", save)
+    await until(lambda: one.file.load() == one.known.others())
+
+
+async def test_what_is_not_written_yet_is_written_at_the_end(made: Callable[..., Any], tmp_path: Path) -> None:
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two) and two.links.all())
+    one.known._save_at = 1 << 30
+    record = two.rises()
+    await until(lambda: one.knows(one, two))
+    await one.close()
+    assert GroupsFile(FS, tmp_path / "g1", "c", 1).load() == {2: record}
+
+
+def test_the_own_record_is_made_only_with_a_leader() -> None:
+    at = {node: MemberAddresses(f"h{node}", 10912, "", {"broker": f"h{node}:1"}) for node in (3, 1, 2)}
+    raw: Any = SimpleNamespace(leader_id=NodeId(2), term=7)
+    members: Any = SimpleNamespace(
+        is_removed=False,
+        addresses=at,
+        identity=SimpleNamespace(group_id=5),
+        in_force=SimpleNamespace(voter_ids=(1, 2, 4), index=9),
+    )
+    found = own_record(raw, members, "five")
+    assert found is not None
+    assert (found.group, found.name, found.epoch, found.leader) == (5, "five", Epoch(7, 9), 2)
+    assert [(each.node, each.host, each.listeners) for each in found.members] == [
+        (1, "h1", {"broker": "h1:1"}),
+        (2, "h2", {"broker": "h2:1"}),
+    ]
+    members.is_removed = True
+    assert own_record(raw, members, "five") is None
+    members.is_removed, raw.leader_id = False, NodeId(0)
+    assert own_record(raw, members, "five") is None
+    raw.leader_id, members.addresses = NodeId(2), {}
+    assert own_record(raw, members, "five") is None

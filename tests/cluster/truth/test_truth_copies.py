@@ -1,0 +1,352 @@
+"""Two groups of brokers on one loop without time of its own: the first one's leader gives the truth, the other's copies
+it. Frames are packed and read as on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.peer.wire import pack, unpack
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.peer_frames import Kind, WireError
+from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS, TruthCopies
+from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
+from cluster.truth.truth_source import FORGET_EVERY_MS, TruthSource
+from jepsen_like.fakes.memory_kv import MemoryKV
+from jepsen_like.sim.checks.truth_check import told
+from raftlog.types import EntryId
+from statemachine.broker_state import BrokerState
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.commands import Command
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics.topics import CreateTopic
+from statemachine.truth import CopyTruth
+from tests.support.truth_kit import SECOND, BrokerLog, drawn_change
+
+
+class Leader:
+    """The leader of a group: what it proposes is decided when the test says so."""
+
+    def __init__(self, log: BrokerLog) -> None:
+        self.log = log
+        self.leads = True
+        self.proposed: list[tuple[list[Command], Callable[[ProposeResult], None]]] = []
+        self.confirming: list[Callable[[bool], None]] = []
+
+    def submit(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+        self.proposed.append((commands, done))
+
+    def decide(self, outcome: Outcome = Outcome.OK) -> None:
+        """Decides all that is proposed; what is proposed then waits."""
+        proposed, self.proposed = self.proposed, []
+        for commands, done in proposed:
+            results = self.log.run(*commands) if outcome is Outcome.OK else []
+            done(ProposeResult(outcome, results, EntryId(1, 1), ""))
+
+    def writes_open(self) -> bool:
+        return self.leads
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        self.confirming.append(done)
+
+    def confirm(self, *, ok: bool = True) -> None:
+        confirming, self.confirming = self.confirming, []
+        for done in confirming:
+            done(ok)
+
+
+class Ends:
+    """One connection, and what is on its way."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.is_open = True
+        self.sent: list[tuple[Kind, bytes]] = []
+
+    def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
+        if self.is_open:
+            self.sent.append((kind, pack(kind, header, len(payload)) + payload))
+        return self.is_open
+
+    def take(self) -> list[tuple[Kind, list[Any], bytes]]:
+        sent, self.sent = self.sent, []
+        return [(kind, *unpack(frame, 4, len(frame))[1:]) for kind, frame in sent]
+
+
+class Two:
+    """The first group and the second, and their connection."""
+
+    def __init__(self, new_log: Callable[[], Any]) -> None:
+        self.first, self.second = Leader(BrokerLog(new_log())), Leader(BrokerLog(new_log(), 2))
+        self.now_ms = 0
+        self.there, self.back = Ends(2), Ends(1)
+        self.source = TruthSource(self.first.log.state, self.first, self.first.submit)
+        self.copies = TruthCopies(
+            self.second.log.state,
+            self.second.submit,
+            leads=self.second.writes_open,
+            source=lambda: self.back if self.back.is_open else None,
+            monotonic_ms=lambda: self.now_ms,
+        )
+
+    def carry(self) -> None:
+        """Carries all frames that are on their way."""
+        for _, header, payload in self.back.take():
+            self.source.on_question(self.there, header, payload)
+        self.first.confirm()
+        for _, header, payload in self.there.take():
+            self.copies.on_answer(self.back, header, payload)
+
+    def run(self, ms: int) -> None:
+        """Lets time pass, in which everything is carried and decided."""
+        for _ in range(ms // 50):
+            self.now_ms += 50
+            self.source.tick(self.now_ms)
+            self.copies.tick(self.now_ms)
+            self.first.decide()
+            self.carry()
+            self.second.decide()
+
+    def is_equal(self) -> bool:
+        return told(self.first.log.state) == told(self.second.log.state)
+
+
+@pytest.fixture
+def two(new_log: Any) -> Two:
+    made = Two(new_log)
+    for n in range(700):
+        made.first.log.one(CreateTopic({"name": f"before-{n:03}", "read_queues": 2, "write_queues": 2}, True))
+    return made
+
+
+def test_what_is_there_and_what_comes_is_copied_within_a_second(two: Two) -> None:
+    two.run(1000)
+    assert two.second.log.state.truth.copied == 0, "there is one group: nobody copies"
+    two.first.log.one(SECOND)
+    two.run(3000)
+    assert two.first.log.state.truth_journal.is_ready
+    assert two.is_equal()
+    assert len(two.second.log.state.topics) == 700
+    assert (two.copies.unconfirmed_ms() or 0) <= ASK_EVERY_MS + 50
+    two.first.log.one(DeleteTopic("before-003"))
+    two.first.log.one(CreateTopic({"name": "new"}, True))
+    two.run(800)
+    assert two.is_equal()
+    assert "new" in two.second.log.state.topics
+    assert "before-003" not in two.second.log.state.topics
+
+
+def test_without_the_first_group_copies_stay_and_say_how_old_they_are(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.back.is_open = False
+    two.run(10_000)
+    assert two.is_equal()
+    assert (two.copies.unconfirmed_ms() or 0) >= 9_500
+    two.back.is_open = True
+    two.run(500)
+    assert (two.copies.unconfirmed_ms() or 0) <= ASK_EVERY_MS + 50
+
+
+def test_a_node_that_does_not_lead_the_first_group_confirms_nothing(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.first.leads = False
+    two.run(2000)
+    assert (two.copies.unconfirmed_ms() or 0) >= 1_900
+    two.first.leads = True
+    two.copies.tick(two.now_ms + ASK_EVERY_MS)
+    two.now_ms += ASK_EVERY_MS
+    for _, header, payload in two.back.take():
+        two.source.on_question(two.there, header, payload)
+    two.first.confirm(ok=False)
+    [(kind, header, payload)] = two.there.take()
+    assert (kind, header[1], payload) == (Kind.TRUTH_REPLY, NOT_LEADING, b"")
+
+
+def test_a_lost_question_is_put_again_and_a_late_answer_changes_nothing(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.first.log.one(CreateTopic({"name": "new"}, True))
+    two.now_ms += ASK_EVERY_MS
+    two.copies.tick(two.now_ms)
+    [(_, late, _)] = two.back.take()
+    two.now_ms += ANSWER_MS - 1
+    two.copies.tick(two.now_ms)
+    assert not two.back.sent
+    two.now_ms += 1
+    two.copies.tick(two.now_ms)
+    assert len(two.back.sent) == 1
+    two.source.on_question(two.there, late, b"")
+    two.first.confirm()
+    for _, header, payload in two.there.take():
+        two.copies.on_answer(two.back, header, payload)
+    assert not two.second.proposed
+    two.carry()
+    two.second.decide()
+    assert "new" in two.second.log.state.topics
+
+
+def test_it_is_confirmed_as_of_the_question(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.copies.tick(two.now_ms + ASK_EVERY_MS)
+    two.now_ms += 900
+    two.carry()
+    assert two.copies.unconfirmed_ms() == 900
+    two.second.leads = False
+    two.copies.part().role(None)  # type: ignore[misc, arg-type]
+    assert two.copies.unconfirmed_ms() is None
+
+
+def test_one_page_and_one_slice_are_under_way_at_a_time(two: Two) -> None:
+    two.first.log.one(SECOND)
+    for _ in range(3):
+        two.source.tick(0)
+    assert len(two.first.proposed) == 1
+    two.run(3000)
+    two.first.log.one(CreateTopic({"name": "new"}, True))
+    for _ in range(20):
+        two.now_ms += ASK_EVERY_MS
+        two.copies.tick(two.now_ms)
+        two.carry()
+    assert len(two.second.proposed) == 1
+
+
+def test_below_the_level_of_groups_nothing_is_asked(two: Two) -> None:
+    state = BrokerState(MemoryKV(), group=2)
+    copies = TruthCopies(
+        state, two.second.submit, leads=lambda: True, source=lambda: two.back, monotonic_ms=lambda: two.now_ms
+    )
+    two.now_ms += 10_000
+    copies.tick(two.now_ms)
+    assert not two.back.sent
+
+
+def test_one_question_of_a_connection_waits_for_the_confirmation(two: Two) -> None:
+    two.first.log.one(SECOND)
+    for number in range(1, 100):
+        two.source.on_question(two.there, [number, 0], b"")
+    assert len(two.first.confirming) == 1
+    two.first.confirm()
+    assert [header[0] for _, header, _ in two.there.take()] == [99]
+
+
+def test_a_copy_of_unknown_fate_is_made_again(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.first.log.one(CreateTopic({"name": "new"}, True))
+    two.copies.tick(two.now_ms + ASK_EVERY_MS)
+    two.carry()
+    assert two.second.proposed
+    two.second.decide(Outcome.UNKNOWN)
+    two.run(3000)
+    assert two.is_equal()
+
+
+def test_two_leaders_of_a_group_copy_the_same_page_once(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.first.log.one(CreateTopic({"name": "new"}, True))
+    two.now_ms += ASK_EVERY_MS
+    two.copies.tick(two.now_ms)
+    two.carry()
+    [([page], _)] = two.second.proposed
+    assert isinstance(page, CopyTruth)
+    two.second.log.one(page)
+    two.first.log.one(CreateTopic({"name": "newer"}, True))
+    newer = two.first.log.state.truth.after(page.version, 1000)
+    two.second.log.one(CopyTruth(page.version, newer.version, newer.rows))
+    two.second.decide()
+    assert not two.copies.rejected
+    two.run(1000)
+    assert two.is_equal()
+
+
+def test_a_page_that_the_log_does_not_accept_is_told_and_asked_for_again_later(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.first.log.one(CreateTopic({"name": "new"}, True))
+    two.now_ms += ASK_EVERY_MS
+    two.copies.tick(two.now_ms)
+    [(_, header, _)] = two.back.take()
+    version = two.second.log.state.truth.copied
+    bad = b"\x91\x93\x63\xa1x\xc0"  # [[99, "x", nil]]
+    two.copies.on_answer(two.back, [header[0], version + 1, False], bad)
+    two.second.decide()
+    assert two.copies.rejected == "the truth has no kind 99"
+    two.run(REFUSED_MS - 1000)
+    assert "new" not in two.second.log.state.topics
+    two.run(2000)
+    assert "new" in two.second.log.state.topics
+    assert not two.copies.rejected
+
+
+def test_ends_are_forgotten_once_all_groups_have_them(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.first.log.one(AddBrokerGroup(3, "raftmq-g03", None))
+    two.first.log.one(DeleteTopic("before-001"))
+    two.run(2 * FORGET_EVERY_MS)
+    journal = two.first.log.state.truth_journal
+    assert journal.oldest_end, "group 3 has copied nothing"
+    two.now_ms += FORGET_EVERY_MS
+    two.source.tick(two.now_ms)
+    assert not two.first.proposed
+    third = Ends(3)
+    two.source.on_question(third, [1, journal.version], b"")
+    two.first.confirm()
+    two.run(FORGET_EVERY_MS + 1000)
+    assert (journal.oldest_end, journal.forgotten > 0) == (0, True)
+
+
+def test_changes_at_random_end_as_copies(new_log: Any) -> None:
+    seed = 59
+    rng = Random(seed)
+    two = Two(new_log)
+    two.first.log.one(SECOND)
+    for _ in range(400):
+        two.first.log.one(drawn_change(two.first.log, rng))
+        if rng.random() < 0.1:
+            two.back.is_open = not two.back.is_open
+        if rng.random() < 0.1:
+            two.second.decide(Outcome.UNKNOWN)
+        two.run(rng.choice([0, 50, 300]))
+    two.back.is_open = True
+    two.run(3000)
+    assert two.is_equal(), f"seed {seed}"
+
+
+def test_frames_that_are_none() -> None:
+    for header in ([], [1], [-1, 0], [1, -1], [1, 1 << 63], [True, 0, 0], ["1", 0], [1.0, 0]):
+        with pytest.raises(WireError):
+            read_question(header)
+    assert read_question([1, 2]) == Question(1, 2)
+    for header, payload in (
+        ([1, 2], b""),
+        ([1, -2, False], b"\x90"),
+        ([1, 2, 0], b"\x90"),
+        ([1, 2, False], b""),
+        ([1, 2, False], b"\x80"),
+        ([1, 2, False], b"\x91\x92\x01\x02"),
+        ([1, 2, False], b"\x91\x93\xa1x\xa1x\xc0"),
+        ([1, 2, False], b"\x90" * 2),
+        ([1, 2, False], b"\xdd\x7f\xff\xff\xff"),
+        ([1, 2, False], b"\x91" * 5000 + b"\x90"),
+        ([1, 2, False], bytes(PAYLOAD_MAX + 1)),
+    ):
+        with pytest.raises(WireError):
+            read_answer(header, payload)
+
+
+@given(st.lists(st.integers() | st.booleans() | st.binary() | st.none(), max_size=5), st.binary(max_size=200))
+def test_whatever_comes_is_a_frame_or_an_error(header: list[Any], payload: bytes) -> None:
+    for read in (lambda: read_question(header), lambda: read_answer(header, payload)):
+        with suppress(WireError):
+            read()

@@ -1,0 +1,58 @@
+"""A second group of brokers beside the simulated one: the product passes, and what is broken is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jepsen_like.sim.options import GROUPS_FROM, draw
+from jepsen_like.sim.scripted import play
+from statemachine.cluster_wide.truth_journal import TruthJournal
+from statemachine.truth import Truth
+
+SCRIPT = "nodes 3 groups=1\nlead 1\ngroups 4\nkill 1\nwait 2\nstart 1\nsettle\n"
+
+
+def found(script: str) -> list[str]:
+    return [violation.checker for violation in play(script).violations]
+
+
+def test_the_truth_is_copied_across_a_killed_leader() -> None:
+    assert found(SCRIPT) == []
+
+
+def test_a_quarter_of_the_seeds_have_a_second_group() -> None:
+    assert not any(draw(seed).groups for seed in range(GROUPS_FROM - 20, GROUPS_FROM))
+    assert 10 < sum(draw(seed).groups for seed in range(GROUPS_FROM, GROUPS_FROM + 100)) < 40
+
+
+def forgets_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TruthJournal, "end", TruthJournal.drop)
+
+
+def keeps_what_ended(patch: pytest.MonkeyPatch) -> None:
+    end = TruthJournal.end
+
+    def once(self: Any, stage: Any, kind: Any, name: Any) -> None:
+        if (kind, name) not in self._ends:
+            end(self, stage, kind, name)
+
+    patch.setattr(TruthJournal, "end", once)
+
+
+def skips_a_page(patch: pytest.MonkeyPatch) -> None:
+    after = Truth.after
+
+    def skipping(self: Any, version: int, bytes_max: int) -> Any:
+        page = after(self, version, bytes_max)
+        return page._replace(rows=page.rows[1:])
+
+    patch.setattr(Truth, "after", skipping)
+
+
+@pytest.mark.parametrize("breaks", [forgets_ends, keeps_what_ended, skips_a_page])
+def test_what_is_broken_is_found(breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks(monkeypatch)
+    assert found(SCRIPT)[0] == "truth"

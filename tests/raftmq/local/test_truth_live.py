@@ -1,0 +1,121 @@
+"""Two groups of real processes share topics: what is made in the first is there in the second, and what still works in
+the second while the first is away."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.config.local_layout import NodeRecord
+from jepsen_like.hostile.request_fields import send_fields
+from jepsen_like.hostile.wire import HOST, frames_of, request
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import address_of
+from raftmq.local.process import free_base_port
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.errors import LocalError
+from tests.support.small_segments import small_segments
+from tests.support.wait_until import wait
+
+pytestmark = [pytest.mark.live, pytest.mark.ci]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("two") / "data")
+    with small_segments():
+        made.up(1, free_base_port(16), groups=2)
+    yield made
+    made.down()
+
+
+def node_of(cluster: LocalCluster, group: int) -> NodeRecord:
+    return cluster.of_group(group)[0]
+
+
+def api(cluster: LocalCluster, group: int) -> AdminApi:
+    return AdminApi([address_of(node_of(cluster, group))])
+
+
+def ask(port: int, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> tuple[int, str | None, bytes]:
+    """Code, remark and body of the answer."""
+    with socket.create_connection((HOST, port), timeout=10) as connection:
+        connection.sendall(request(code, fields, body, opaque=1)[1])
+        buffer = bytearray()
+        while True:
+            buffer += connection.recv(1 << 16)
+            for header, found in frames_of(buffer):
+                return header.code, header.remark, bytes(found)
+
+
+def send(cluster: LocalCluster, group: int, topic: str) -> tuple[int, str | None]:
+    port = node_of(cluster, group).broker_port
+    return ask(port, RequestCode.SEND_MESSAGE_V2, send_fields(topic), b"hello")[:2]
+
+
+def route(cluster: LocalCluster, group: int, topic: str) -> dict[str, Any]:
+    port = node_of(cluster, group).namesrv_port
+    code, remark, body = ask(port, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    assert code == 0, remark
+    found: dict[str, Any] = json.loads(body)
+    return found
+
+
+def topics(cluster: LocalCluster, group: int) -> dict[str, list[int]]:
+    rows = api(cluster, group).local("/v1/topics")["topics"]
+    return {row["name"]: row["groups"] for row in rows}
+
+
+def test_a_topic_of_two_groups_is_written_and_found_in_both(cluster: LocalCluster) -> None:
+    first = api(cluster, 1)
+    first.post("/v1/topics", {"name": "both", "queues": 2, "groups": [1, 2]})
+    first.post("/v1/topics", {"name": "one", "queues": 2})
+    wait(lambda: topics(cluster, 2) == {"both": [1, 2], "one": [1]}, lambda: topics(cluster, 2))
+    found = [route(cluster, group, "both") for group in (1, 2)]
+    assert found[0] == found[1]
+    assert [row["brokerName"] for row in found[0]["queueDatas"] if row["perm"] & 2] == ["raftmq-1", "raftmq-g02-1"]
+    assert route(cluster, 2, "one") == route(cluster, 1, "one"), "group 2 has none of its queues, and knows who has"
+    assert [send(cluster, group, "both")[0] for group in (1, 2)] == [0, 0]
+    assert send(cluster, 1, "one")[0] == 0
+    code, remark = send(cluster, 2, "one")
+    assert code != 0, remark
+    first.delete("/v1/topics/one")
+    wait(lambda: topics(cluster, 2) == {"both": [1, 2]}, lambda: topics(cluster, 2))
+
+
+def test_what_is_refused(cluster: LocalCluster) -> None:
+    first, second = api(cluster, 1), api(cluster, 2)
+    with pytest.raises(LocalError, match="there is no group 3"):
+        first.post("/v1/topics", {"name": "three", "groups": [1, 3]})
+    with pytest.raises(LocalError, match="group 1 decides this, and group 2 copies it"):
+        second.post("/v1/topics", {"name": "there"})
+    with pytest.raises(LocalError, match="the groups are in the log of group 1"):
+        second.post("/v1/broker-groups", {"group": 3})
+    with pytest.raises(LocalError, match="there is a group 2 already"):
+        first.post("/v1/broker-groups", {"group": 2})
+    with pytest.raises(LocalError, match="would read as an alias"):
+        first.post("/v1/broker-groups", {"group": 3, "name": "raftmq-7"})
+    assert [row["group"] for row in second.local("/v1/broker-groups")["groups"]] == [1, 2]
+
+
+def test_the_second_group_goes_on_without_the_first(cluster: LocalCluster) -> None:
+    first = node_of(cluster, 1)
+    before = route(cluster, 2, "both")
+    cluster.kill(first.name)
+    assert send(cluster, 2, "both")[0] == 0
+    assert route(cluster, 2, "both") == before, "who is away keeps its rows: keys keep their queues"
+    cluster.kill("2/1")
+    cluster.restart("2/1")
+    assert send(cluster, 2, "both")[0] == 0
+    assert route(cluster, 2, "both") == before, "the map is on disk"
+    code, remark = send(cluster, 2, "made-by-a-send")
+    assert (code, "group 1 decides this" in (remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True), remark
+    cluster.restart(first.name)
+    api(cluster, 1).post("/v1/topics", {"name": "later", "groups": [2]})
+    wait(lambda: topics(cluster, 2).get("later") == [2], lambda: topics(cluster, 2))
+    assert send(cluster, 2, "later")[0] == 0
