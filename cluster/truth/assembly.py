@@ -10,14 +10,14 @@ from cluster.truth.truth_source import TruthSource
 from raftlog.types import FIRST_GROUP
 
 if TYPE_CHECKING:
-    from cluster.node.services import NodeServices
     from cluster.peer.group_links import GroupLinks
     from cluster.replication.proposals import Proposals
+    from cluster.truth.truth_source import Reads
     from statemachine.broker_state import BrokerState
 
 
 def truth_of(
-    group: int, state: BrokerState, services: NodeServices, proposals: Proposals, links: GroupLinks
+    group: int, state: BrokerState, services: Reads, proposals: Proposals, links: GroupLinks
 ) -> TruthSource | TruthCopies:
     """Makes the end of a node of that group."""
     if group == FIRST_GROUP:

@@ -47,6 +47,9 @@ class Reads(Protocol):
     def read_index(self, done: Callable[[bool], None]) -> None:
         """Calls `done(True)` when the applied state of this node, the leader, answers linearizably."""
 
+    def monotonic_ms(self) -> int:
+        """Returns the milliseconds of the node's monotonic clock."""
+
 
 Submit = Callable[["list[Command]", "Done"], None]
 

@@ -83,16 +83,16 @@ async def add_group(call: Call) -> AddedBrokerGroup:
     """
     wanted: AddBrokerGroupRequest = call.body
     port = call.port
-    state, cluster = port.state, port.config.cluster
+    state, cluster, first_name = port.state, port.config.cluster, port.services.routes.own.name
     if cluster.group != FIRST_GROUP:
         why = f"this node is of group {cluster.group}, and the groups are in the log of group {FIRST_GROUP}"
         raise ApiError("refused", why, f"ask a node of group {FIRST_GROUP}")
     if state.level < GROUPS_LEVEL:
         why = f"the cluster has level {state.level}, and several groups need {GROUPS_LEVEL}"
         raise ApiError("refused", why, "raftmq upgrade finalize")
-    name = wanted.name or f"{cluster.broker_name}-g{wanted.group:02}"
+    name = wanted.name or f"{first_name}-g{wanted.group:02}"
     voters = len(port.membership.in_force.voter_ids)
-    first = None if state.broker_groups.by_number else (cluster.broker_name, voters)
+    first = None if state.broker_groups.by_number else (first_name, voters)
     entry, result = await applied(lambda done: port.services.propose([AddBrokerGroup(wanted.group, name, first)], done))
     group = result.value
     return AddedBrokerGroup(

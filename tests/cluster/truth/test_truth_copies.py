@@ -55,6 +55,9 @@ class Leader:
     def read_index(self, done: Callable[[bool], None]) -> None:
         self.confirming.append(done)
 
+    def monotonic_ms(self) -> int:
+        return 0
+
     def confirm(self, *, ok: bool = True) -> None:
         confirming, self.confirming = self.confirming, []
         for done in confirming:

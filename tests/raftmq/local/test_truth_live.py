@@ -19,6 +19,7 @@ from raftmq.local.http.credentials import address_of
 from raftmq.local.process import free_base_port
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.errors import LocalError
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.wait_until import wait
 
@@ -44,7 +45,7 @@ def api(cluster: LocalCluster, group: int) -> AdminApi:
 
 def ask(port: int, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> tuple[int, str | None, bytes]:
     """Code, remark and body of the answer."""
-    with socket.create_connection((HOST, port), timeout=10) as connection:
+    with socket.create_connection((HOST, port), timeout=at_most(10)) as connection:
         connection.sendall(request(code, fields, body, opaque=1)[1])
         buffer = bytearray()
         while True:
