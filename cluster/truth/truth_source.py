@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import PAGE_BYTES_MAX, Answer, Question, answer_frame, read_question
+from cluster.truth.truth_frames import Answer, Question, answer_frame, read_question
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
@@ -88,7 +88,7 @@ class TruthSource:
         page = None
         if ok and self._reads.writes_open():
             self._copied[link.group] = max(question.version, self._copied.get(link.group, 0))
-            page = self._state.truth.after(question.version, PAGE_BYTES_MAX)
+            page = self._state.truth.after(question.version)
         header, rows = answer_frame(Answer(question.number, page))
         charge(1 + len(rows) // _BYTES_PER_UNIT)
         link.send(Kind.TRUTH_REPLY, header, rows)

@@ -71,7 +71,7 @@ class Node:
     def rises(self, **changes: Any) -> GroupRecord:
         """Another leader is elected in its group."""
         assert self.record is not None
-        term, index = self.record.epoch
+        term, index, _ = self.record.epoch
         self.record = replace(self.record, epoch=Epoch(term + 1, index), **changes)
         self.part.role(None)
         return self.record
@@ -109,6 +109,19 @@ async def test_all_groups_hear_of_each_other_and_of_every_change(made: Callable[
         await until(lambda: all(each.knows(*nodes) for each in nodes))
     assert nodes[2].known.leader(20) == 2
     assert nodes[2].known.leader(9) == 0
+
+
+async def test_who_is_out_of_reach_is_told_each_time_it_changes(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two))
+    for away, change in (([1], 1), ([], 2), ([1], 3)):
+        two.record = replace(two.record, away=away)
+        await until(lambda away=away: one.known.others()[2].away == away)  # type: ignore[misc]
+        assert one.known.others()[2].epoch == Epoch(1, 0, change)
+    two.rises()
+    await until(lambda: one.known.others()[2].epoch == Epoch(2, 0))
+    assert one.known.others()[2].away == [1]
 
 
 async def test_without_the_first_group_news_goes_on_and_a_restart_has_the_map(
@@ -255,6 +268,7 @@ async def test_what_is_not_written_yet_is_written_at_the_end(made: Callable[...,
 
 
 def test_the_own_record_is_made_only_with_a_leader() -> None:
+    away = [NodeId(4), NodeId(1), NodeId(7)]
     at = {node: MemberAddresses(f"h{node}", 10912, "", {"broker": f"h{node}:1"}) for node in (3, 1, 2)}
     raw: Any = SimpleNamespace(leader_id=NodeId(2), term=7)
     members: Any = SimpleNamespace(
@@ -262,17 +276,22 @@ def test_the_own_record_is_made_only_with_a_leader() -> None:
         addresses=at,
         identity=SimpleNamespace(group_id=5),
         in_force=SimpleNamespace(voter_ids=(1, 2, 4), index=9),
+        own_id=NodeId(1),
     )
-    found = own_record(raw, members, "five")
+    found = own_record(raw, members, "five", lambda: away)
     assert found is not None
-    assert (found.group, found.name, found.epoch, found.leader) == (5, "five", Epoch(7, 9), 2)
+    assert (found.group, found.name, found.epoch, found.leader, found.away) == (5, "five", Epoch(7, 9), 2, [])
     assert [(each.node, each.host, each.listeners) for each in found.members] == [
         (1, "h1", {"broker": "h1:1"}),
         (2, "h2", {"broker": "h2:1"}),
     ]
+    members.own_id = NodeId(2)
+    found = own_record(raw, members, "five", lambda: away)
+    assert found is not None
+    assert found.away == [1, 4], "the leader says it, and of voters alone"
     members.is_removed = True
-    assert own_record(raw, members, "five") is None
+    assert own_record(raw, members, "five", lambda: away) is None
     members.is_removed, raw.leader_id = False, NodeId(0)
-    assert own_record(raw, members, "five") is None
+    assert own_record(raw, members, "five", lambda: away) is None
     raw.leader_id, members.addresses = NodeId(2), {}
-    assert own_record(raw, members, "five") is None
+    assert own_record(raw, members, "five", lambda: away) is None
