@@ -170,9 +170,9 @@ def test_names_that_were_made_in_the_same_run_get_their_rows_too(new_log: NewLog
         [TOPIC, PutGroup({"name": "g"}, False), DeleteTopic("gone"), SetConfig(0, 1, "ann", "", {"a.b": 1})],
         [SetAuthKey(ASKED, KEY), CreateUser(ASKED, 1, "ann", True, True, b"s", KEY)],
         [SECOND],
-        *[[JournalNames(1)]] * 8,
     ]
-    first.state.apply([first.log.command(*run) for run in runs])
+    slices = [[JournalNames(1)]] * 8
+    first.state.apply([first.log.command(*run) for run in (*runs, *slices)])
     assert first.state.truth_journal.is_ready
     found = [(kind, name) for kind, name, _ in first.state.truth.after(0, EVERYTHING).rows]
     assert found == [(9, 1), (9, 2), (1, "a"), (1, "t"), (2, "g"), (4, 1), (7, ""), (8, "a.b")]
