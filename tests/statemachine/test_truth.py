@@ -171,7 +171,7 @@ def test_names_that_were_made_in_the_same_run_get_their_rows_too(new_log: NewLog
         [SetAuthKey(ASKED, KEY), CreateUser(ASKED, 1, "ann", True, True, b"s", KEY)],
         [SECOND],
     ]
-    slices = [[JournalNames(1)]] * 8
+    slices: list[list[Command]] = [[JournalNames(1)] for _ in range(8)]
     first.state.apply([first.log.command(*run) for run in (*runs, *slices)])
     assert first.state.truth_journal.is_ready
     found = [(kind, name) for kind, name, _ in first.state.truth.after(0, EVERYTHING).rows]
