@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
     number: int
     page: TruthPage | None
-    """None if the node that was asked does not lead the first group."""
+    """None if the node that was asked cannot show that it leads the first group, or nothing can follow that version."""
 
 
 def question_header(question: Question) -> list[Any]:
