@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from cluster.config.config import ConfigError
 from cluster.config.loading import load
 from cluster.members.addresses import MemberAddresses
+from cluster.peer import group_links
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import GroupLinks
 from cluster.peer.keyring import Keyring
@@ -100,7 +101,10 @@ async def made(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     await asyncio.sleep(0.05)
 
 
-async def test_all_groups_hear_of_each_other_and_of_every_change(made: Callable[..., Any]) -> None:
+async def test_all_groups_hear_of_each_other_and_of_every_change(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_groups, "WHOLE_EVERY", 1 << 30)
     one = await made(1)
     nodes = [one, *[await made(group, one.port) for group in (2, 3, 7, 20)]]
     await until(lambda: all(node.knows(*nodes) for node in nodes))
@@ -145,6 +149,7 @@ async def test_one_group_has_no_task_no_frame_and_no_file(made: Callable[..., An
     before = asyncio.all_tasks()
     one = await made(1)
     one.rises()
+    assert one.known._passing is None
     await asyncio.sleep(0.1)
     assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
     assert one.part.tick is None
@@ -174,6 +179,7 @@ async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], m
     two, three = await made(2, one.port), await made(3, one.port)
     nodes = one, two, three
     monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
+    monkeypatch.setattr(group_links, "QUIET_LOOKS", 1 << 30)
     await until(lambda: all(node.knows(*nodes) for node in nodes))
     (slow,) = one.links.to(3)
     with monkeypatch.context() as patch:
@@ -183,6 +189,20 @@ async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], m
         await asyncio.sleep(2 * known_groups.GATHER_S)
         assert not three.knows(*nodes)
     await until(lambda: three.knows(*nodes))
+
+
+async def test_news_that_comes_together_is_passed_on_together(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_groups, "WHOLE_EVERY", 1 << 30)
+    monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    await until(lambda: all(node.knows(one, two, three) for node in (one, two, three)))
+    (link,) = two.links.all()
+    for group in (7, 8, 9):
+        link.send(Kind.GROUPS, [], encode([replace(two.record, group=group)]))
+    await until(lambda: three.known.others().keys() == {1, 2, 7, 8, 9})
 
 
 async def test_a_bad_map_ends_the_connection_and_nothing_else(made: Callable[..., Any]) -> None:
