@@ -6,7 +6,8 @@ copies: it takes pages of names with their rows, each page as one command, and h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import msgpack
@@ -44,6 +45,7 @@ from statemachine.levels import GROUPS_LEVEL
 from statemachine.removal_slices import DeleteGroup, DeleteTopic, RemovalSlices
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
+from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import (
     PlaceRows,
@@ -179,8 +181,7 @@ class Truth(Family):
         while left > 0 and (place := journal.place) is not None:
             reached = _next(place.kind)
             for at, names in self._units(place):
-                # Names with rows are passed over, and not counted: which of them readers see depends on how entries
-                # are grouped. One without a row has not changed since the journal began, and readers see it.
+                # Names with rows are passed over, and not counted: they have changed since the journal began.
                 fresh = [each for each in names if not journal.has(*each)]
                 for kind, name in fresh:
                     journal.note(stage, kind, name)
@@ -192,20 +193,20 @@ class Truth(Family):
         return done(journal.place is None)
 
     def _units(self, place: Place) -> Iterator[tuple[Name, list[tuple[TruthKind, Name]]]]:
-        """Yields the names of a kind above the place, ascending, each with the names that get rows with it. Names that
-        end in the batch being applied are left out."""
+        """Yields the names of a kind above the place, ascending, each with the names that get rows with it: those that
+        exist with the changes of the batch being applied, which may have made some before it began the journal."""
         kind, after = place
         match kind:
             case TruthKind.TOPIC:
-                for name in _keys_above(self._topics.by_name, after):
+                for name in _keys_above(self._topics.by_name, self._topics.changed, after):
                     if self._topics.current(name) is not None:
                         yield name, [(kind, name)]
             case TruthKind.GROUP:
-                for name in _keys_above(self._groups.by_name, after):
+                for name in _keys_above(self._groups.by_name, self._groups.changed, after):
                     if self._groups.exists(name):
                         yield name, [(kind, name)]
             case TruthKind.USER:
-                for user_id in _keys_above(self._access.by_id, after):
+                for user_id in _keys_above(self._access.by_id, self._access.touched, after):
                     user = self._access.current(user_id)
                     if user is not None:
                         rules = [(TruthKind.RULE, rule_name(user_id, rule)) for rule in user.rules]
@@ -215,7 +216,7 @@ class Truth(Family):
                 if after is None:
                     yield "", [(kind, "")]
             case TruthKind.SETTING:
-                for key in sorted(self._settings.by_key):
+                for key in sorted(self._settings.current):
                     if after is None or key > str(after):
                         yield key, [(kind, key)]
             case _:  # named with others, or never there before the journal
@@ -421,8 +422,13 @@ def _next(kind: TruthKind) -> Place | None:
     return Place(TruthKind(kind + 1), None) if kind < max(TruthKind) else None
 
 
-def _keys_above(names: Any, after: Any) -> Iterator[Any]:
-    """Yields the keys of a SortedMap above `after`, ascending."""
+def _keys_above(names: SortedMap[Any, Any], changed: Iterable[Any], after: Any) -> Iterator[Any]:
+    """Yields the keys above `after`, ascending, of what readers see and of what the batch being applied has changed;
+    some twice."""
+    return merge(_pages(names, after), sorted([name for name in changed if after is None or name > after]))
+
+
+def _pages(names: SortedMap[Any, Any], after: Any) -> Iterator[Any]:
     while found := names.keys_from(after, _KEYS_AT_ONCE):
         yield from found
         after = found[-1]

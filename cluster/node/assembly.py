@@ -282,7 +282,10 @@ class Assembly:
         self.group_links = group_links = GroupLinks(self.transport, lambda group: self.other_groups.leader(group))
         routes = RouteMap(self._own_group(), lambda: self.other_groups.others())
         self.other_groups = KnownGroups(
-            context, group_links, self._groups_file(), lambda: own_record(self.raw, self.membership, routes.own.name)
+            context,
+            group_links,
+            self._groups_file(),
+            lambda: own_record(self.raw, self.membership, routes.own.name, self.links.unreached),
         )
         replies = SendReplyWriter(store_host, routes.own.name, metrics)
         closings = ClosedConnections(context.loop.call_soon)

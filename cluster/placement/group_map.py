@@ -42,6 +42,8 @@ class Epoch(NamedTuple):
     term: Annotated[int, Meta(ge=0, le=TERM_MAX)]
     index: Annotated[int, Meta(ge=0, le=_INDEX_MAX)]  # type: ignore[assignment]
     """Index of the entry with the newest change of the members; 0 for GENESIS."""
+    change: Annotated[int, Meta(ge=0, le=_INDEX_MAX)] = 0
+    """The number of times that the leader has lost or found a voter in this term. Others than the leader say 0."""
 
 
 class GroupMember(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +69,8 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     """The leader in the term of `epoch`."""
     members: Annotated[list[GroupMember], Meta(min_length=1, max_length=MEMBERS_MAX)]
     """The voters, in the order of their ids."""
+    away: Annotated[list[_Node], Meta(max_length=MEMBERS_MAX)] = []
+    """The voters that the leader does not reach, ascending: clients are sent to others instead."""
 
     def addresses(self, listener: str) -> dict[int, str]:
         """Returns node -> the "host:port" that its listener of that name advertises."""
@@ -110,7 +114,7 @@ def _check(record: GroupRecord) -> None:
     dialled."""
     if (size := len(_encoder.encode(record))) > RECORD_BYTES_MAX:
         raise WireError(f"group {record.group}: a record of {size} bytes")
-    if not _rise([member.node for member in record.members]):
+    if not _rise([member.node for member in record.members]) or not _rise(record.away):
         raise WireError(f"group {record.group}: its members do not rise")
     texts = [record.name]
     for member in record.members:

@@ -11,6 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from cluster.config.config import ConfigError, split_address
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target
@@ -47,9 +49,11 @@ SAVE_AGAIN = 60
 """Looks until the next attempt after a failed write."""
 
 
-def own_record(raw: RawNode, members: MembersService, name: str) -> GroupRecord | None:
+def own_record(
+    raw: RawNode, members: MembersService, name: str, unreached: Callable[[], Iterable[NodeId]]
+) -> GroupRecord | None:
     """Returns the record of this node's group; None while this node knows no leader of it: a candidate's term would be
-    an epoch of which nobody else knows."""
+    an epoch of which nobody else knows. `unreached` returns the nodes that this node, if it leads, does not reach."""
     if raw.leader_id == NOBODY or members.is_removed:
         return None
     voters = members.in_force.voter_ids
@@ -59,7 +63,9 @@ def own_record(raw: RawNode, members: MembersService, name: str) -> GroupRecord 
         if node in voters
     ]
     epoch = Epoch(raw.term, max(0, members.in_force.index))
-    return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found) if found else None
+    lost = set(unreached()) if raw.leader_id == members.own_id else ()
+    away: list[int] = sorted(node for node in voters if node in lost)
+    return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found, away) if found else None
 
 
 class KnownGroups:
@@ -163,8 +169,11 @@ class KnownGroups:
 
     def _renew_own(self) -> bool:
         """Looks at the own group; returns True if its record is another one now."""
-        record = self._make_own()
-        if record is None or record == self._own:
+        record, before = self._make_own(), self._own
+        if record is not None and before is not None and record.epoch[:2] == before.epoch[:2]:
+            change = before.epoch.change + (record.away != before.away)
+            record = replace(record, epoch=record.epoch._replace(change=change))
+        if record is None or record == before:
             return False
         try:
             decode(encode([record]))

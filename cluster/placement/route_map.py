@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.config.loading import addresses_behind
+from cluster.peer.reachability import stand_ins
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
@@ -138,15 +139,15 @@ class BrokerGroup:
 
 
 class OtherGroup(BrokerGroup):
-    """A group to which this node does not belong, as its record has it. Who leads is what was heard last; which of its
-    nodes are out of reach is not known here, so each alias leads to its node."""
+    """A group to which this node does not belong, as its record has it: who leads it, and which of its nodes are out of
+    reach, is what was heard last."""
 
     def __init__(self, config: Callable[[], Config], record: GroupRecord, slots: Callable[[], int]) -> None:
         super().__init__(
             config,
             leader=lambda: NodeId(record.leader),
             advertised=lambda listener: {NodeId(node): at for node, at in record.addresses(listener).items()},
-            stand_ins=lambda nodes: {node: node for node in nodes},
+            stand_ins=lambda nodes: stand_ins(nodes, [NodeId(node) for node in record.away]),
             http=record.http_address,
             slots=slots,
         )

@@ -101,7 +101,8 @@ class TopicSlot:
         self.v2 = stored.v2
         self.field = stored.field
         self.cursor = cursor
-        self.cursors: list[QueueCursor | None] = [None] * queues
+        # A topic may have no queues in this group of brokers. Copies of stored messages have a first one all the same.
+        self.cursors: list[QueueCursor | None] = [None] * max(1, queues)
         self.next_queue = 0
 
     def open_cursor(self, queue_id: int) -> QueueCursor:

@@ -16,16 +16,14 @@ import msgpack
 
 from cluster.peer.wire import INDEX_MAX
 from cluster.runtime.peer_frames import WireError
-from statemachine.truth import TruthPage
+from statemachine.truth import PAGE_BYTES, TruthPage
 
 NOT_LEADING: Final = -1
 NUMBER_MAX: Final = 1 << 63
-PAGE_BYTES_MAX: Final = 32 << 10
-"""Bytes of the rows of one answer, at most, unless it is one row: some 300 topics. They are read in one turn of the
-first group's leader, and applied as one command by the other group's members."""
-PAYLOAD_MAX: Final = 256 << 10
-"""The longest payload that is decoded, bytes: a page, and what packing adds to one large row."""
-ROWS_MAX: Final = PAGE_BYTES_MAX // 4
+PAYLOAD_MAX: Final = 960 << 10
+"""The longest payload that is decoded, bytes: less than a frame of the channel may have. A page has PAGE_BYTES, unless
+it is one row."""
+ROWS_MAX: Final = PAGE_BYTES // 4
 
 
 class Question(NamedTuple):
@@ -41,7 +39,7 @@ class Answer(NamedTuple):
 
     number: int
     page: TruthPage | None
-    """None if the node that was asked does not lead the first group."""
+    """None if the node that was asked cannot show that it leads the first group, or nothing can follow that version."""
 
 
 def question_header(question: Question) -> list[Any]:

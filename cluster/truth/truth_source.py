@@ -3,13 +3,15 @@ slices, and forgets rows of ends that every group has copied."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import PAGE_BYTES_MAX, Answer, Question, answer_frame, read_question
+from cluster.truth.truth_frames import Answer, Question, answer_frame, read_question
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from cluster.replication.outcome import Done
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
+
+logger = logging.getLogger(__name__)
 
 SLICE_NAMES: Final = 512
 """Names that one entry gives a row in the journal."""
@@ -66,6 +70,7 @@ class TruthSource:
         """Group -> the version that it has at least, as a leader of it told this node; it only rises."""
         self._is_slicing = False
         self._forgotten_ms = 0
+        self._told = Seldom(logger)
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -86,12 +91,22 @@ class TruthSource:
         if question is None:
             return
         page = None
-        if ok and self._reads.writes_open():
+        if ok and self._reads.writes_open() and self._can_follow(link.group, question.version):
             self._copied[link.group] = max(question.version, self._copied.get(link.group, 0))
-            page = self._state.truth.after(question.version, PAGE_BYTES_MAX)
+            page = self._state.truth.after(question.version)
         header, rows = answer_frame(Answer(question.number, page))
         charge(1 + len(rows) // _BYTES_PER_UNIT)
         link.send(Kind.TRUTH_REPLY, header, rows)
+
+    def _can_follow(self, group: int, version: int) -> bool:
+        """Returns False if no page can follow the version that a group has: ends that it has not copied are forgotten,
+        as after a restore of that group, or it has more than there is, as after one of the first group."""
+        journal = self._state.truth_journal
+        if version == 0 or journal.forgotten <= version <= journal.version:
+            return True
+        why = f"it has version {version}, and versions from {journal.forgotten} to {journal.version} can be followed"
+        self._told.warn(f"group {group} cannot copy the truth", why, self._reads.monotonic_ms() / 1000)
+        return False
 
     def tick(self, now_ms: int) -> None:
         """Goes on with the journal, if it is not complete, and has ends forgotten that all groups know."""

@@ -85,7 +85,7 @@ APART_FROM = 5_300_000
 """First seed of those of which a quarter have a group whose members want different topics."""
 SURGES_FROM = 954_000_000
 """First seed of those of which a quarter have clients that send more than the log takes."""
-GROUPS_FROM = 955_000_000
+GROUPS_FROM = 970_000_000
 """First seed of those of which a quarter have a second group of brokers."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""

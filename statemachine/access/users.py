@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
@@ -249,6 +249,11 @@ class Access(Family):
 
     # -- commands, the lane of apply alone
 
+    @property
+    def touched(self) -> Collection[int]:
+        """The ids of the users that the batch being applied has changed."""
+        return self._touched.keys()
+
     def current(self, user_id: int) -> User | None:
         """Returns the user, with the changes of the batch being applied; None if there is none."""
         return self._ids.get(user_id)
@@ -473,6 +478,8 @@ class Access(Family):
     def copy_user(self, stage: Stage, user_id: int, copied: CopiedUser) -> None:
         """Puts or removes what was copied of a user. Rules and tokens may come before their user, whose row is newer;
         they have rows, and wait until it is there. No audit row is written: the audit is that of the first group."""
+        if copied.user is not None:
+            self._next_id = max(self._next_id, user_id + 1)
         self._begin_version(stage)
         user, waiting = self._ids.get(user_id), self._waiting.pop(user_id, None) or CopiedUser()
         known = {_rule_place(rule): rule for rule in user.rules} if user is not None else {}
@@ -522,7 +529,6 @@ class Access(Family):
         if before is not None:
             del self._names[before.name]
         self._names[user.name] = user_id
-        self._next_id = max(self._next_id, user_id + 1)
         return user
 
     # -- the run

@@ -126,6 +126,11 @@ class Settings(Family):
         """Makes the family of a state."""
         return cls(families.kv, families[TruthJournal])
 
+    @property
+    def current(self) -> Mapping[str, Setting]:
+        """The configuration, with the changes of the batch being applied (apply thread only)."""
+        return self._rows
+
     def changes(self, before: int, limit: int) -> Iterator[Change]:
         """Yields up to `limit` changes of the configuration with versions below `before`, newest first."""
         start, end = keys.SETTING_CHANGES[0], keys.setting_change_key(before)

@@ -25,9 +25,11 @@ from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.removals import Removals
+from statemachine.rows.kv import KV
 from statemachine.rows.running_digest import count
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import PAGE_BYTES, CopyTruth, JournalNames, TruthPage
+from tests.support.state_kit import applied_in_groups
 from tests.support.truth_kit import ASKED, KEY, SECOND, BrokerLog, copy, copy_all, drawn_change
 
 NewLog = Callable[[], Any]
@@ -159,6 +161,21 @@ def test_names_that_were_there_get_their_rows_in_slices(new_log: NewLog) -> None
     kinds = [kind for kind, *_ in found]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {1: 31, 2: 1, 4: 1, 5: 7, 6: 1, 7: 1, 8: 2, 9: 2}
     assert first.one(JournalNames(5)) == (True, "", True)
+
+
+def test_names_that_were_made_in_the_same_run_get_their_rows_too(new_log: NewLog) -> None:
+    first = BrokerLog(new_log())
+    first.run(CreateTopic({"name": "a"}, False), CreateTopic({"name": "gone"}, False))
+    runs: list[list[Command]] = [
+        [TOPIC, PutGroup({"name": "g"}, False), DeleteTopic("gone"), SetConfig(0, 1, "ann", "", {"a.b": 1})],
+        [SetAuthKey(ASKED, KEY), CreateUser(ASKED, 1, "ann", True, True, b"s", KEY)],
+        [SECOND],
+    ]
+    slices: list[list[Command]] = [[JournalNames(1)] for _ in range(8)]
+    first.state.apply([first.log.command(*run) for run in (*runs, *slices)])
+    assert first.state.truth_journal.is_ready
+    found = [(kind, name) for kind, name, _ in first.state.truth.after(0, EVERYTHING).rows]
+    assert found == [(9, 1), (9, 2), (1, "a"), (1, "t"), (2, "g"), (4, 1), (7, ""), (8, "a.b")]
 
 
 def test_ends_are_forgotten_once_they_are_confirmed(first: BrokerLog) -> None:
@@ -366,9 +383,11 @@ def agree(first: BrokerLog, other: BrokerLog, ids: dict[int, int]) -> None:
     assert len(set(ids.values())) == len(ids), "a topic that was made again has another one"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(steps=st.lists(st.integers(0, 2**32), min_size=40, max_size=120), begins=st.integers(0, 40))
-def test_copies_end_equal_to_the_truth(new_log: NewLog, steps: list[int], begins: int) -> None:
+def test_copies_end_equal_to_the_truth(
+    new_log: NewLog, rows_of: Callable[[KV], object], steps: list[int], begins: int
+) -> None:
     first = BrokerLog(new_log())
     others = [(BrokerLog(new_log(), group), dict[int, int]()) for group in (2, 3)]
     first.run(SetAuthKey(ASKED, KEY), CreateUser(ASKED, 1, "a", True, True, b"s", KEY))
@@ -397,6 +416,9 @@ def test_copies_end_equal_to_the_truth(new_log: NewLog, steps: list[int], begins
         assert other.state.access._waiting == {}
         assert other.state.sums.totals == count(other.kv)
     assert first.state.sums.totals == count(first.kv)
+    for broker in (first, *[other for other, _ in others]):
+        _, kv = applied_in_groups(broker.log.entries, grouping=begins, group=broker.group)
+        assert rows_of(kv) == rows_of(broker.kv), "however entries are grouped"
 
 
 def test_50000_topics_in_eight_groups(new_log: NewLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.types import Entry
+from raftlog.types import FIRST_GROUP, Entry
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
@@ -32,14 +32,17 @@ class FedState:
         return self.state.apply([self.log.raw(list(command))]).results[0][0]
 
 
-def applied_in_groups(entries: Sequence[Entry], grouping: int) -> tuple[BrokerState, MemoryKV]:
-    """The log applied in runs of drawn lengths, with starts in between; the state and its rows."""
+def applied_in_groups(
+    entries: Sequence[Entry], grouping: int, group: int = FIRST_GROUP
+) -> tuple[BrokerState, MemoryKV]:
+    """The log of a group of brokers applied in runs of drawn lengths, with starts in between; the state and its
+    rows."""
     kv = MemoryKV()
-    state, rng, at = BrokerState(kv), Random(grouping), 0
+    state, rng, at = BrokerState(kv, group=group), Random(grouping), 0
     while at < len(entries):
         size = rng.choice([1, 2, 5, 20])
         state.apply(entries[at : at + size])
         at += size
         if rng.random() < 0.2:
-            state = BrokerState(kv)
+            state = BrokerState(kv, group=group)
     return state, kv

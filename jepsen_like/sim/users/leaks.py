@@ -54,8 +54,8 @@ class Leaks:
         return None if machine is None else machine.node
 
     def topics(self, node: Node) -> list[TopicConfig]:
-        """Returns the topics of others."""
-        return [topic for topic in node.state.topics.values() if self._own not in topic.name]
+        """Returns the topics of others that have queues."""
+        return [topic for topic in node.state.topics.values() if topic.queues and self._own not in topic.name]
 
     def message(self, rng: random.Random) -> Message | None:
         """Returns a message that stands in a queue of somebody else's topic: one of the newest or any other."""

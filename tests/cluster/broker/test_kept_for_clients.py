@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ class State:
         self.topics: dict[str, Any] = {}
         self.groups: dict[str, Any] = {}
         self.queue_count = 0
+        self.broker_groups = SimpleNamespace(own=1)
 
 
 def beat(client_id: str, groups: list[str], text: str = "*") -> bytes:

@@ -169,6 +169,18 @@ async def say_hello(
     return [(kind, header) for kind, header, _ in frames]
 
 
+async def test_one_that_looks_for_another_node_is_refused(
+    made: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = await made(2), await made(1)
+    for to, answer in ((TWO, Kind.REFUSED), (ONE, Kind.WELCOME)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", b.port)
+        assert (await say_hello(reader, writer, a, GROUP, to))[-1][0] == answer
+        writer.close()
+    assert "it looks for node 2 at this address, which is node 1" in caplog.text
+    await until(lambda: not b.links.all())
+
+
 async def read_frame(reader: asyncio.StreamReader) -> tuple[int, list[Any], bytes]:
     async with asyncio.timeout(at_most(10)):
         frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))

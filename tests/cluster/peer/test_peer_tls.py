@@ -8,16 +8,19 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cluster.config.config import Config, NodeSection, TlsMode, TlsSection
 from cluster.peer.allowed_peers import Membership
+from cluster.peer.group_links import GroupLinks, Target
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
 from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, Handlers, PeerTransport
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.peer_frames import Kind
 from cluster.runtime.tls.tls_maintenance import CHECK_AFTER_MS, TlsMaintenance
 from cluster.runtime.tls.transport import TlsTransport
 from raftlog.messages import Heartbeat, Message
@@ -68,7 +71,7 @@ class Pki:
 
 class Peer:
     def __init__(self, pki: Pki, node: NodeId, mode: TlsMode, ports: dict[NodeId, int], keyring: Keyring) -> None:
-        self.node = node
+        self.node, self.port = node, ports[node]
         self.tls = pki.keeper(node, mode)
         addresses = {each: (("127.0.0.1", port),) for each, port in ports.items()}
         known = Membership(CLUSTER, 1, node, UUIDS[node], UUIDS)
@@ -301,3 +304,33 @@ async def test_strangers_that_shake_hands_keep_no_peer_out(made: Made) -> None:
     for _, writer in crowd:
         writer.transport.abort()
     assert sum(inlet.peer == TWO for inlet in one.transport.inlets) == 2
+
+
+@pytest.mark.parametrize("spoil", [None, _of_another_node, _of_another_cluster, _of_another_ca])
+async def test_nodes_of_different_groups_show_their_certificates(
+    made: Made, pki: Pki, spoil: Callable[[Pki], None] | None
+) -> None:
+    if spoil is not None:
+        spoil(pki)
+    one, two = made("enforcing", "enforcing")
+    two.transport.set_members(Membership(CLUSTER, 2, TWO, UUIDS[TWO], {TWO: UUIDS[TWO]}), {})
+    one.transport.set_members(Membership(CLUSTER, 1, ONE, UUIDS[ONE], {ONE: UUIDS[ONE]}), {})
+    ends = [GroupLinks(peer.transport, lambda group: 0) for peer in (one, two)]
+    heard: list[tuple[int, bytes]] = []
+    for end in ends:
+        end.takes(Kind.GROUPS, lambda link, header, payload: heard.append((link.group, payload)))
+    await started((one, two))
+    for dialler, other in ((ends[0], two), (ends[1], one)):
+        target = Target(3 - dialler.transport.roster.membership.group_id, other.node, (("127.0.0.1", other.port),))
+        dialler.tend([target])
+        key = target.group, target.node
+        if spoil is None:
+            await until(partial(dialler.reaches, *key))
+            assert all(end.send(group, Kind.GROUPS, [], bytes(70_000)) for end, group in zip(ends, (2, 1), strict=True))
+            await until(lambda: sorted(heard) == [(1, bytes(70_000)), (2, bytes(70_000))])
+            heard.clear()
+        else:
+            await until(lambda dialler=dialler, key=key: dialler._wanted[key].attempts)  # type: ignore[misc]
+            assert not any(end.all() for end in ends)
+    for end in ends:
+        await end.close()

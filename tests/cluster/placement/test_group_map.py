@@ -52,11 +52,12 @@ RECORDS = st.builds(
     GroupRecord,
     st.integers(1, 5),
     st.sampled_from(["raftmq", "raftmq-g02", "другая"]),
-    st.builds(Epoch, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(Epoch, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)),
     st.integers(1, 3),
     st.lists(MEMBERS, min_size=1, max_size=3, unique_by=lambda each: each.node).map(
         lambda members: sorted(members, key=lambda each: each.node)
     ),
+    st.lists(st.integers(1, 3), unique=True).map(sorted),
 )
 MAPS = st.dictionaries(st.integers(1, 5), RECORDS).map(
     lambda made: {group: msgspec.structs.replace(each, group=group) for group, each in made.items()}
@@ -117,7 +118,8 @@ def test_a_map_with_any_bytes_changed_is_a_map_or_an_error_of_the_wire() -> None
 
 def rows(**changes: Any) -> list[Any]:
     """A map of one group, as a list, in which one field is another."""
-    row = {"group": 2, "name": "g2", "epoch": [3, 4], "leader": 1, "members": [[1, "h", 1, "", {"broker": "h:1"}]]}
+    members = [[1, "h", 1, "", {"broker": "h:1"}]]
+    row = {"group": 2, "name": "g2", "epoch": [3, 4, 0], "leader": 1, "members": members, "away": [1]}
     return [list((row | changes).values())]
 
 
@@ -133,7 +135,13 @@ def rows(**changes: Any) -> list[Any]:
         {"name": "two words"},
         {"name": "line\n"},
         {"epoch": [3]},
-        {"epoch": [3, 4, 5]},
+        {"epoch": [3, 4, -1]},
+        {"epoch": [3, 4, 0, 1]},
+        {"away": None},
+        {"away": [0]},
+        {"away": [2, 1]},
+        {"away": [1, 1]},
+        {"away": [*range(1, MEMBERS_MAX + 2)]},
         {"epoch": [-1, 4]},
         {"epoch": [3, 1 << 63]},
         {"epoch": [3, 4.0]},

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from cluster.config.config import ConfigError
 from cluster.config.loading import load
 from cluster.members.addresses import MemberAddresses
+from cluster.peer import group_links
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import GroupLinks
 from cluster.peer.keyring import Keyring
@@ -71,7 +72,7 @@ class Node:
     def rises(self, **changes: Any) -> GroupRecord:
         """Another leader is elected in its group."""
         assert self.record is not None
-        term, index = self.record.epoch
+        term, index, _ = self.record.epoch
         self.record = replace(self.record, epoch=Epoch(term + 1, index), **changes)
         self.part.role(None)
         return self.record
@@ -100,7 +101,10 @@ async def made(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     await asyncio.sleep(0.05)
 
 
-async def test_all_groups_hear_of_each_other_and_of_every_change(made: Callable[..., Any]) -> None:
+async def test_all_groups_hear_of_each_other_and_of_every_change(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_groups, "WHOLE_EVERY", 1 << 30)
     one = await made(1)
     nodes = [one, *[await made(group, one.port) for group in (2, 3, 7, 20)]]
     await until(lambda: all(node.knows(*nodes) for node in nodes))
@@ -109,6 +113,19 @@ async def test_all_groups_hear_of_each_other_and_of_every_change(made: Callable[
         await until(lambda: all(each.knows(*nodes) for each in nodes))
     assert nodes[2].known.leader(20) == 2
     assert nodes[2].known.leader(9) == 0
+
+
+async def test_who_is_out_of_reach_is_told_each_time_it_changes(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two))
+    for away, change in (([1], 1), ([], 2), ([1], 3)):
+        two.record = replace(two.record, away=away)
+        await until(lambda away=away: one.known.others()[2].away == away)  # type: ignore[misc]
+        assert one.known.others()[2].epoch == Epoch(1, 0, change)
+    two.rises()
+    await until(lambda: one.known.others()[2].epoch == Epoch(2, 0))
+    assert one.known.others()[2].away == [1]
 
 
 async def test_without_the_first_group_news_goes_on_and_a_restart_has_the_map(
@@ -132,6 +149,7 @@ async def test_one_group_has_no_task_no_frame_and_no_file(made: Callable[..., An
     before = asyncio.all_tasks()
     one = await made(1)
     one.rises()
+    assert one.known._passing is None
     await asyncio.sleep(0.1)
     assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
     assert one.part.tick is None
@@ -161,6 +179,7 @@ async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], m
     two, three = await made(2, one.port), await made(3, one.port)
     nodes = one, two, three
     monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
+    monkeypatch.setattr(group_links, "QUIET_LOOKS", 1 << 30)
     await until(lambda: all(node.knows(*nodes) for node in nodes))
     (slow,) = one.links.to(3)
     with monkeypatch.context() as patch:
@@ -170,6 +189,20 @@ async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], m
         await asyncio.sleep(2 * known_groups.GATHER_S)
         assert not three.knows(*nodes)
     await until(lambda: three.knows(*nodes))
+
+
+async def test_news_that_comes_together_is_passed_on_together(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_groups, "WHOLE_EVERY", 1 << 30)
+    monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    await until(lambda: all(node.knows(one, two, three) for node in (one, two, three)))
+    (link,) = two.links.all()
+    for group in (7, 8, 9):
+        link.send(Kind.GROUPS, [], encode([replace(two.record, group=group)]))
+    await until(lambda: three.known.others().keys() == {1, 2, 7, 8, 9})
 
 
 async def test_a_bad_map_ends_the_connection_and_nothing_else(made: Callable[..., Any]) -> None:
@@ -255,6 +288,7 @@ async def test_what_is_not_written_yet_is_written_at_the_end(made: Callable[...,
 
 
 def test_the_own_record_is_made_only_with_a_leader() -> None:
+    away = [NodeId(4), NodeId(1), NodeId(7)]
     at = {node: MemberAddresses(f"h{node}", 10912, "", {"broker": f"h{node}:1"}) for node in (3, 1, 2)}
     raw: Any = SimpleNamespace(leader_id=NodeId(2), term=7)
     members: Any = SimpleNamespace(
@@ -262,17 +296,22 @@ def test_the_own_record_is_made_only_with_a_leader() -> None:
         addresses=at,
         identity=SimpleNamespace(group_id=5),
         in_force=SimpleNamespace(voter_ids=(1, 2, 4), index=9),
+        own_id=NodeId(1),
     )
-    found = own_record(raw, members, "five")
+    found = own_record(raw, members, "five", lambda: away)
     assert found is not None
-    assert (found.group, found.name, found.epoch, found.leader) == (5, "five", Epoch(7, 9), 2)
+    assert (found.group, found.name, found.epoch, found.leader, found.away) == (5, "five", Epoch(7, 9), 2, [])
     assert [(each.node, each.host, each.listeners) for each in found.members] == [
         (1, "h1", {"broker": "h1:1"}),
         (2, "h2", {"broker": "h2:1"}),
     ]
+    members.own_id = NodeId(2)
+    found = own_record(raw, members, "five", lambda: away)
+    assert found is not None
+    assert found.away == [1, 4], "the leader says it, and of voters alone"
     members.is_removed = True
-    assert own_record(raw, members, "five") is None
+    assert own_record(raw, members, "five", lambda: away) is None
     members.is_removed, raw.leader_id = False, NodeId(0)
-    assert own_record(raw, members, "five") is None
+    assert own_record(raw, members, "five", lambda: away) is None
     raw.leader_id, members.addresses = NodeId(2), {}
-    assert own_record(raw, members, "five") is None
+    assert own_record(raw, members, "five", lambda: away) is None

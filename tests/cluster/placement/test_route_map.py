@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.config.config import Config
 from cluster.config.loading import load
@@ -128,7 +129,8 @@ def test_other_groups_are_what_their_records_say(ground: Ground) -> None:
 
 
 def test_with_several_groups_aliases_are_slots_which_stay_when_nodes_come_and_go(ground: Ground) -> None:
-    routes = RouteMap(ground.group, lambda: {2: record(2, "raftmq-g02", nodes=(5, 7))})
+    known = {2: record(2, "raftmq-g02", nodes=(5, 7))}
+    routes = RouteMap(ground.group, lambda: known)
 
     def leads_to() -> list[dict[str, str]]:
         return [{each.name: each.addresses["0"] for each in group.aliases("broker")} for group in routes.groups()]
@@ -145,6 +147,9 @@ def test_with_several_groups_aliases_are_slots_which_stay_when_nodes_come_and_go
         },
     ]
     assert routes.groups()[1].names("broker") == {"raftmq-g02", *before[1]}
+    known[2] = replace(known[2], away=[5])
+    assert set(leads_to()[1].values()) == {"raftmq-g02-7:10911"}
+    known[2] = replace(known[2], away=[])
     ground.nodes = [TWO, NodeId(9)]
     assert [list(each) for each in leads_to()] == [list(each) for each in before]
     assert leads_to()[0] == {"raftmq-1": "broker-2:10911", "raftmq-2": "broker-9:10911", "raftmq-3": "broker-2:10911"}

@@ -48,4 +48,5 @@ def test_a_pull_is_refused(sim: SimCluster) -> None:
     path.ask(encode_frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, 7, 0, ext={"topic": TOPIC}))
     sim.loop.run_until(lambda: {6, 7} <= path.replies.keys(), 5.0, "answers")
     assert path.replies[6][0][0] == 29, "as for a queue that is not there"
-    assert path.replies[7][0][0] == 0, "a route without queues"
+    code, remark = path.replies[7][0][:2]
+    assert (code, "where all queues of topic elsewhere are" in remark) == (14, True), "nobody has told of group 2"

@@ -41,8 +41,8 @@ MESSAGES = 3
 MODES = {"modes.slave_read_enable": True, "modes.access_message_in_memory_max_ratio": 0}
 """Consumers that are behind are sent to a follower."""
 HOUR_MS = 3_600_000
-NOT_SET = {"name", "id", "subscriptions", "refuses_broadcasts", "created_ms", "changed_ms", "changed_by"}
-"""Fields that no request sets: names, what heartbeats say, and what the state derives."""
+NOT_SET = {"name", "id", "subscriptions", "refuses_broadcasts", "created_ms", "changed_ms", "changed_by", "place"}
+"""Fields that no request of RocketMQ's sets: names, what heartbeats say, and what the state derives."""
 POLICIES = ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 77_000}}, {"kind": "?"})
 TOPIC_NAMES = {"read_queues": "readQueueNums", "write_queues": "writeQueueNums", "sys_flag": "topicSysFlag"}
 

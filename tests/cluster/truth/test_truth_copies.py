@@ -309,6 +309,25 @@ def test_ends_are_forgotten_once_all_groups_have_them(two: Two) -> None:
     assert (journal.oldest_end, journal.forgotten > 0) == (0, True)
 
 
+def test_a_version_that_nothing_can_follow_is_never_confirmed(two: Two, caplog: pytest.LogCaptureFixture) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.first.log.one(DeleteTopic("before-001"))
+    two.run(2 * FORGET_EVERY_MS)
+    journal = two.first.log.state.truth_journal
+    assert 0 < journal.forgotten <= journal.version
+    for version, follows in ((journal.forgotten - 1, False), (journal.forgotten, True), (journal.version + 1, False)):
+        two.source.on_question(two.there, [1, version], b"")
+        two.first.confirm()
+        [(_, header, _)] = two.there.take()
+        assert (header[1] != NOT_LEADING) is follows
+    assert [record.message for record in caplog.records] == [
+        f"group 2 cannot copy the truth: it has version {version}, and versions from {journal.forgotten} to "
+        f"{journal.version} can be followed"
+        for version in (journal.forgotten - 1, journal.version + 1)
+    ]
+
+
 def test_changes_at_random_end_as_copies(new_log: Any) -> None:
     seed = 59
     rng = Random(seed)
