@@ -12,16 +12,17 @@ from raftlog.types import FIRST_GROUP
 if TYPE_CHECKING:
     from cluster.peer.group_links import GroupLinks
     from cluster.replication.proposals import Proposals
+    from cluster.runtime.context import NodeContext
     from cluster.truth.truth_source import Reads
     from statemachine.broker_state import BrokerState
 
 
 def truth_of(
-    group: int, state: BrokerState, services: Reads, proposals: Proposals, links: GroupLinks
+    context: NodeContext, state: BrokerState, services: Reads, proposals: Proposals, links: GroupLinks
 ) -> TruthSource | TruthCopies:
-    """Makes the end of a node of that group."""
-    if group == FIRST_GROUP:
-        source = TruthSource(state, services, proposals.submit_commands)
+    """Makes the end of a node."""
+    if context.config.cluster.group == FIRST_GROUP:
+        source = TruthSource(state, services, proposals.submit_commands, context.environment.sweep_rows)
         links.takes(Kind.TRUTH, source.on_question)
         return source
     copies = TruthCopies(

@@ -89,7 +89,7 @@ class Two:
         self.first, self.second = Leader(BrokerLog(new_log())), Leader(BrokerLog(new_log(), 2))
         self.now_ms = 0
         self.there, self.back = Ends(2), Ends(1)
-        self.source = TruthSource(self.first.log.state, self.first, self.first.submit)
+        self.source = TruthSource(self.first.log.state, self.first, self.first.submit, 512)
         self.copies = TruthCopies(
             self.second.log.state,
             self.second.submit,
