@@ -18,7 +18,7 @@ from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.truth import JournalNames
 
 if TYPE_CHECKING:
-    from cluster.replication.outcome import Done
+    from cluster.replication.outcome import CommitSession, Done
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
 
@@ -53,7 +53,13 @@ class Reads(Protocol):
         """Returns the milliseconds of the node's monotonic clock."""
 
 
-Submit = Callable[["list[Command]", "Done"], None]
+class Submit(Protocol):
+    """Proposes commands (`cluster.replication.proposals.Proposals.submit_commands`)."""
+
+    def __call__(
+        self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
+    ) -> None:
+        """Calls `done` with their results."""
 
 
 class TruthSource:

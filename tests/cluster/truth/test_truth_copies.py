@@ -38,8 +38,12 @@ class Leader:
         self.leads = True
         self.proposed: list[tuple[list[Command], Callable[[ProposeResult], None]]] = []
         self.confirming: list[Callable[[bool], None]] = []
+        self.authors: list[str] = []
 
-    def submit(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+    def submit(
+        self, commands: list[Command], done: Callable[[ProposeResult], None], session: Any = None, author: str = ""
+    ) -> None:
+        self.authors.append(author)
         self.proposed.append((commands, done))
 
     def decide(self, outcome: Outcome = Outcome.OK) -> None:
@@ -204,7 +208,7 @@ def test_it_is_confirmed_as_of_the_question(two: Two) -> None:
     two.carry()
     assert two.copies.unconfirmed_ms() == 900
     two.second.leads = False
-    two.copies.part().role(None)  # type: ignore[misc, arg-type]
+    two.copies.lose_leadership()
     assert two.copies.unconfirmed_ms() is None
 
 
