@@ -308,7 +308,7 @@ class Assembly:
         self.services = services = NodeServices(
             context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs, routes
         )
-        self.truth = truth_of(config.cluster.group, state, services, proposals, group_links)
+        self.truth = truth_of(context, state, services, proposals, group_links)
         self.tier_access = access_of(context, self.storage, services, metrics.registry)
         self.disk = disk_of(context, self.storage.directory.path, proposals, metrics.modes)
         arrived = Signal[[Frame]]()

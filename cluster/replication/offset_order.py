@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command, pack
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets, ResetOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.dedup import EndSessions
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
+from statemachine.truth import CopyTruth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 
 _MOVES_OFFSETS = (CommitOffsets, DeleteGroup, DeleteTopic, ResetOffsets)
-_CHANGES_GROUPS = (PutGroup, DeleteGroup)
 
 
 def moves_offsets(commands: list[Command]) -> bool:
@@ -76,11 +77,18 @@ class LeavingGroups:
 
 
 def _changes(commands: list[Command]) -> list[tuple[str, bool]]:
-    return [
-        (command.name, True) if isinstance(command, DeleteGroup) else (str(command.config.get("name")), False)
-        for command in commands
-        if isinstance(command, _CHANGES_GROUPS)
-    ]
+    """Returns the consumer groups that the commands change, in order: (name, True if it is deleted)."""
+    return [change for command in commands for change in _changes_of(command)]
+
+
+def _changes_of(command: Command) -> list[tuple[str, bool]]:
+    if isinstance(command, DeleteGroup):
+        return [(command.name, True)]
+    if isinstance(command, PutGroup):
+        return [(str(command.config.get("name")), False)]
+    if isinstance(command, CopyTruth):
+        return [(str(name), row is None) for kind, name, row in command.rows if kind == TruthKind.GROUP]
+    return []
 
 
 class OffsetOrder:
@@ -237,8 +245,8 @@ class Effects:
         """
         if not self._offsets:
             return []
-        if isinstance(command, DeleteGroup):
-            return self.take_group(command.name)
+        if isinstance(command, (DeleteGroup, CopyTruth)):
+            return [row for group, deletes in _changes_of(command) if deletes for row in self.take_group(group)]
         if isinstance(command, CommitOffsets):
             for group, topic_id, queue_id, _ in command.rows:
                 self._offsets.pop((group, topic_id, queue_id), None)

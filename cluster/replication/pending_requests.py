@@ -13,11 +13,13 @@ from raftlog.types import EntryId, EntryType
 from raftlog.work import charge
 from raftmq_wire.crc import crc32
 from statemachine import payload
+from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command, join, name_of, pack_bare, pack_change
 from statemachine.consuming.groups import PutGroup
 from statemachine.payload import SessionRows
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import QUEUES_DEFAULT, CreateTopic
+from statemachine.truth import CopyTruth
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 NAMED_PER_UNIT = 4
 """Sends whose names are put down in a microsecond (a unit of `raftlog.work`)."""
 _MAKES = (CreateTopic, PutGroup)
-_CHANGES_TOPICS = (CreateTopic, DeleteTopic)
 Making = type[CreateTopic | PutGroup]
 _KINDS: dict[Making, tuple[str, str]] = {
     CreateTopic: ("topics", "topics_max"),
@@ -357,7 +358,7 @@ class TopicBarriers:
 
     def raise_for(self, commands: list[Command]) -> list[str]:
         """Raises the barrier of every topic that the commands change; returns these topics."""
-        names = [_topic_of(command) for command in commands if isinstance(command, _CHANGES_TOPICS)]
+        names = [name for command in commands for name in _topics_of(command)]
         for name in names:
             self._count[name] = self._count.get(name, 0) + 1
         return names
@@ -366,8 +367,7 @@ class TopicBarriers:
         """Lowers the barriers of these calls, whose changes were applied, are lost, or were not proposed after all."""
         for call in calls:
             for command in call.commands:
-                if isinstance(command, _CHANGES_TOPICS):
-                    name = _topic_of(command)
+                for name in _topics_of(command):
                     left = self._count.pop(name, 0) - 1
                     if left > 0:
                         self._count[name] = left
@@ -377,5 +377,12 @@ class TopicBarriers:
         self._count.clear()
 
 
-def _topic_of(command: CreateTopic | DeleteTopic) -> str:
-    return command.name if isinstance(command, DeleteTopic) else str(command.config["name"])
+def _topics_of(command: Command) -> list[str]:
+    """Returns the topics that a command changes, or may change."""
+    if isinstance(command, CreateTopic):
+        return [str(command.config["name"])]
+    if isinstance(command, DeleteTopic):
+        return [command.name]
+    if isinstance(command, CopyTruth):
+        return [str(name) for kind, name, _ in command.rows if kind == TruthKind.TOPIC]
+    return []

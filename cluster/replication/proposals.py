@@ -79,6 +79,8 @@ LARGE_BATCH_BYTES = 256 * 1024
 _SENDS_PER_UNIT = 8
 """The number of sends whose connection is looked at in a microsecond (a unit of `raftlog.work`)."""
 
+Elsewhere = Callable[[list[Command], "Done", str], None]
+"""(commands, what is called with their results, author)."""
 BeforeOpen = Callable[[int, Callable[[], None]], None]
 
 
@@ -150,6 +152,8 @@ class Proposals:
         """The reason why sends are refused at present (the disk is full); "" if they are accepted."""
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
+        self.elsewhere: Elsewhere | None = None
+        """Has the first group carry out commands of the truth, in any other group (`cluster.truth.truth_acts`)."""
         self.session_max: dict[bytes, int] = {}
         """Id of a session -> highest sequence queued or proposed in this term of leadership, or found in the log."""
 
@@ -240,11 +244,7 @@ class Proposals:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
         if self._group != FIRST_GROUP and any(command.OF_TRUTH for command in commands):
-            done(
-                ProposeResult(
-                    Outcome.FAIL, [], None, f"group {FIRST_GROUP} decides this, and group {self._group} copies it"
-                )
-            )
+            self._have_decided(commands, done, session, author)
             return
         try:
             done = self._names.admit(commands, done)
@@ -261,6 +261,31 @@ class Proposals:
             self._queue_before(before, received_ms)
         self._calls.append(PendingCommands(commands, packed, done, received_ms, session, author))
         self._wake()
+
+    def _have_decided(self, commands: list[Command], done: Done, session: CommitSession | None, author: str) -> None:
+        """Has the first group decide its commands, and submits the others once this group has copied what they did."""
+        theirs = [command for command in commands if command.OF_TRUTH]
+        own = [command for command in commands if not command.OF_TRUTH]
+
+        def decided(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK or not own:
+                done(result)
+                return
+
+            def both(last: ProposeResult) -> None:
+                if last.outcome is not Outcome.OK:
+                    done(last)
+                    return
+                first, second = iter(result.results), iter(last.results)
+                done(last._replace(results=[next(first if command.OF_TRUTH else second) for command in commands]))
+
+            self.submit_commands(own, both, session, author)
+
+        if self.elsewhere is None:
+            remark = f"group {FIRST_GROUP} decides this, and group {self._group} copies it"
+            done(ProposeResult(Outcome.FAIL, [], None, remark))
+        else:
+            self.elsewhere(theirs, decided, author)
 
     def _queue_before(self, commands: list[Command], received_ms: int) -> None:
         """Queues waiting offsets of oneway commits, so that they precede other commands."""

@@ -107,7 +107,8 @@ class Environment:
     lock_ttl_ms: int = LOCK_TTL_MS
     """Milliseconds of log time for which a queue lock is held (`cluster.broker.groups.queue_locks`)."""
     sweep_rows: int = SWEEP_ROWS
-    """Rows that one slice of a sweep visits (`cluster.retention.service`)."""
+    """Rows that one slice of a sweep visits (`cluster.retention.service`), and names that one slice gives a row of the
+    journal of the truth (`cluster.truth.truth_source`)."""
     apply_bytes: int = APPLY_BYTES
     send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE

@@ -74,6 +74,11 @@ class Kind(IntEnum):
     TRUTH_REPLY = 30
     """[number of the question, version to which the rows bring, or -1: this node does not lead; True if there are
     more], payload: rows"""
+    ACT = 31
+    """[number, author], payload: commands that change the truth (`cluster.truth.truth_acts`). Only on the channel
+    `group`"""
+    ACT_REPLY = 32
+    """[number of the act, outcome, version of the truth that has it, remark], payload: results"""
 
 
 NODE_KINDS = frozenset(

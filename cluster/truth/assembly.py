@@ -5,31 +5,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.runtime.peer_frames import Kind
+from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
 from cluster.truth.truth_source import TruthSource
 from raftlog.types import FIRST_GROUP
 
 if TYPE_CHECKING:
-    from cluster.peer.group_links import GroupLinks
+    from cluster.peer.group_links import GroupLink, GroupLinks
     from cluster.replication.proposals import Proposals
+    from cluster.runtime.context import NodeContext
+    from cluster.runtime.service_lifecycle import Part
     from cluster.truth.truth_source import Reads
     from statemachine.broker_state import BrokerState
 
 
 def truth_of(
-    group: int, state: BrokerState, services: Reads, proposals: Proposals, links: GroupLinks
-) -> TruthSource | TruthCopies:
-    """Makes the end of a node of that group."""
-    if group == FIRST_GROUP:
-        source = TruthSource(state, services, proposals.submit_commands)
+    context: NodeContext, state: BrokerState, services: Reads, proposals: Proposals, links: GroupLinks
+) -> Part:
+    """Makes the end of a node."""
+    config = context.config
+    if config.cluster.group == FIRST_GROUP:
+        source = TruthSource(state, services, proposals.submit_commands, context.environment.sweep_rows)
         links.takes(Kind.TRUTH, source.on_question)
-        return source
+        links.takes(Kind.ACT, ActsTaken(state, services, proposals.submit_commands).on_act)
+        return source.part()
+
+    def first() -> GroupLink | None:
+        return links.leader_link(FIRST_GROUP)
+
     copies = TruthCopies(
         state,
         proposals.submit_commands,
         leads=services.writes_open,
-        source=lambda: links.leader_link(FIRST_GROUP),
+        source=first,
         monotonic_ms=services.monotonic_ms,
     )
+    acts = ActsAsked(
+        state,
+        config.cluster.group,
+        source=first,
+        hurry=copies.hurry,
+        monotonic_ms=services.monotonic_ms,
+        deadline_ms=config.send.deadline_ms,
+    )
+    proposals.elsewhere = acts.ask
     links.takes(Kind.TRUTH_REPLY, copies.on_answer)
-    return copies
+    links.takes(Kind.ACT_REPLY, acts.on_reply)
+    return copies.part(acts)

@@ -16,6 +16,7 @@ from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import CopyTruth
 
 if TYPE_CHECKING:
+    from cluster.truth.truth_acts import ActsAsked
     from cluster.truth.truth_source import Link, Submit
     from statemachine.broker_state import BrokerState
     from statemachine.truth import TruthPage
@@ -62,9 +63,19 @@ class TruthCopies:
         self.rejected = ""
         """Why this group's log did not accept the newest page; "" if it did."""
 
-    def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
-        return Part(name="truth copies", tick=self.tick, role=lambda raw: self._lose_leadership())
+    def part(self, acts: ActsAsked) -> Part:
+        """Returns the hooks through which the node calls this service, and the acts that wait for copies."""
+
+        def tick(now_ms: int) -> None:
+            self.tick(now_ms)
+            acts.tick(now_ms)
+
+        return Part(
+            name="truth copies",
+            tick=tick,
+            applied=lambda applied: acts.look(),
+            role=lambda raw: self.lose_leadership(),
+        )
 
     def unconfirmed_ms(self) -> int | None:
         """Returns the milliseconds since the leader of the first group said last that this leader has all; since this
@@ -84,6 +95,13 @@ class TruthCopies:
             self._asked = asked = None
         if asked is None and not self._is_copying and now_ms >= self._due_ms:
             self._ask()
+
+    def hurry(self) -> None:
+        """Asks now, because something is known to be new."""
+        if self._leads() and self._asked is None and not self._is_copying:
+            self._ask()
+        else:
+            self._due_ms = 0
 
     def _ask(self) -> None:
         link, now_ms = self._source(), self._monotonic_ms()
@@ -129,6 +147,6 @@ class TruthCopies:
 
         self._submit([CopyTruth(asked.version, page.version, page.rows)], copied)
 
-    def _lose_leadership(self) -> None:
+    def lose_leadership(self) -> None:
         if not self._leads():
             self._asked = self._confirmed_ms = None

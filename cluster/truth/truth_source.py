@@ -18,14 +18,12 @@ from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.truth import JournalNames
 
 if TYPE_CHECKING:
-    from cluster.replication.outcome import Done
+    from cluster.replication.outcome import CommitSession, Done
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
 
 logger = logging.getLogger(__name__)
 
-SLICE_NAMES: Final = 512
-"""Names that one entry gives a row in the journal."""
 FORGET_EVERY_MS: Final = 10_000
 _BYTES_PER_UNIT: Final = 16
 """Bytes of rows that are read and packed in a microsecond (a unit of `raftlog.work`)."""
@@ -55,15 +53,22 @@ class Reads(Protocol):
         """Returns the milliseconds of the node's monotonic clock."""
 
 
-Submit = Callable[["list[Command]", "Done"], None]
+class Submit(Protocol):
+    """Proposes commands (`cluster.replication.proposals.Proposals.submit_commands`)."""
+
+    def __call__(
+        self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
+    ) -> None:
+        """Calls `done` with their results."""
 
 
 class TruthSource:
     """Gives the truth, on the leader of the first group. Event loop only."""
 
-    def __init__(self, state: BrokerState, reads: Reads, submit: Submit) -> None:
-        """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`)."""
-        self._state, self._reads, self._submit = state, reads, submit
+    def __init__(self, state: BrokerState, reads: Reads, submit: Submit, slice_names: int) -> None:
+        """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`). `slice_names`: the
+        names that one entry gives a row in the journal (`Environment.sweep_rows`)."""
+        self._state, self._reads, self._submit, self._slice_names = state, reads, submit, slice_names
         self._asking: dict[Link, Question] = {}
         """The question of each connection that waits for the confirmation of this leader. A connection has one."""
         self._copied: dict[int, int] = {}
@@ -116,7 +121,7 @@ class TruthSource:
         if not journal.is_ready:
             if not self._is_slicing:
                 self._is_slicing = True
-                self._submit([JournalNames(SLICE_NAMES)], self._sliced)
+                self._submit([JournalNames(self._slice_names)], self._sliced)
         elif journal.oldest_end and now_ms - self._forgotten_ms >= FORGET_EVERY_MS:
             self._forgotten_ms = now_ms
             others = self._state.broker_groups.by_number.keys() - {FIRST_GROUP}

@@ -130,12 +130,16 @@ class Frames:
                 about = [rng.choice((0, 5, 1 << 62, 1 << 63, -1))]
             case Kind.READ_INDEX_REPLY:
                 about = [rng.randrange(100), rng.choice((index, -1, -2))]
-            case Kind.GROUPS:  # this kind and the next two are of another channel
+            case Kind.GROUPS:  # this kind and the next four are of another channel
                 about, payload = [], msgpack.packb([[2, "g2", [term, 0, 0], 1, [[1, "h", 1, "", {}]], []]])
             case Kind.TRUTH:
                 about = [rng.randrange(100), index]
             case Kind.TRUTH_REPLY:
                 about, payload = [rng.randrange(100), index, False], msgpack.packb([[1, "t", None]])
+            case Kind.ACT:
+                about, payload = [rng.randrange(100), "ann"], msgpack.packb([["delete_topic", "t"]])
+            case Kind.ACT_REPLY:
+                about, payload = [rng.randrange(100), 0, index, ""], msgpack.packb([[True, "", None]])
             case Kind.WANT_WRITTEN:
                 about = []
             case Kind.WRITTEN:
@@ -206,6 +210,8 @@ KNOWN = frozenset(
         Kind.GROUPS,
         Kind.TRUTH,
         Kind.TRUTH_REPLY,
+        Kind.ACT,
+        Kind.ACT_REPLY,
         Kind.WANT_WRITTEN,
         Kind.WRITTEN,
         Kind.PING,

@@ -3,7 +3,6 @@ it. Frames are packed and read as on a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -12,112 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.peer.wire import pack, unpack
-from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.outcome import Outcome
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS, TruthCopies
 from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
-from cluster.truth.truth_source import FORGET_EVERY_MS, TruthSource
+from cluster.truth.truth_source import FORGET_EVERY_MS
 from jepsen_like.fakes.memory_kv import MemoryKV
-from jepsen_like.sim.checks.truth_check import told
-from raftlog.types import EntryId
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
-from statemachine.commands import Command
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth
-from tests.support.truth_kit import SECOND, BrokerLog, drawn_change
-
-
-class Leader:
-    """The leader of a group: what it proposes is decided when the test says so."""
-
-    def __init__(self, log: BrokerLog) -> None:
-        self.log = log
-        self.leads = True
-        self.proposed: list[tuple[list[Command], Callable[[ProposeResult], None]]] = []
-        self.confirming: list[Callable[[bool], None]] = []
-
-    def submit(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
-        self.proposed.append((commands, done))
-
-    def decide(self, outcome: Outcome = Outcome.OK) -> None:
-        """Decides all that is proposed; what is proposed then waits."""
-        proposed, self.proposed = self.proposed, []
-        for commands, done in proposed:
-            results = self.log.run(*commands) if outcome is Outcome.OK else []
-            done(ProposeResult(outcome, results, EntryId(1, 1), ""))
-
-    def writes_open(self) -> bool:
-        return self.leads
-
-    def read_index(self, done: Callable[[bool], None]) -> None:
-        self.confirming.append(done)
-
-    def monotonic_ms(self) -> int:
-        return 0
-
-    def confirm(self, *, ok: bool = True) -> None:
-        confirming, self.confirming = self.confirming, []
-        for done in confirming:
-            done(ok)
-
-
-class Ends:
-    """One connection, and what is on its way."""
-
-    def __init__(self, group: int) -> None:
-        self.group = group
-        self.is_open = True
-        self.sent: list[tuple[Kind, bytes]] = []
-
-    def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
-        if self.is_open:
-            self.sent.append((kind, pack(kind, header, len(payload)) + payload))
-        return self.is_open
-
-    def take(self) -> list[tuple[Kind, list[Any], bytes]]:
-        sent, self.sent = self.sent, []
-        return [(kind, *unpack(frame, 4, len(frame))[1:]) for kind, frame in sent]
-
-
-class Two:
-    """The first group and the second, and their connection."""
-
-    def __init__(self, new_log: Callable[[], Any]) -> None:
-        self.first, self.second = Leader(BrokerLog(new_log())), Leader(BrokerLog(new_log(), 2))
-        self.now_ms = 0
-        self.there, self.back = Ends(2), Ends(1)
-        self.source = TruthSource(self.first.log.state, self.first, self.first.submit)
-        self.copies = TruthCopies(
-            self.second.log.state,
-            self.second.submit,
-            leads=self.second.writes_open,
-            source=lambda: self.back if self.back.is_open else None,
-            monotonic_ms=lambda: self.now_ms,
-        )
-
-    def carry(self) -> None:
-        """Carries all frames that are on their way."""
-        for _, header, payload in self.back.take():
-            self.source.on_question(self.there, header, payload)
-        self.first.confirm()
-        for _, header, payload in self.there.take():
-            self.copies.on_answer(self.back, header, payload)
-
-    def run(self, ms: int) -> None:
-        """Lets time pass, in which everything is carried and decided."""
-        for _ in range(ms // 50):
-            self.now_ms += 50
-            self.source.tick(self.now_ms)
-            self.copies.tick(self.now_ms)
-            self.first.decide()
-            self.carry()
-            self.second.decide()
-
-    def is_equal(self) -> bool:
-        return told(self.first.log.state) == told(self.second.log.state)
+from tests.support.truth_kit import SECOND, drawn_change
+from tests.support.two_groups import Ends, Two
 
 
 @pytest.fixture
@@ -204,7 +110,7 @@ def test_it_is_confirmed_as_of_the_question(two: Two) -> None:
     two.carry()
     assert two.copies.unconfirmed_ms() == 900
     two.second.leads = False
-    two.copies.part().role(None)  # type: ignore[misc, arg-type]
+    two.copies.lose_leadership()
     assert two.copies.unconfirmed_ms() is None
 
 

@@ -1,0 +1,227 @@
+"""Acts: changes of the truth that a node of another group than the first is asked for.
+
+The leader of that group sends the commands to the leader of the first group, which proposes them as its own, and
+answers with their results and the version of the truth that has them. The caller is told once its own group has copied
+that version, so that a client can use what it just made at the node that it asked. Commands are not sent twice: what is
+not answered in time is unknown. Without a leader of the first group they fail, and nothing was done.
+
+    ACT         [number, author]                     payload: the commands, as in a COMMAND entry
+    ACT_REPLY   [number, outcome, version, remark]   payload: msgpack [[ok, code, value], ...], one for each command
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+
+from cluster.peer.wire import INDEX_MAX
+from cluster.replication.outcome import Done, Outcome, ProposeResult
+from cluster.runtime.peer_frames import Kind, WireError
+from cluster.truth.truth_frames import NUMBER_MAX, PAYLOAD_MAX
+from raftlog.types import FIRST_GROUP
+from statemachine.cluster_wide.truth_journal import ForgetEnds
+from statemachine.command_table import unpack
+from statemachine.commands import Command, CommandResult, pack
+from statemachine.consuming.groups import PutGroup
+from statemachine.topics.topics import CreateTopic
+from statemachine.truth import JournalNames
+
+if TYPE_CHECKING:
+    from cluster.truth.truth_source import Link, Reads, Submit
+    from statemachine.broker_state import BrokerState
+
+ACTS_MAX: Final = 1_000
+"""The most acts that one leader waits for."""
+REMARK_MAX: Final = 2_000
+_QUEUES: Final = ("read_queues", "write_queues")
+_OWN: Final = (JournalNames, ForgetEnds)
+"""Commands of the truth that the first group gives itself."""
+
+
+class _Waiting(NamedTuple):
+    commands: list[Command]
+    done: Done
+    deadline_ms: int
+
+
+class _Copying(NamedTuple):
+    version: int
+    waiting: _Waiting
+    result: ProposeResult
+
+
+class ActsAsked:
+    """The end of the group that was asked. Event loop only."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        group: int,
+        *,
+        source: Callable[[], Link | None],
+        hurry: Callable[[], None],
+        monotonic_ms: Callable[[], int],
+        deadline_ms: int,
+    ) -> None:
+        """`source` returns a connection to the leader of the first group, None if there is none. `hurry` has the truth
+        copied now. `deadline_ms`: milliseconds that a caller waits."""
+        self._state, self._group = state, group
+        self._source, self._hurry, self._monotonic_ms, self._deadline_ms = source, hurry, monotonic_ms, deadline_ms
+        self._number = 0
+        self._asked: dict[int, tuple[Link, _Waiting]] = {}
+        self._copying: list[_Copying] = []
+
+    def ask(self, commands: list[Command], done: Done, author: str) -> None:
+        """Has the first group carry out the commands, in one entry, and calls `done` with their results. The values of
+        results are texts and numbers; of a topic or consumer group that was made, what this group has of it."""
+        link = self._source()
+        if link is None:
+            done(_failed(f"group {FIRST_GROUP} has no leader now, and decides this; nothing was done, try again"))
+            return
+        if len(self._asked) + len(self._copying) >= ACTS_MAX:
+            done(_failed(f"{ACTS_MAX} changes wait for group {FIRST_GROUP} already; nothing was done, try again"))
+            return
+        try:
+            packed = pack([self._placed(command) for command in commands])
+        except (ValueError, OverflowError, TypeError) as error:
+            done(ProposeResult(Outcome.FAIL, [], None, f"no entry can hold this: {error}", unacceptable=True))
+            return
+        self._number += 1
+        if len(packed) > PAYLOAD_MAX:
+            done(ProposeResult(Outcome.FAIL, [], None, f"{PAYLOAD_MAX} bytes are allowed at a time", unacceptable=True))
+        elif link.send(Kind.ACT, [self._number, author], packed):
+            waiting = _Waiting(commands, done, self._monotonic_ms() + self._deadline_ms)
+            self._asked[self._number] = link, waiting
+        else:
+            done(_failed(f"the connection to group {FIRST_GROUP} was lost; nothing was done, try again"))
+
+    def _placed(self, command: Command) -> Command:
+        """Returns the command for the first group: numbers of queues are those of this group."""
+        if not isinstance(command, CreateTopic) or "place" in command.config:
+            return command
+        known = self._state.topics.get(str(command.config.get("name")))
+        given = [command.config.get(name) for name in _QUEUES]
+        if given == [None, None]:
+            return command
+        there = known.queues_of_groups.get(self._group, (None, None)) if known is not None else (None, None)
+        read, write = (mine or was for mine, was in zip(given, there, strict=True))
+        rest = {name: value for name, value in command.config.items() if name not in _QUEUES}
+        place = [[self._group, read or write, write or read]]
+        return CreateTopic({**rest, "place": place}, command.if_absent)
+
+    def on_reply(self, link: Link, header: list[Any], payload: bytes) -> None:
+        """Takes the answer to an act. Raises WireError."""
+        match header:
+            case [int(number), int(outcome), int(version), str(remark)] if (
+                0 <= number < NUMBER_MAX and outcome in list(Outcome) and 0 <= version <= INDEX_MAX
+            ):
+                results = _results(payload)
+            case _:
+                raise WireError(f"malformed answer to an act: {header!r:.200}")
+        asked = self._asked.get(number)
+        if asked is None or asked[0] is not link:
+            return
+        waiting = asked[1]
+        if Outcome(outcome) is Outcome.OK and len(results) != len(waiting.commands):
+            raise WireError(f"{len(results)} results of {len(waiting.commands)} commands")
+        del self._asked[number]
+        result = ProposeResult(Outcome(outcome), results, None, remark[:REMARK_MAX])
+        if result.outcome is not Outcome.OK:
+            waiting.done(result._replace(results=[]))
+            return
+        self._copying.append(_Copying(version, waiting, result))
+        self._hurry()
+        self.look()
+
+    def look(self) -> None:
+        """Tells the callers whose changes this group has copied."""
+        copied = self._state.truth.copied
+        for each in [each for each in self._copying if each.version <= copied]:
+            self._copying.remove(each)
+            self._tell(each)
+
+    def tick(self, now_ms: int) -> None:
+        """Ends what has waited for too long. What is done, and only not copied yet, is told as done."""
+        self.look()
+        for number in [number for number, (_, waiting) in self._asked.items() if waiting.deadline_ms <= now_ms]:
+            _, waiting = self._asked.pop(number)
+            remark = f"group {FIRST_GROUP} did not answer within {self._deadline_ms} ms; it may still be done"
+            waiting.done(ProposeResult(Outcome.UNKNOWN, [], None, remark))
+        for each in [each for each in self._copying if each.waiting.deadline_ms <= now_ms]:
+            self._copying.remove(each)
+            self._tell(each)
+
+    def _tell(self, each: _Copying) -> None:
+        pairs = zip(each.waiting.commands, each.result.results, strict=True)
+        results = [self._with_value(command, result) for command, result in pairs]
+        each.waiting.done(each.result._replace(results=results, entry_id=self._state.applied))
+
+    def _with_value(self, command: Command, result: CommandResult) -> CommandResult:
+        name = str(command.config.get("name")) if isinstance(command, (CreateTopic, PutGroup)) else ""
+        if not result.ok or not name:
+            return result
+        made = self._state.topics.get(name) if isinstance(command, CreateTopic) else self._state.groups.get(name)
+        return result if made is None else result._replace(value=made)
+
+
+class ActsTaken:
+    """The end of the first group, on its leader. Event loop only."""
+
+    def __init__(self, state: BrokerState, reads: Reads, submit: Submit) -> None:
+        self._state, self._reads, self._submit = state, reads, submit
+
+    def on_act(self, link: Link, header: list[Any], payload: bytes) -> None:
+        """Carries out commands that another group was asked for. Raises WireError."""
+        match header:
+            case [int(number), str(author)] if 0 <= number < NUMBER_MAX and len(author) <= REMARK_MAX:
+                commands = _commands(payload)
+            case _:
+                raise WireError(f"malformed act: {header!r:.200}")
+
+        def decided(result: ProposeResult) -> None:
+            self._reply(link, number, result)
+
+        if not self._reads.writes_open():
+            decided(_failed(f"this node does not lead group {FIRST_GROUP} any more; nothing was done, try again"))
+        else:
+            self._submit(commands, decided, None, author)
+
+    def _reply(self, link: Link, number: int, result: ProposeResult) -> None:
+        rows = [
+            [each.ok, each.code, each.value if type(each.value) in (str, int, bool) else None]
+            for each in result.results
+        ]
+        header = [number, int(result.outcome), self._state.truth_journal.version, result.remark[:REMARK_MAX]]
+        link.send(Kind.ACT_REPLY, header, msgpack.packb(rows))
+
+
+def _failed(remark: str) -> ProposeResult:
+    return ProposeResult(Outcome.FAIL, [], None, remark)
+
+
+def _commands(payload: bytes) -> list[Command]:
+    """Returns the commands of an act. Raises WireError for others than those of the truth."""
+    if len(payload) > PAYLOAD_MAX:
+        raise WireError(f"an act of {len(payload)} bytes")
+    try:
+        found = unpack(payload)
+    except (ValueError, RecursionError, TypeError) as error:
+        raise WireError(f"malformed commands of an act: {error!s:.200}") from error
+    commands = [each for each in found if isinstance(each, Command) and each.OF_TRUTH and not isinstance(each, _OWN)]
+    if not commands or len(commands) != len(found):
+        raise WireError("an act that is no change of the truth")
+    return commands
+
+
+def _results(payload: bytes) -> list[CommandResult]:
+    try:
+        rows = msgpack.unpackb(payload, use_list=False) if len(payload) <= PAYLOAD_MAX else None
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise WireError(f"malformed results of an act: {error!s:.200}") from error
+    if type(rows) is not tuple or not all(
+        type(row) is tuple and len(row) == 3 and type(row[0]) is bool and type(row[1]) is str for row in rows
+    ):
+        raise WireError("malformed results of an act")
+    return [CommandResult(*row) for row in rows]

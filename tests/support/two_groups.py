@@ -1,0 +1,126 @@
+"""The leaders of two groups of brokers on no loop, without time of its own: the first one's gives the truth and takes
+acts, the other's copies it and asks for acts. Frames are packed and read as on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cluster.peer.wire import pack, unpack
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.peer_frames import Kind
+from cluster.truth.truth_acts import ActsAsked, ActsTaken
+from cluster.truth.truth_copies import TruthCopies
+from cluster.truth.truth_source import TruthSource
+from jepsen_like.sim.checks.truth_check import told
+from raftlog.types import EntryId
+from statemachine.commands import Command
+from tests.support.truth_kit import BrokerLog
+
+DEADLINE_MS = 3000
+
+
+class Leader:
+    """The leader of a group: what it proposes is decided when the test says so."""
+
+    def __init__(self, log: BrokerLog) -> None:
+        self.log = log
+        self.leads = True
+        self.proposed: list[tuple[list[Command], Callable[[ProposeResult], None]]] = []
+        self.confirming: list[Callable[[bool], None]] = []
+        self.authors: list[str] = []
+
+    def submit(
+        self, commands: list[Command], done: Callable[[ProposeResult], None], session: Any = None, author: str = ""
+    ) -> None:
+        self.authors.append(author)
+        self.proposed.append((commands, done))
+
+    def decide(self, outcome: Outcome = Outcome.OK) -> None:
+        """Decides all that is proposed; what is proposed then waits."""
+        proposed, self.proposed = self.proposed, []
+        for commands, done in proposed:
+            results = self.log.run(*commands) if outcome is Outcome.OK else []
+            done(ProposeResult(outcome, results, EntryId(1, 1), ""))
+
+    def writes_open(self) -> bool:
+        return self.leads
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        self.confirming.append(done)
+
+    def monotonic_ms(self) -> int:
+        return 0
+
+    def confirm(self, *, ok: bool = True) -> None:
+        confirming, self.confirming = self.confirming, []
+        for done in confirming:
+            done(ok)
+
+
+class Ends:
+    """One connection, and what is on its way."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.is_open = True
+        self.sent: list[tuple[Kind, bytes]] = []
+
+    def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
+        if self.is_open:
+            self.sent.append((kind, pack(kind, header, len(payload)) + payload))
+        return self.is_open
+
+    def take(self) -> list[tuple[Kind, list[Any], bytes]]:
+        sent, self.sent = self.sent, []
+        return [(kind, *unpack(frame, 4, len(frame))[1:]) for kind, frame in sent]
+
+
+class Two:
+    """The first group and the second, and their connection."""
+
+    def __init__(self, new_log: Callable[[], Any]) -> None:
+        self.first, self.second = Leader(BrokerLog(new_log())), Leader(BrokerLog(new_log(), 2))
+        self.now_ms = 0
+        self.there, self.back = Ends(2), Ends(1)
+        self.source = TruthSource(self.first.log.state, self.first, self.first.submit, 512)
+        self.copies = TruthCopies(
+            self.second.log.state,
+            self.second.submit,
+            leads=self.second.writes_open,
+            source=lambda: self.back if self.back.is_open else None,
+            monotonic_ms=lambda: self.now_ms,
+        )
+        self.taken = ActsTaken(self.first.log.state, self.first, self.first.submit)
+        self.acts = ActsAsked(
+            self.second.log.state,
+            2,
+            source=lambda: self.back if self.back.is_open else None,
+            hurry=self.copies.hurry,
+            monotonic_ms=lambda: self.now_ms,
+            deadline_ms=DEADLINE_MS,
+        )
+
+    def carry(self) -> None:
+        """Carries all frames that are on their way."""
+        for kind, header, payload in self.back.take():
+            handler = self.source.on_question if kind == Kind.TRUTH else self.taken.on_act
+            handler(self.there, header, payload)
+        self.first.confirm()
+        for kind, header, payload in self.there.take():
+            answered = self.copies.on_answer if kind == Kind.TRUTH_REPLY else self.acts.on_reply
+            answered(self.back, header, payload)
+
+    def run(self, ms: int) -> None:
+        """Lets time pass, in which everything is carried and decided."""
+        for _ in range(ms // 50):
+            self.now_ms += 50
+            self.source.tick(self.now_ms)
+            self.copies.tick(self.now_ms)
+            self.acts.tick(self.now_ms)
+            self.first.decide()
+            self.carry()
+            self.second.decide()
+
+    def is_equal(self) -> bool:
+        return told(self.first.log.state) == told(self.second.log.state)
