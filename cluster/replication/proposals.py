@@ -152,8 +152,7 @@ class Proposals:
         """The reason why sends are refused at present (the disk is full); "" if they are accepted."""
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
-        self.elsewhere: Elsewhere | None = None
-        """Has the first group carry out commands of the truth, in any other group (`cluster.truth.truth_acts`)."""
+        self._elsewhere: Elsewhere | None = None
         self.session_max: dict[bytes, int] = {}
         """Id of a session -> highest sequence queued or proposed in this term of leadership, or found in the log."""
 
@@ -262,6 +261,11 @@ class Proposals:
         self._calls.append(PendingCommands(commands, packed, done, received_ms, session, author))
         self._wake()
 
+    def decide_elsewhere(self, elsewhere: Elsewhere) -> None:
+        """Has the first group carry out commands of the truth from now on, on a node of any other group
+        (`cluster.truth.truth_acts`)."""
+        self._elsewhere = elsewhere
+
     def _have_decided(self, commands: list[Command], done: Done, session: CommitSession | None, author: str) -> None:
         """Has the first group decide its commands, and submits the others once this group has copied what they did."""
         theirs = [command for command in commands if command.OF_TRUTH]
@@ -281,11 +285,11 @@ class Proposals:
 
             self.submit_commands(own, both, session, author)
 
-        if self.elsewhere is None:
+        if self._elsewhere is None:
             remark = f"group {FIRST_GROUP} decides this, and group {self._group} copies it"
             done(ProposeResult(Outcome.FAIL, [], None, remark))
         else:
-            self.elsewhere(theirs, decided, author)
+            self._elsewhere(theirs, decided, author)
 
     def _queue_before(self, commands: list[Command], received_ms: int) -> None:
         """Queues waiting offsets of oneway commits, so that they precede other commands."""

@@ -48,7 +48,7 @@ def truth_of(
         monotonic_ms=services.monotonic_ms,
         deadline_ms=config.send.deadline_ms,
     )
-    proposals.elsewhere = acts.ask
+    proposals.decide_elsewhere(acts.ask)
     links.takes(Kind.TRUTH_REPLY, copies.on_answer)
     links.takes(Kind.ACT_REPLY, acts.on_reply)
     return copies.part(acts)
