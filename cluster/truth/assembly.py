@@ -39,6 +39,7 @@ def truth_of(
         leads=services.writes_open,
         source=first,
         monotonic_ms=services.monotonic_ms,
+        alarms=context.alarms,
     )
     acts = ActsAsked(
         state,

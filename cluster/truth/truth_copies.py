@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.alarms import Alarms
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from cluster.truth.truth_frames import Question, question_header, read_answer
+from raftlog.types import FIRST_GROUP
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import CopyTruth
 
@@ -27,6 +29,13 @@ ASK_EVERY_MS: Final = 250
 """Milliseconds between two questions while nothing is new: a copy is to be less than a second behind."""
 ANSWER_MS: Final = 1_000
 """Milliseconds after which a question without an answer is put again."""
+CONFIRM_MS: Final = 10_000
+"""Milliseconds without a confirmation after which a copy may be old: an alarm says so."""
+ALARM = "truth_unconfirmed"
+UNCONFIRMED: Final = (
+    f"for {CONFIRM_MS // 1000} s no leader of group {FIRST_GROUP} has confirmed that this group has the newest topics, "
+    "users, rules and settings"
+)
 REFUSED_MS: Final = 10_000
 """Milliseconds after which a page is asked for again that this group's log did not accept."""
 
@@ -49,11 +58,12 @@ class TruthCopies:
         leads: Callable[[], bool],
         source: Callable[[], Link | None],
         monotonic_ms: Callable[[], int],
+        alarms: Alarms,
     ) -> None:
         """`leads` returns True if this node leads its group and takes writes. `source` returns a connection to the
         leader of the first group, None if there is none. `submit` proposes commands."""
         self._state, self._submit = state, submit
-        self._leads, self._source, self._monotonic_ms = leads, source, monotonic_ms
+        self._leads, self._source, self._monotonic_ms, self._alarms = leads, source, monotonic_ms, alarms
         self._number = 0
         self._asked: _Asked | None = None
         self._is_copying = False
@@ -85,11 +95,18 @@ class TruthCopies:
         return self._monotonic_ms() - self._confirmed_ms
 
     def tick(self, now_ms: int) -> None:
-        """Asks if it is time to."""
+        """Asks if it is time to, and says if the copy may be old."""
         if not self._leads() or self._state.level < GROUPS_LEVEL:
+            self._alarms.clear(ALARM)
             return
         if self._confirmed_ms is None:
             self._confirmed_ms = now_ms
+        if self.rejected:
+            self._alarms.raise_alarm(ALARM, f"what all groups share cannot be copied: {self.rejected}")
+        elif now_ms - self._confirmed_ms >= CONFIRM_MS:
+            self._alarms.raise_alarm(ALARM, UNCONFIRMED)
+        else:
+            self._alarms.clear(ALARM)
         asked = self._asked
         if asked is not None and now_ms - asked.at_ms >= ANSWER_MS:
             self._asked = asked = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.peer.wire import pack, unpack
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
@@ -82,6 +83,7 @@ class Two:
     def __init__(self, new_log: Callable[[], Any]) -> None:
         self.first, self.second = Leader(BrokerLog(new_log())), Leader(BrokerLog(new_log(), 2))
         self.now_ms = 0
+        self.alarms = Alarms(lambda: self.now_ms)
         self.there, self.back = Ends(2), Ends(1)
         self.source = TruthSource(self.first.log.state, self.first, self.first.submit, 512)
         self.copies = TruthCopies(
@@ -90,6 +92,7 @@ class Two:
             leads=self.second.writes_open,
             source=lambda: self.back if self.back.is_open else None,
             monotonic_ms=lambda: self.now_ms,
+            alarms=self.alarms,
         )
         self.taken = ActsTaken(self.first.log.state, self.first, self.first.submit)
         self.acts = ActsAsked(

@@ -55,11 +55,16 @@ def test_without_the_first_group_copies_stay_and_say_how_old_they_are(two: Two) 
     two.first.log.one(SECOND)
     two.run(3000)
     two.back.is_open = False
-    two.run(10_000)
+    two.run(9_500)
+    assert not two.alarms.all()
+    two.run(1_000)
     assert two.is_equal()
     assert (two.copies.unconfirmed_ms() or 0) >= 9_500
+    [alarm] = two.alarms.all()
+    assert alarm.text.startswith("for 10 s no leader of group 1 has confirmed that this group has the newest topics")
     two.back.is_open = True
     two.run(500)
+    assert not two.alarms.all()
     assert (two.copies.unconfirmed_ms() or 0) <= ASK_EVERY_MS + 50
 
 
@@ -131,7 +136,12 @@ def test_one_page_and_one_slice_are_under_way_at_a_time(two: Two) -> None:
 def test_below_the_level_of_groups_nothing_is_asked(two: Two) -> None:
     state = BrokerState(MemoryKV(), group=2)
     copies = TruthCopies(
-        state, two.second.submit, leads=lambda: True, source=lambda: two.back, monotonic_ms=lambda: two.now_ms
+        state,
+        two.second.submit,
+        leads=lambda: True,
+        source=lambda: two.back,
+        monotonic_ms=lambda: two.now_ms,
+        alarms=two.alarms,
     )
     two.now_ms += 10_000
     copies.tick(two.now_ms)
@@ -191,6 +201,8 @@ def test_a_page_that_the_log_does_not_accept_is_told_and_asked_for_again_later(t
     two.second.decide()
     assert two.copies.rejected == "the truth has no kind 99"
     two.run(REFUSED_MS - 1000)
+    [alarm] = two.alarms.all()
+    assert alarm.text == "what all groups share cannot be copied: the truth has no kind 99"
     assert "new" not in two.second.log.state.topics
     two.run(2000)
     assert "new" in two.second.log.state.topics
