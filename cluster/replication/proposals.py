@@ -670,8 +670,7 @@ class Proposals:
         at = 0
         for call in waiter.calls:
             count = len(call.commands)
-            if not call.told:
-                call.tell(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
+            call.tell(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
             at += count
         if waiter.calls:
             self.figures.slow.told()

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def truth_of(
     context: NodeContext, state: BrokerState, services: Reads, proposals: Proposals, links: GroupLinks
-) -> Part:
-    """Makes the end of a node."""
+) -> tuple[Part, ...]:
+    """Makes the end of a node, and returns its parts."""
     config = context.config
     if config.cluster.group == FIRST_GROUP:
         source = TruthSource(state, services, proposals.submit_commands, context.environment.sweep_rows)
         links.takes(Kind.TRUTH, source.on_question)
         links.takes(Kind.ACT, ActsTaken(state, services, proposals.submit_commands).on_act)
-        return source.part()
+        return (source.part(),)
 
     def first() -> GroupLink | None:
         return links.leader_link(FIRST_GROUP)
@@ -52,4 +52,4 @@ def truth_of(
     proposals.decide_elsewhere(acts.ask)
     links.takes(Kind.TRUTH_REPLY, copies.on_answer)
     links.takes(Kind.ACT_REPLY, acts.on_reply)
-    return copies.part(acts)
+    return copies.part(), acts.part()

@@ -19,6 +19,7 @@ import msgpack
 from cluster.peer.wire import INDEX_MAX
 from cluster.replication.outcome import Done, Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind, WireError
+from cluster.runtime.service_lifecycle import Part
 from cluster.truth.truth_frames import NUMBER_MAX, PAYLOAD_MAX
 from raftlog.types import FIRST_GROUP
 from statemachine.cluster_wide.truth_journal import ForgetEnds
@@ -72,6 +73,10 @@ class ActsAsked:
         self._number = 0
         self._asked: dict[int, tuple[Link, _Waiting]] = {}
         self._copying: list[_Copying] = []
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="truth acts", tick=self.tick, applied=lambda applied: self.look())
 
     def ask(self, commands: list[Command], done: Done, author: str) -> None:
         """Has the first group carry out the commands, in one entry, and calls `done` with their results. The values of
@@ -137,6 +142,8 @@ class ActsAsked:
 
     def look(self) -> None:
         """Tells the callers whose changes this group has copied."""
+        if not self._copying:
+            return
         copied = self._state.truth.copied
         for each in [each for each in self._copying if each.version <= copied]:
             self._copying.remove(each)

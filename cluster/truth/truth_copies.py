@@ -18,7 +18,6 @@ from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import CopyTruth
 
 if TYPE_CHECKING:
-    from cluster.truth.truth_acts import ActsAsked
     from cluster.truth.truth_source import Link, Submit
     from statemachine.broker_state import BrokerState
     from statemachine.truth import TruthPage
@@ -73,19 +72,9 @@ class TruthCopies:
         self.rejected = ""
         """Why this group's log did not accept the newest page; "" if it did."""
 
-    def part(self, acts: ActsAsked) -> Part:
-        """Returns the hooks through which the node calls this service, and the acts that wait for copies."""
-
-        def tick(now_ms: int) -> None:
-            self.tick(now_ms)
-            acts.tick(now_ms)
-
-        return Part(
-            name="truth copies",
-            tick=tick,
-            applied=lambda applied: acts.look(),
-            role=lambda raw: self.lose_leadership(),
-        )
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="truth copies", tick=self.tick, role=lambda raw: self.lose_leadership())
 
     def unconfirmed_ms(self) -> int | None:
         """Returns the milliseconds since the leader of the first group said last that this leader has all; since this

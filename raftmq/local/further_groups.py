@@ -24,6 +24,7 @@ from raftmq.local.init import check_data_dirs, create_data_dirs
 from raftmq.local.made_mark import SUFFIX, mark_beside
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
+from statemachine.cluster_wide.broker_groups import usual_name
 
 BEGUN = "BEGUN"
 
@@ -68,7 +69,7 @@ def make_group(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
     folder = group_folder(data, group)
     folder.mkdir(mode=0o700, exist_ok=True)
     with begun(folder):
-        name = f"{like.cluster.broker_name}-g{group:02}"
+        name = usual_name(like.cluster.broker_name, group)
         write_group_configs(nodes, first[0].config_path, GroupFacts(uuid, name, first))
         create_data_dirs([node.config_path for node in nodes], os.environ)
         if speaks_tls(data):

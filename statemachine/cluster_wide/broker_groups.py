@@ -116,6 +116,11 @@ class BrokerGroups(Family):
         self.by_number, self.changed = dict(self._groups), False
 
 
+def usual_name(first: str, number: int) -> str:
+    """Returns the name of a further group for which none is given. `first`: the name of the first group."""
+    return f"{first}-g{number:02}"
+
+
 def checked_name(name: str) -> str:
     """Returns `name` if a group of brokers may have it. Raises InvalidCommandError."""
     if not NAME.fullmatch(name):

@@ -14,7 +14,7 @@ from cluster.admin.handler_request import Call, applied
 from cluster.admin.route import Route
 from cluster.requests.verb import Serves
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, usual_name
 from statemachine.levels import GROUPS_LEVEL
 
 
@@ -90,7 +90,7 @@ async def add_group(call: Call) -> AddedBrokerGroup:
     if state.level < GROUPS_LEVEL:
         why = f"the cluster has level {state.level}, and several groups need {GROUPS_LEVEL}"
         raise ApiError("refused", why, "raftmq upgrade finalize")
-    name = wanted.name or f"{first_name}-g{wanted.group:02}"
+    name = wanted.name or usual_name(first_name, wanted.group)
     voters = len(port.membership.in_force.voter_ids)
     first = None if state.broker_groups.by_number else (first_name, voters)
     entry, result = await applied(lambda done: port.services.propose([AddBrokerGroup(wanted.group, name, first)], done))
