@@ -319,9 +319,21 @@ class GroupLinks:
         for key, target in wanted.items():
             state = self._wanted.setdefault(key, _Wanted(target))
             state.target = target
+            if state.link is None and state.task is None and target.node != NOBODY:
+                self._take_over(state)
             if state.link is None and state.task is None and loop.time() >= state.due_s and not self._closed:
                 name = f"dial-group-{target.group}-{target.node}"
                 state.task = loop.create_task(self._dial(state), name=name)
+
+    def _take_over(self, state: _Wanted) -> None:
+        """Gives a node that is to be dialled the connection that was made to any member of its group, if it leads
+        there: a second one would soon end the first, and what was asked on that would be lost."""
+        target, now_s = state.target, asyncio.get_running_loop().time()
+        for other in self._wanted.values():
+            link = other.link
+            if other.target.node == NOBODY and link is not None and (link.group, link.node) == target[:2]:
+                state.link, other.link, other.due_s = link, None, now_s + REDIAL_MAX_S
+                return
 
     def _leave(self, state: _Wanted) -> None:
         if state.task is not None:
