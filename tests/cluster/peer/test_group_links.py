@@ -92,6 +92,18 @@ async def joined(a: Node, b: Node) -> tuple[GroupLink, GroupLink]:
     return a.links.all()[-1], b.links.all()[-1]
 
 
+async def test_the_connection_to_any_member_becomes_that_to_the_member_that_it_found(made: Callable[..., Any]) -> None:
+    a, b = await made(2), await made(1, TWO)
+    a.links.tend([b.target(NodeId(0))])
+    await until(lambda: a.links.to(1))
+    [link] = a.links.to(1)
+    for targets in ([b.target(), b.target(NodeId(0))], [b.target()]):
+        a.links.tend(targets)
+        await asyncio.sleep(0.05)
+        assert a.links.to(1) == [link], "there is no second one, and it is not ended"
+        assert a.links.reaches(1, b.target().node)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_proven"),
     [
