@@ -9,7 +9,7 @@ from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot, message_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from cluster.flow.gate import Gate
     from cluster.replication.message_head import Schedule
@@ -26,6 +26,10 @@ class NoClient:
         self.closed = False
         self.in_flight = gate.holder("")
         self.session: ConnectionSession | None = None
+
+    @property
+    def owner(self) -> Hashable:
+        return self
 
     def write(self, data: bytes) -> None:
         """Drops the answer, because nobody reads it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -50,6 +50,10 @@ class ReplyTo(Protocol):
     closed: bool
     in_flight: Holder
     session: ConnectionSession | None
+
+    @property
+    def owner(self) -> Hashable:
+        """The client's connection, also of the requests that another node forwards for it."""
 
     def write(self, data: bytes) -> None:
         """Queues bytes for the client."""

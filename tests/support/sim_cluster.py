@@ -158,9 +158,9 @@ class HeldLane(SimLane):
 class ClientPath(ReplyPath):
     """A client's connection: requests go in as frames, replies come out as (code, remark, ext)."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: SimNode, port: int = 4000) -> None:
         rooms = node.running.router.rooms
-        super().__init__(("10.0.0.9", 4000), "broker", rooms.unsent, rooms.gate)
+        super().__init__(("10.0.0.9", port), "broker", rooms.unsent, rooms.gate)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
         self.written: list[bytes] = []
@@ -245,9 +245,9 @@ class SimNode(Machine):
         """Hands leadership over. Raises NotLeaderError, or ValueError if that node cannot lead."""
         self.run(self.running.driver.transfer, to)
 
-    def connect(self) -> ClientPath:
-        """A new client connection."""
-        path = ClientPath(self)
+    def connect(self, port: int = 4000) -> ClientPath:
+        """A new client connection, from this port of the client's host."""
+        path = ClientPath(self, port)
         path.closed = not self.up
         if self.up:
             self.paths.append(path)

@@ -7,7 +7,7 @@ may have closed it right after. So does one whose repetition waits behind it, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
@@ -37,8 +37,9 @@ class WithdrawnSends:
         self._rights = rights
         self._turns = turns
         self._soon = soon
-        self._gone: set[ReplyTo] = set()
-        """Paths of clients behind another node that are gone, until one look at the queue finds their sends."""
+        self._gone: set[Hashable] = set()
+        """Owners of paths: the clients behind other nodes that are gone, until one look at the queue finds their
+        sends."""
 
     def connections_closed(self, closed: Collection[ReplyTo]) -> None:
         """Takes back the sends of closed connections, after their identities were remembered for their repetitions."""
@@ -46,14 +47,19 @@ class WithdrawnSends:
             send.hold.answered()
 
     def client_gone(self, path: ReplyTo) -> None:
-        """Takes back a send of a client behind another node, which waits for its answer and forgets it then."""
+        """Takes back the sends of a client behind another node, which waits for their answers and forgets them then.
+
+        The other node tells of one send after the other. All go with the first: if the client sends them again over
+        another connection meanwhile, what stayed would be stored before what was taken back (seed 970000031).
+        """
         if not self._gone:
             self._soon(self._look_for_gone)
-        self._gone.add(path)
+        self._gone.add(path.owner)
 
     def _look_for_gone(self) -> None:
         gone, self._gone = self._gone, set()
-        self._tell(self._proposals.withdraw(lambda send: send.connection in gone), lambda _: GONE)
+        sends = self._proposals.withdraw(lambda send: send.connection.owner in gone and not send.oneway)
+        self._tell(sends, lambda _: GONE)
 
     def judge_again(self) -> None:
         """Refuses the waiting sends of users who may no longer send to their topic, after a change of users, rules or

@@ -60,7 +60,7 @@ def go_on(sim: SimCluster) -> list[bytes]:
 
 def test_what_a_closed_connection_has_sent_is_taken_back(sim: SimCluster, node: SimNode) -> None:
     in_the_way(sim)
-    gone, stays = node.connect(), node.connect()
+    gone, stays = node.connect(), node.connect(4001)
     ask(gone, b"a", b"b")
     ask(stays, b"c")
     ask(gone, b"quiet", oneway=True, first=7)
@@ -77,7 +77,7 @@ def test_the_repetition_of_one_that_was_taken_back_is_stored_once(
     sim: SimCluster, node: SimNode, again: str, key: str
 ) -> None:
     in_the_way(sim)
-    first, second = node.connect(), node.connect()
+    first, second = node.connect(), node.connect(4001)
     identity = {"key": key} if key else {"pid": PID, "seq": 1, "low": 1}
     ask(first, b"m", **identity)
     sim.loop.run_until(lambda: len(waiting(sim)) == 1, 1)
@@ -100,7 +100,7 @@ def test_what_a_node_holds_for_a_closed_connection_goes_nowhere(
     sim: SimCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     through = sim.followers()[0]
-    gone, stays = through.connect(), through.connect()
+    gone, stays = through.connect(), through.connect(4001)
     with monkeypatch.context() as patch:
         patch.setattr(through.transport, "connected", lambda peer: False)
         ask(gone, b"a")
@@ -119,7 +119,7 @@ def test_what_a_leader_had_for_a_client_that_is_gone_is_not_passed_on_again(
     """Seed 946000080: of three sends the third came back after the connection had ended, and went to the next leader;
     the first two came behind it, over their client's next connection."""
     leader, through = sim.leader(), sim.followers()[0]
-    gone, stays = through.connect(), through.connect()
+    gone, stays = through.connect(), through.connect(4001)
     with monkeypatch.context() as patch:
         patch.setattr(through.transport, "send_frame", lambda *frame: True)
         ask(gone, b"a", pid=PID, seq=3, low=1)
@@ -147,7 +147,7 @@ def test_the_repetition_of_one_that_is_not_passed_on_again_is_recognised(sim: Si
     """The leader has stored the first, and its answer was lost."""
     in_the_way(sim)
     leader, through = sim.leader(), sim.followers()[0]
-    gone, stays = through.connect(), through.connect()
+    gone, stays = through.connect(), through.connect(4001)
     ask(gone, b"m", key="K")
     sim.loop.run_until(lambda: waiting(sim) == [b"m"], 1)
     ((number, held),) = through.forwarder._held.items()
@@ -159,6 +159,31 @@ def test_the_repetition_of_one_that_is_not_passed_on_again_is_recognised(sim: Si
     ask(stays, b"m", key="K")
     assert go_on(sim) == [b"first", b"m"]
     assert answered(sim, stays, 1) == [[OK]]
+
+
+def test_all_that_a_client_behind_another_node_has_sent_goes_together(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 970000031: the leader heard that nobody waits for the first send any more, then came both once more over
+    their client's next connection, and then that nobody waits for the second: that one stayed, before the first."""
+    in_the_way(sim)
+    leader, through = sim.leader(), sim.followers()[0]
+    gone, again = through.connect(), leader.connect()
+    for number, body in enumerate((b"a", b"b"), 1):
+        ask(gone, body, first=number, pid=PID, seq=number, low=1)
+    sim.loop.run_until(lambda: waiting(sim) == [b"a", b"b"], 1)
+    forwarded = list(through.forwarder._held)
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+        gone.close()
+        sim.loop.run_for(0.02)
+    leader.run(leader.forwarder.on_frame, through.node_id, Kind.FORWARD, forwarded[:1], b"")
+    sim.loop.run_for(0.01)
+    for number, body in enumerate((b"a", b"b"), 1):
+        ask(again, body, first=number, pid=PID, seq=number, low=1)
+    leader.run(leader.forwarder.on_frame, through.node_id, Kind.FORWARD, forwarded[1:], b"")
+    assert go_on(sim) == [b"first", b"a", b"b"]
+    assert answered(sim, again, 2) == [[OK], [OK]]
 
 
 def test_a_lost_connection_between_nodes_takes_back_nothing(sim: SimCluster) -> None:
