@@ -277,8 +277,9 @@ class Proposals:
                 return
 
             def both(last: ProposeResult) -> None:
-                if last.outcome is not Outcome.OK:
-                    done(last)
+                if last.outcome is not Outcome.OK:  # not a failure: the first group has done its half
+                    remark = f"group {FIRST_GROUP} has done its part; the rest in group {self._group}: {last.remark}"
+                    done(ProposeResult(Outcome.UNKNOWN, [], None, remark))
                     return
                 first, second = iter(result.results), iter(last.results)
                 done(last._replace(results=[next(first if command.OF_TRUTH else second) for command in commands]))

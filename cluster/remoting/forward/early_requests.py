@@ -7,9 +7,12 @@ meanwhile waits behind them: it may belong to the same client.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.requests.table import SENDS
+from raftmq_wire.codec import FLAG_ONEWAY, CodecError, decode_header
 
 if TYPE_CHECKING:
     from cluster.flow.gate import Gate
@@ -17,11 +20,18 @@ if TYPE_CHECKING:
     from cluster.remoting.forward.forward_frame import Forwarded
     from raftlog.types import NodeId
 
+Client = tuple[tuple[str, int], str]
+"""The address of a client behind another node, and the listener that it came to."""
+
 
 class _Early(NamedTuple):
     forwarded: Forwarded
     frame: bytes
     hold: Hold
+
+    @property
+    def client(self) -> Client:
+        return self.forwarded.client, self.forwarded.listener
 
 
 class EarlyRequests:
@@ -30,10 +40,10 @@ class EarlyRequests:
     def __init__(self, gate: Gate) -> None:
         """`gate` has the memory for them."""
         self._gate = gate
-        self._waiting: dict[NodeId, deque[_Early]] = {}
-        """Only nodes with waiting requests."""
-        self._gone: set[tuple[NodeId, int]] = set()
-        """Requests whose clients went while there were early ones; empty when there are none."""
+        self._waiting: dict[NodeId, OrderedDict[int, _Early]] = {}
+        """Node -> forward id -> request; only nodes with waiting requests."""
+        self._clients: dict[NodeId, dict[Client, set[int]]] = {}
+        """The same requests: node -> client -> forward ids."""
 
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._waiting.values())
@@ -47,30 +57,57 @@ class EarlyRequests:
         hold = self._gate.hold_early(len(frame))
         if hold is None:
             return False
-        self._waiting.setdefault(node, deque()).append(_Early(forwarded, frame, hold))
+        early = _Early(forwarded, frame, hold)
+        self._remove(node, forwarded.forward_id)
+        self._waiting.setdefault(node, OrderedDict())[forwarded.forward_id] = early
+        self._clients.setdefault(node, {}).setdefault(early.client, set()).add(forwarded.forward_id)
         return True
 
     def gone(self, node: NodeId, forward_id: int) -> None:
-        """Takes note that the client of a request is gone: if it waits here, it will not be handled."""
-        if self._waiting:
-            self._gone.add((node, forward_id))
+        """Forgets a request whose client is gone, and the sends of that client that wait with it."""
+        early = self._remove(node, forward_id)
+        if early is not None:
+            self.client_gone(node, early.client)
+
+    def client_gone(self, node: NodeId, client: Client) -> None:
+        """Forgets the sends of a client that is gone.
+
+        The other node tells of one send after the other. All go with the first: if the client sends them again over
+        another connection meanwhile, what stayed would be stored before what was forgotten.
+        """
+        for forward_id in list(self._clients.get(node, {}).get(client, ())):
+            if _is_awaited_send(self._waiting[node][forward_id].frame):
+                self._remove(node, forward_id)
 
     def take(self, node: NodeId) -> tuple[Forwarded, bytes] | None:
-        """Takes out the next request of this node whose client is not gone, None if there is none."""
-        waiting = self._waiting.get(node, ())
-        found = None
-        while waiting and found is None:
-            early = waiting.popleft()
-            early.hold.ended()
-            if (node, early.forwarded.forward_id) not in self._gone:
-                found = early.forwarded, early.frame
-        if not waiting:
-            self.drop(node)
-        return found
+        """Takes out the next request of this node, None if there is none."""
+        early = self._remove(node, next(iter(self._waiting.get(node, ())), -1))
+        return early and (early.forwarded, early.frame)
 
     def drop(self, node: NodeId) -> None:
         """Forgets the requests of a node that is gone, and will forward them again."""
-        for early in self._waiting.pop(node, ()):
+        for early in self._waiting.pop(node, {}).values():
             early.hold.ended()
-        if not self._waiting:
-            self._gone.clear()
+        self._clients.pop(node, None)
+
+    def _remove(self, node: NodeId, forward_id: int) -> _Early | None:
+        waiting = self._waiting.get(node)
+        early = waiting.pop(forward_id, None) if waiting is not None else None
+        if waiting is None or early is None:
+            return None
+        early.hold.ended()
+        clients = self._clients[node]
+        clients[early.client].remove(forward_id)
+        if not clients[early.client]:
+            del clients[early.client]
+        if not waiting:
+            self.drop(node)
+        return early
+
+
+def _is_awaited_send(frame: bytes) -> bool:
+    try:
+        header = decode_header(frame[0], frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
+    except CodecError:  # it will be answered for itself
+        return False
+    return header.code in SENDS and not header.flag & FLAG_ONEWAY

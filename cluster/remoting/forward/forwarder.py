@@ -471,6 +471,7 @@ class Forwarder:
             self._early.gone(*name)
         elif path.is_send:
             self.client_gone(path)
+            self._early.client_gone(name[0], (path.peer_address, path.listener))
         else:
             path.client_gone()
 

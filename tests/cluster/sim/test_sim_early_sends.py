@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cluster.runtime.peer_frames import Kind
+from tests.cluster.sim.test_sim_proposals import OK, answered, ask, hold_disks, release_disks, stored
 from tests.support.sim_cluster import codes, send_frame
 
 SEED = 24
+PID = b"\x0c" * 16
 BUSY = 2
 SIZES = 500, 900, 100
 
@@ -37,3 +40,46 @@ def test_a_send_without_room_is_refused_and_not_stored_behind_a_later_one(
     sim.settle()
     assert [body[:1] for body in leader.bodies("T")] == [b"1", b"3"]
     assert forwarder.gate.early.bytes == through.forwarder.gate.forwarded.bytes == 0
+
+
+@pytest.mark.parametrize("handled", [0, 1], ids=["both wait", "the second waits"])
+def test_all_that_a_client_has_sent_early_goes_together(
+    sim_of: Any, monkeypatch: pytest.MonkeyPatch, handled: int
+) -> None:
+    """The kind of seed 970000031: the leader hears that nobody waits for the first send any more, then come both once
+    more over their client's next connection, and then that nobody waits for the second."""
+    sim = sim_of(**{"limits.batches_inflight_max": 1})
+    leader, through = sim.leader(), sim.followers()[0]
+    hold_disks(sim.followers())
+    first, again = leader.connect(), leader.connect()
+    ask(first, b"first")
+    sim.loop.run_for(0.01)
+    gone, other = through.connect(), through.connect(4001)
+    forwarder = leader.forwarder
+    with monkeypatch.context() as patch:
+        for number, body in enumerate((b"a", b"b"), 1):
+            if number > handled:
+                patch.setattr(forwarder, "_leads", lambda: False)
+            ask(gone, body, first=number, pid=PID, seq=number, low=1)
+            sim.loop.run_for(0.01)
+        ask(other, b"c")
+        ask(gone, b"quiet", first=7, oneway=True)
+        sim.loop.run_for(0.01)
+        assert len(forwarder._early) == 4 - handled
+        forwarded = list(through.forwarder._held)
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+        gone.close()
+        sim.loop.run_for(0.02)
+        leader.run(forwarder.on_frame, through.node_id, Kind.FORWARD, forwarded[:1], b"")
+        sim.loop.run_for(0.01)
+    leader.run(forwarder._admit_early)
+    sim.loop.run_for(0.01)
+    for number, body in enumerate((b"a", b"b"), 1):
+        ask(again, body, first=number, pid=PID, seq=number, low=1)
+    leader.run(forwarder.on_frame, through.node_id, Kind.FORWARD, forwarded[1:2], b"")
+    release_disks(sim.followers())
+    assert answered(sim, again, 2) == [[OK], [OK]]
+    assert not leader.proposals.gate.left()
+    bodies = stored(sim)
+    assert [body for body in bodies if body in (b"a", b"b")] == [b"a", b"b"]
+    assert sorted(bodies) == [b"a", b"b", b"c", b"first", b"quiet"]

@@ -9,7 +9,8 @@ import pytest
 from cluster.replication import pending_requests, proposals
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import EntryId, EntryType, Role
-from statemachine.consuming.groups import PutGroup
+from statemachine.commands import CommandResult
+from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
@@ -427,3 +428,37 @@ def test_gathered_commands_fit_into_entries(sim_of: Any) -> None:
     sim.loop.run_until(lambda: all(many), 20)
     assert {results[0].outcome for results in many} == {Outcome.OK}
     assert leader.raw.last_index - before == 10
+
+
+@pytest.mark.parametrize(
+    ("theirs", "leads", "outcome"),
+    [
+        (Outcome.OK, True, Outcome.OK),
+        (Outcome.OK, False, Outcome.UNKNOWN),
+        (Outcome.FAIL, True, Outcome.FAIL),
+        (Outcome.UNKNOWN, True, Outcome.UNKNOWN),
+    ],
+)
+def test_what_is_half_done_is_not_told_as_failed(
+    sim_of: Any, monkeypatch: pytest.MonkeyPatch, theirs: Outcome, leads: bool, outcome: Outcome
+) -> None:
+    """A node of another group than the first has its command and one that the first group decides. Once that is done,
+    the rest may be refused, because this node no longer leads; but it was not nothing."""
+    sim = sim_of()
+    leader, told = sim.leader(), list[ProposeResult]()
+    monkeypatch.setattr(leader.proposals, "_group", 2)
+    decided: list[Any] = []
+    leader.proposals.decide_elsewhere(lambda commands, done, author: decided.append((commands, done)))
+    subscribe = Subscribe("g", [])
+    leader.run(leader.proposals.submit_commands, [subscribe, PutGroup({"name": "g"}, True)], told.append)
+    ((commands, done),) = decided
+    assert [type(command) for command in commands] == [PutGroup]
+    if not leads:
+        lose_leadership(sim, leader)
+    leader.run(done, ProposeResult(theirs, [CommandResult(True, "", "theirs")], None, "why"))
+    sim.loop.run_until(lambda: told, 10, "the caller is told")
+    assert told[0].outcome is outcome
+    if outcome is Outcome.OK:
+        assert [result.value for result in told[0].results][1] == "theirs"
+    if not leads:
+        assert "group 1 has done its part" in told[0].remark
