@@ -12,7 +12,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
 from raftlog.work import charge_text
 from raftmq_wire.retry_policy import decode_policy
-from statemachine.topics.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic, placed_in
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -40,8 +40,8 @@ def delay_ms_of(group: GroupConfig, failures: int) -> int | None:
 
 
 def own_topic(state: BrokerState, name: str, queues: int) -> list[Command]:
-    """Returns the command that makes a group's topic (%RETRY% or %DLQ%) with that many queues, or lets it grow to them;
-    none if it has them. It never shrinks, since messages may wait in any of its queues."""
+    """Returns the command that makes a group's topic (%RETRY% or %DLQ%) with that many queues in this group of brokers,
+    or lets it grow to them; none if it has them. It never shrinks, since messages may wait in any of its queues."""
     topic = state.topics.get(name)
     queues = min(max(queues, 1), QUEUES_MAX)
     wanted = {"name": name, "read_queues": queues, "write_queues": queues}
@@ -49,4 +49,6 @@ def own_topic(state: BrokerState, name: str, queues: int) -> list[Command]:
         return [CreateTopic({**wanted, "perm": PERM_READ | PERM_WRITE}, if_absent=True)]
     if topic.write_queues >= queues:
         return []
-    return [CreateTopic({**wanted, "read_queues": max(topic.read_queues, queues)}, if_absent=False)]
+    grown = {**wanted, "read_queues": max(topic.read_queues, queues)}
+    several = state.broker_groups.by_number
+    return [CreateTopic(placed_in(state.broker_groups.own, grown, topic) if several else grown, if_absent=False)]

@@ -13,7 +13,7 @@ from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, CreateTopic, is_retention
+from statemachine.topics.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, CreateTopic, is_retention, placed_in
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -58,10 +58,12 @@ class Topics:
         if_absent: bool = False,
         author: str = "",
         groups: Collection[int] | None = None,
+        here: bool = False,
     ) -> None:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
         topic has the configured number of queues where none is given. `author`: the person who asks. `groups`: the
-        groups of brokers in which a new topic gets so many queues each; None for the first one. Raises Refused."""
+        groups of brokers in which a new topic gets so many queues each; None for the first one. `here`: the numbers of
+        queues are about this node's group alone, whichever groups the topic has. Raises Refused."""
         services, name = self._services, config["name"]
         self.check(config)
         if name not in services.state.topics:
@@ -71,6 +73,8 @@ class Topics:
             read, write = config["read_queues"], config["write_queues"]
             rest = {field: value for field, value in config.items() if field not in ("read_queues", "write_queues")}
             config = {**rest, "place": [[group, read, write] for group in groups]}
+        elif here and services.state.broker_groups.by_number:
+            config = placed_in(services.state.broker_groups.own, config, services.state.topics.get(name))
         services.propose([CreateTopic(config, if_absent)], done, author=author)
 
     def check(self, config: Mapping[str, Any]) -> None:

@@ -186,6 +186,14 @@ class RouteMap:
                 by_name.setdefault(record.name, OtherGroup(self.own.config, record, self.own.slots))
         return (self.own, *(by_name[name] for name in sorted(by_name)))
 
+    def numbers(self) -> dict[str, int]:
+        """Returns the name of each group that `groups` returns -> its number; empty in a cluster of one group."""
+        others = self._others()
+        if not others:
+            return {}
+        named = {record.name: number for number, record in sorted(others.items(), reverse=True)}
+        return {**named, self.own.name: self.own.config().cluster.group}
+
     def group_of(self, topic: str) -> BrokerGroup:
         """Returns the group that holds the queues of the topic, or would hold them if it were created."""
         return self.own

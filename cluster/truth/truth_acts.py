@@ -26,7 +26,7 @@ from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.command_table import unpack
 from statemachine.commands import Command, CommandResult, pack
 from statemachine.consuming.groups import PutGroup
-from statemachine.topics.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic, placed_in
 from statemachine.truth import JournalNames
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 ACTS_MAX: Final = 1_000
 """The most acts that one leader waits for."""
 REMARK_MAX: Final = 2_000
-_QUEUES: Final = ("read_queues", "write_queues")
 _OWN: Final = (JournalNames, ForgetEnds)
 """Commands of the truth that the first group gives itself."""
 
@@ -104,17 +103,10 @@ class ActsAsked:
 
     def _placed(self, command: Command) -> Command:
         """Returns the command for the first group: numbers of queues are those of this group."""
-        if not isinstance(command, CreateTopic) or "place" in command.config:
+        if not isinstance(command, CreateTopic):
             return command
         known = self._state.topics.get(str(command.config.get("name")))
-        given = [command.config.get(name) for name in _QUEUES]
-        if given == [None, None]:
-            return command
-        there = known.queues_of_groups.get(self._group, (None, None)) if known is not None else (None, None)
-        read, write = (mine or was for mine, was in zip(given, there, strict=True))
-        rest = {name: value for name, value in command.config.items() if name not in _QUEUES}
-        place = [[self._group, read or write, write or read]]
-        return CreateTopic({**rest, "place": place}, command.if_absent)
+        return CreateTopic(placed_in(self._group, command.config, known), command.if_absent)
 
     def on_reply(self, link: Link, header: list[Any], payload: bytes) -> None:
         """Takes the answer to an act. Raises WireError."""

@@ -4,7 +4,8 @@ messages."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from raftmq.client.consuming.offsets import Offsets, identity_in
 from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
 from raftmq.client.message import FoundMessages, Message, decode_messages
 from raftmq_wire.codes import MORE_FIELD, NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
+from raftmq_wire.queue_numbers import FIRST_GROUP, number_of, queue_in_group
 from raftmq_wire.topic_identity import TopicIdentity
 
 _T = TypeVar("_T")
@@ -111,9 +113,12 @@ class AsyncAdmin(Offsets):
         *,
         perm: int = _PERM_READ_WRITE,
         now: bool = False,
+        groups: Iterable[int] | None = None,
     ) -> None:
-        """Creates the topic, or changes it to these values. Raises Refused for a name or number that is not allowed;
-        unless `now`, also for fewer queues than it has if that hides messages that are not consumed."""
+        """Creates the topic, or changes it to these values, with `queues` queues in each group of brokers. A new topic
+        gets queues in all groups, one that exists keeps its own: in a group that is added, keys would come to other
+        queues. `groups` adds or changes those of these numbers. Raises Refused for a name or number that is not
+        allowed; unless `now`, also for fewer queues than it has if that hides messages that are not consumed."""
         ext = {
             "topic": name,
             "defaultTopic": AUTO_CREATE_TOPIC,
@@ -128,12 +133,29 @@ class AsyncAdmin(Offsets):
         if not now:
             ext[NOT_HIDING_FIELD] = "true"
         try:
-            await self._write(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create topic {name}")
+            wanted = await self._groups_for(name) if groups is None else await self._existing(groups)
+            for group in wanted:
+                view = self._view.groups.of(group)
+                await self._write(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create topic {name}", view=view)
         except Refused as refused:
             if refused.code != ResponseCode.ILLEGAL_OPERATION:
                 raise
             raise Refused(str(refused), code=refused.code, hint=_HIDES) from None
         self._view.forget_route(name)
+
+    async def _groups_for(self, topic: str) -> list[int]:
+        """Returns the groups of brokers that have the topic, all groups if it does not exist."""
+        try:
+            return await self._groups_of(topic)
+        except NotFound:
+            return self._view.groups.numbers()
+
+    async def _existing(self, groups: Iterable[int]) -> list[int]:
+        wanted, known = sorted({*groups}), await self._all_groups()
+        if unknown := [group for group in wanted if group not in known]:
+            have = ", ".join(map(str, known))
+            raise Refused(f"the cluster has no group {unknown[0]}", hint=f"It has {have}.")
+        return wanted
 
     async def delete_topic(self, name: str) -> None:
         """Deletes the topic with its queues. Raises NotFound."""
@@ -154,9 +176,25 @@ class AsyncAdmin(Offsets):
 
     async def describe_topic(self, name: str) -> TopicInfo:
         """Returns the topic's configuration and the range of each of its queues. Raises NotFound."""
+        parts = [await self._part(name, group) for group in await self._groups_of(name)]
+        return parts[0]._replace(
+            queues=[queue for part in parts for queue in part.queues],
+            write_queues=sum(part.write_queues for part in parts),
+            hidden=[queue for part in parts for queue in part.hidden],
+        )
+
+    async def _groups_of(self, topic: str) -> list[int]:
+        """Returns the groups of brokers with queues of the topic, ascending; the first, whether there is such a topic
+        or not, in a cluster of one. Raises NotFound."""
+        if (only := await self._all_groups()) == [FIRST_GROUP]:
+            return only
+        return sorted(each.group for each in (await self._route(topic)).groups)
+
+    async def _part(self, name: str, group: int) -> TopicInfo:
+        """Returns what the group of brokers has of the topic."""
         what = f"describe topic {name}"
-        config, stored = await self._config(name, what)
-        found = [await self._queue(name, q) for q in range(stored)]
+        config, stored = await self._config(name, what, group)
+        found = [await self._queue(name, number_of(group, q)) for q in range(stored)]
         counted = {each for _, told in found for each in told} - {None}
         if len(counted) > 1:
             raise Failed(f"{what}: it was deleted and created again meanwhile", hint="run it again")
@@ -171,20 +209,23 @@ class AsyncAdmin(Offsets):
             [each for each in queues[config.readQueueNums :] if each.min_offset < each.max_offset],
         )
 
-    async def _config(self, name: str, what: str) -> tuple[_TopicConfig, int]:
-        """Returns the topic's configuration, and the number of queues that it has or had. Raises NotFound."""
-        reply = await self._read(RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what)
+    async def _config(self, name: str, what: str, group: int) -> tuple[_TopicConfig, int]:
+        """Returns the topic's configuration in a group of brokers, and the number of queues that it has or had there.
+        Raises NotFound."""
+        reply = await self._call_in(group, RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what=what)
         config = _decode(reply, _TopicConfig, what)
         stored = reply.ext.get(STORED_QUEUES_FIELD, "0")
         return config, max(config.readQueueNums, config.writeQueueNums, int(stored) if stored.isdecimal() else 0)
 
     async def identity(self, topic: str, node: str | None = None) -> TopicIdentity | None:
-        """Returns the identity of a topic, which says what its offsets count in; None if the node that answers is of a
+        """Returns the identity of a topic, which says what its offsets count in, in the first of its groups of brokers;
+        None if the node that answers is of a
         release that tells none. `node` ("host:port"): the topic as that node has it, which may lag behind. Raises
         NotFound."""
         what = f"identity of {topic}"
         if node is None:
-            return (await self.counted(RequestCode.GET_MAX_OFFSET, topic, 0))[1]
+            first = number_of((await self._groups_of(topic))[0], 0)
+            return (await self.counted(RequestCode.GET_MAX_OFFSET, topic, first))[1]
         try:
             link = await self._view.links.get(node)
             reply = await link.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, timeout_s=_NODE_TIMEOUT_S)
@@ -210,8 +251,19 @@ class AsyncAdmin(Offsets):
         """Returns the client ids of the group's connected members, sorted; an empty list if there are none."""
         what = f"members of group {group}"
         ext = {"consumerGroup": group}
-        reply = await self._call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, what=what, accept=(0, 1))
-        return sorted(_decode(reply, _Members, what).consumerIdList) if reply.code == 0 else []
+        found: set[str] = set()
+        for number in await self._all_groups():
+            code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+            reply = await self._call_in(number, code, ext, what=what, accept=(0, 1))
+            found.update(_decode(reply, _Members, what).consumerIdList if reply.code == 0 else ())
+        return sorted(found)
+
+    async def _all_groups(self) -> list[int]:
+        """Returns the numbers of the cluster's groups of brokers, ascending."""
+        if not self._view.groups.heard:
+            accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # any answer tells
+            await self._call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", accept=accept)
+        return self._view.groups.numbers()
 
     async def create_group(self, group: str) -> None:
         """Creates the consumer group with RocketMQ's defaults. A consumer that joins a group creates it too."""
@@ -240,16 +292,24 @@ class AsyncAdmin(Offsets):
     async def offsets(self, group: str, topic: str) -> list[GroupOffset]:
         """Returns the group's committed offset in each queue of the topic, and in hidden ones that keep messages.
         Raises NotFound if there is no such topic."""
+        found: list[GroupOffset] = []
+        for number in await self._groups_of(topic):
+            found += await self._offsets_in(number, group, topic)
+        return found
+
+    async def _offsets_in(self, number: int, group: str, topic: str) -> list[GroupOffset]:
+        """Returns what `offsets` does, of the queues in a group of brokers."""
         try:
-            config, stored = await self._config(topic, f"offsets of {group} in {topic}")
+            config, stored = await self._config(topic, f"offsets of {group} in {topic}", number)
             readable = config.readQueueNums
         except Refused:  # who may only read the topic is not told what is hidden
-            readable = stored = (await self._route(topic)).read_queues
+            parts = (await self._route(topic)).groups
+            readable = stored = next((part.read for part in parts if part.group == number), 0)
         found = []
-        for queue_id in range(stored):
+        for queue_id in range(number_of(number, 0), number_of(number, stored)):
             committed = await self.committed(group, topic, queue_id)  # before the end, which it may not seem to pass
             queue, _ = await self._queue(topic, queue_id)
-            if queue_id < readable or queue.min_offset < queue.max_offset:
+            if queue_in_group(queue_id) < readable or queue.min_offset < queue.max_offset:
                 found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
         return found
 
@@ -289,13 +349,13 @@ class AsyncAdmin(Offsets):
         """Returns the nodes of the cluster as broker id -> "host:port"; "0" is the leader."""
         return await self._members()
 
-    async def view_message(self, topic: str, position: int) -> Message:
-        """Returns the message whose first byte is at `position` in the commit log; a body that cannot be decompressed
-        is as stored, with the reason in `Message.undecoded`. Raises NotFound."""
+    async def view_message(self, topic: str, position: int, *, group: int = FIRST_GROUP) -> Message:
+        """Returns the message whose first byte is at `position` in the log of a group of brokers; a body that cannot be
+        decompressed is as stored, with the reason in `Message.undecoded`. Raises NotFound."""
         what = f"message at position {position}"
         ext = {"topic": topic, "offset": str(position)}
-        reply = await self._call(RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, accept=(0, 1))
-        found = decode_messages(reply.body) if reply.code == 0 else []
+        reply = await self._call_in(group, RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, accept=(0, 1))
+        found = decode_messages(reply.body, first_queue=number_of(group, 0)) if reply.code == 0 else []
         if not found:
             raise NotFound(f"{what}: {reply.remark or 'there is none'}", code=reply.code)
         return found[0]
@@ -330,18 +390,33 @@ class AsyncAdmin(Offsets):
         if unique:
             ext["_UNIQUE_KEY_QUERY"] = "true"
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        reply = await self._call(RequestCode.QUERY_MESSAGE, ext, what=what, accept=accept)
         found = FoundMessages()
-        if reply.code == ResponseCode.SUCCESS:
-            found += decode_messages(reply.body, as_stored=as_stored)
-            found.more = reply.ext.get(MORE_FIELD) == "true"
+        groups = await self._groups_of(topic)
+        for group in groups:
+            reply = await self._call_in(group, RequestCode.QUERY_MESSAGE, ext, what=what, accept=accept)
+            if reply.code == ResponseCode.SUCCESS:
+                found += decode_messages(reply.body, as_stored=as_stored, first_queue=number_of(group, 0))
+                found.more = found.more or reply.ext.get(MORE_FIELD) == "true"
+        if len(groups) > 1:
+            found.sort(key=attrgetter("store_ms"), reverse=True)
+            found.more = found.more or len(found) > count_max
+            del found[count_max:]
         return found
 
-    async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
-        return await self._call(code, ext, what=what)
+    async def _call_in(
+        self, group: int, code: int, ext: dict[str, str], *, what: str, accept: tuple[int, ...] = (0,)
+    ) -> Reply:
+        """Sends a request to the leader of a group of brokers."""
+        return await self._view.groups.of(group).call(code, ext, what=what, accept=accept, **self._limits)
 
-    async def _write(self, code: int, ext: dict[str, str], what: str, body: bytes = b"") -> None:
-        await self._call(code, ext, body, what=what, writes=True)
+    async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
+        """Sends a request that all groups of brokers answer alike."""
+        return await self._call(code, ext, what=what, any_group=True)
+
+    async def _write(
+        self, code: int, ext: dict[str, str], what: str, body: bytes = b"", *, view: ClusterView | None = None
+    ) -> None:
+        await (view or self._view).call(code, ext, body, what=what, writes=True, **self._limits)
 
 
 class _Members(msgspec.Struct):

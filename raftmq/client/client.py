@@ -26,7 +26,7 @@ from raftmq.client.consuming.pull import (
 from raftmq.client.consuming.subscription import subscription
 from raftmq.client.discovery import find_servers, found_folder
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
-from raftmq.client.errors import RaftMQError, Unreachable, error_of
+from raftmq.client.errors import RaftMQError, Refused, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult, check_queue_id
 from raftmq.client.port_probe import hint_for
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
@@ -34,6 +34,8 @@ from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransa
 from raftmq.client.retries import OnRetry
 from raftmq.client.tls import Tls
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import decode_recall_handle
+from raftmq_wire.queue_numbers import FIRST_GROUP, group_of, number_of, queue_text
 from raftmq_wire.topic_identity import Position
 
 _T = TypeVar("_T")
@@ -87,7 +89,7 @@ class AsyncClient:
     def cluster_ids(self) -> tuple[str, ...]:
         """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
         answered."""
-        return self._view.clusters
+        return self._view.groups.clusters
 
     @property
     def created_topics(self) -> frozenset[str]:
@@ -163,7 +165,15 @@ class AsyncClient:
         check_seconds("timeout_s", timeout_s)
         ext = {"producerGroup": "raftmq", "topic": topic, "recallHandle": recall_handle}
         what = f"recall of a message of {topic}"
-        await self._view.call(RequestCode.RECALL_MESSAGE, ext, what=what, timeout_s=timeout_s, writes=True)
+        view = await self._view.groups.at(number_of(self._group_of_handle(recall_handle), 0))
+        await view.call(RequestCode.RECALL_MESSAGE, ext, what=what, timeout_s=timeout_s, writes=True)
+
+    def _group_of_handle(self, recall_handle: str) -> int:
+        """Returns the group of brokers that a handle is of; the first for a handle that a server will not accept."""
+        try:
+            return self._view.groups.group_of_name(decode_recall_handle(recall_handle).broker_name) or FIRST_GROUP
+        except ValueError:
+            return FIRST_GROUP
 
     def consumer(
         self,
@@ -275,21 +285,26 @@ class AsyncClient:
     ) -> _T:
         deadline = asyncio.get_running_loop().time() + timeout_s + request.wait_s
         backoff = Backoff(self._view.jitter)
+        view = self._view if node else await self._view.groups.at(request.queue_id)
+        if not node and view.group != group_of(request.queue_id):
+            queue = queue_text(request.queue_id)
+            what = f"pull of {request.topic} queue {queue}: topic {request.topic} has no queue {queue}"
+            raise Refused(f"{what}: the cluster has no such group", code=ResponseCode.INVALID_PARAMETER)
         failure: RaftMQError | None = None
         while True:
             asked = node
             try:
                 async with asyncio.timeout_at(deadline):
-                    asked = asked or await self._view.find_leader()
-                    link = await self._view.links.get(asked)
+                    asked = asked or await view.find_leader()
+                    link = await view.links.get(asked)
                     return read(request, await ask(link, request))
             except OSError as error:
-                self._view.suspect(self._view.leader)
+                view.suspect(view.leader)
                 if failure is not None and asyncio.get_running_loop().time() >= deadline:
                     raise failure from error  # what was answered before says more than that no time is left
-                why = (str(error) or "no answer") if asked else self._view.why_no_leader()
+                why = (str(error) or "no answer") if asked else view.why_no_leader()
                 failure = Unreachable(
-                    f"pull of {request.topic} queue {request.queue_id} from {node or 'the leader'}: {why}",
+                    f"pull of {request.topic} queue {queue_text(request.queue_id)} from {node or 'the leader'}: {why}",
                     retryable=True,
                     hint=hint_for(why),
                 )

@@ -15,7 +15,7 @@ import logging
 import random
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -33,13 +33,15 @@ from raftmq.client.errors import (
     Unreachable,
     error_of,
 )
+from raftmq.client.group_views import GroupViews
 from raftmq.client.port_probe import hint_for
 from raftmq.client.retries import OnRetry, Retries, Retry
-from raftmq.client.route import BrokerData, Route, RouteBody, read_route
+from raftmq.client.route import BrokerData, Route, RouteBody, read_route, route_over
 from raftmq.client.tls import TlsError
 from raftmq_wire.codec import CodecError
-from raftmq_wire.codes import RequestCode, ResponseCode, is_unknown
+from raftmq_wire.codes import GROUPS_FIELD, RequestCode, ResponseCode, is_unknown
 from raftmq_wire.denial import how_to_allow
+from raftmq_wire.queue_numbers import FIRST_GROUP
 
 logger = logging.getLogger("raftmq")
 
@@ -155,9 +157,21 @@ class ClusterView:
     connection of `links` that has not ended since. After a reconnect, the node on the same port may be a follower that
     lags."""
 
-    def __init__(self, environment: Environment, servers: Iterable[str], on_retry: OnRetry | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        servers: Iterable[str],
+        on_retry: OnRetry | None = None,
+        *,
+        group: int = FIRST_GROUP,
+        first: ClusterView | None = None,
+    ) -> None:
+        """`group`: the group of brokers that this view is about. `first`: the client's view of the first group, with
+        which this one shares its connections; None for that one itself."""
         self.environment = environment
-        self.retries = Retries(on_retry)
+        self.group = group
+        self.groups: GroupViews[ClusterView] = GroupViews(self) if first is None else first.groups
+        self.retries: Retries = Retries(on_retry) if first is None else first.retries
         self._loop: asyncio.AbstractEventLoop | None = None
         self.servers = tuple(servers)
         self.brokers: tuple[str, ...] = ()
@@ -166,19 +180,18 @@ class ClusterView:
         self.leader: str | None = None
         self._doubted: str | None = None
         """The leader that answers nothing, within the present search."""
-        self.clusters: tuple[str, ...] = ()
-        """The uuids of the cluster that this client belongs to, and of those that it continues; () until a server says
-        so."""
         self._heard: tuple[str, ...] = ()
         """Addresses that any server ever named, newest first: further places to look for the leader."""
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self.links = ConnectionPool(environment, on_lost=self.suspect)
+        self.links: ConnectionPool = (
+            ConnectionPool(environment, on_lost=self.groups.lost) if first is None else first.links
+        )
         self._seed = environment.entropy(8)
         self._sessions = 0
         self.jitter = random.Random(self._seed)
-        self._routes: dict[str, Route] = {}
-        self.missing: set[str] = set()
+        self._routes: dict[str, Route] = {} if first is None else first._routes
+        self.missing: set[str] = set() if first is None else first.missing
         """Topics that did not exist when a send asked for them. A send that was stored since then has created them."""
         self._search: asyncio.Task[str] | None = None
         self._searching = 0
@@ -196,8 +209,16 @@ class ClusterView:
         """Servers that did not help to find a leader when last asked within the present search -> the reason, in
         words."""
 
+    def of_group(self, group: int) -> ClusterView:
+        """Returns a new view of another group of the same cluster."""
+        return ClusterView(self.environment, self.servers, group=group, first=self.groups.first)
+
     def close(self) -> None:
-        """Ends the search for the leader and all connections."""
+        """Ends the searches for leaders and all connections, of all views of the client."""
+        for view in self.groups.views():
+            view._end()
+
+    def _end(self) -> None:
         if self._search is not None:
             self._search.cancel()
         if self._refresh_timer is not None:
@@ -374,16 +395,22 @@ class ClusterView:
         """Takes the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
         none or comes from another cluster. Raises msgspec.DecodeError."""
         if reply.code == ResponseCode.NO_PERMISSION:
+            self.groups.take("")
             return server, ()  # it tells this user nothing, and each request why: any node can say no
         if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
             return None
         table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
-        addresses = [data.brokerAddrs for data in table.values()]
+        self.groups.take(reply.ext.get(GROUPS_FIELD, ""))
+        known = {name: self.groups.group_of_name(name) for name in table}
+        addresses = [data.brokerAddrs for name, data in table.items() if known[name] == self.group]
         self.by_id = {k: v for each in addresses for k, v in each.items()}
         leader = next((a["0"] for a in addresses if "0" in a), None)
         others = tuple(v for a in addresses for k, v in a.items() if k != "0")
         named = (*((leader,) if leader else ()), *others)
-        self._heard = tuple(dict.fromkeys((*named, *self._heard)))[:_HEARD_MAX]
+        others_too = (
+            address for name in table if known[name] != self.group for address in table[name].brokerAddrs.values()
+        )
+        self._heard = tuple(dict.fromkeys((*named, *self._heard, *others_too)))[:_HEARD_MAX]
         # A leader names all members. What others name may be old: it only adds.
         self.brokers = named if leader == server else tuple(dict.fromkeys((*named, *self.brokers)))[:_HEARD_MAX]
         return leader, others
@@ -392,12 +419,11 @@ class ClusterView:
         """Returns True if a server belongs to the cluster that this client began with, or to one that continues it. The
         address of a node that left may belong to anybody by now."""
         clusters = tuple(said.split())
-        if clusters and self.clusters and self.clusters[0] not in clusters:
-            logger.warning(
-                "%s belongs to another cluster, %s and not %s: not used", server, clusters[0], self.clusters[0]
-            )
+        ours = self.groups.clusters
+        if clusters and ours and ours[0] not in clusters:
+            logger.warning("%s belongs to another cluster, %s and not %s: not used", server, clusters[0], ours[0])
             return False
-        self.clusters = clusters or self.clusters
+        self.groups.belong_to(clusters or ours)
         return True
 
     async def _link_of(self, server: str) -> Connection:
@@ -425,12 +451,15 @@ class ClusterView:
             return f"every server has refused connections for {patience_s:g} s"
         return "no server can be reached: " + ", ".join(f"{server} {why}" for server, why in sorted(whys.items()))
 
-    async def _find_leader_unless_refused(self, patience_s: float | None) -> str:
-        """Returns the leader's address. Raises _AllRefuseError once every server has refused connections for
-        `patience_s` (None: never)."""
+    async def _find_leader_unless_refused(self, patience_s: float | None, any_group: bool) -> str:
+        """Returns the leader's address; with `any_group` that of another group if it is found earlier. Raises
+        _AllRefuseError once every server has refused connections for `patience_s` (None: never)."""
+        find: Callable[[], Coroutine[None, None, str]] = self.find_leader
+        if any_group and self.leader is None:
+            find = self.groups.any_leader
         if self.leader is not None or patience_s is None:
-            return await self.find_leader()
-        finding = asyncio.create_task(self.find_leader())
+            return await find()
+        finding = asyncio.create_task(find())
         try:
             while not finding.done():
                 await asyncio.wait((finding,), timeout=_BACKOFF_MAX_S)
@@ -442,16 +471,19 @@ class ClusterView:
 
     def new_session(self) -> bytes:
         """Returns 16 bytes for a session that no other session of any client has."""
+        if self.groups.first is not self:
+            return self.groups.first.new_session()
         self._sessions += 1
         return hashlib.blake2b(self._seed + self._sessions.to_bytes(8, "big"), digest_size=16).digest()
 
     async def members(self, timeout_s: float, refused_s: float | None = None) -> dict[str, str]:
-        """Returns the nodes as broker id -> "host:port", as the leader sees them; "0" is the leader."""
+        """Returns the nodes of the group as broker id -> "host:port", as its leader sees them; "0" is the leader."""
         reply = await self.call(
             RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", timeout_s=timeout_s, refused_s=refused_s
         )
         table = _decode(reply, _MembersBody, "cluster info").brokerAddrTable
-        return {k: v for data in table.values() for k, v in data.brokerAddrs.items()}
+        own = (data for name, data in table.items() if self.groups.group_of_name(name) == self.group)
+        return {k: v for data in own for k, v in data.brokerAddrs.items()}
 
     async def call(
         self,
@@ -466,13 +498,15 @@ class ClusterView:
         accept: tuple[int, ...] = (0,),
         refused_s: float | None = None,
         links: ConnectionPool | None = None,
+        any_group: bool = False,
     ) -> Reply:
         """Sends a request to the leader, and repeats it until it is answered or `timeout_s` is over. Only for requests
         that may be carried out twice.
 
-        `links`: the connections to use, because the cluster must know who asks. With `refused_s` the call ends earlier
-        if every server refuses connections for that long. Raises RaftMQError; if `writes`, it is Unknown when an
-        attempt without an answer may have been carried out.
+        `links`: the connections to use, because the cluster must know who asks. With `any_group`, for a request that
+        all groups of brokers answer alike, the leader of another group is asked while this one has none. With
+        `refused_s` the call ends earlier if every server refuses connections for that long. Raises RaftMQError; if
+        `writes`, it is Unknown when an attempt without an answer may have been carried out.
         """
         deadline = self.bind_loop().time() + timeout_s
         least_s = min(attempt_s, timeout_s) / 10
@@ -480,7 +514,9 @@ class ClusterView:
         trouble: _Trouble | None = None
         while True:
             try:
-                attempt = await self._attempt(code, ext, body, deadline, attempt_s, refused_s, links or self.links)
+                attempt = await self._attempt(
+                    code, ext, body, deadline, attempt_s, refused_s, links or self.links, any_group
+                )
             except _AllRefuseError:
                 raise self._gave_up(f"{what}: {self._all_refuse(refused_s)}", maybe, None, trouble) from None
             if isinstance(attempt, Reply):
@@ -512,28 +548,30 @@ class ClusterView:
         attempt_s: float,
         refused_s: float | None,
         links: ConnectionPool,
+        any_group: bool,
     ) -> Reply | _Trouble:
         """Makes one attempt; returns the reply, or the reason why there is none. Raises _AllRefuseError."""
         sent, leader = False, None
+        suspect = self.groups.lost if any_group else self.suspect
         try:
             async with asyncio.timeout_at(deadline):
-                leader = await self._find_leader_unless_refused(refused_s)
+                leader = await self._find_leader_unless_refused(refused_s, any_group)
                 link = await links.get(leader)
             left = deadline - asyncio.get_running_loop().time()
             sent = True
             reply = await link.call(code, ext, body, timeout_s=max(0.0, min(attempt_s, left)))
         except TimeoutError:
-            self.suspect(leader)
+            suspect(leader)
             if sent and leader is not None:
                 links.drop(leader)
             return _Trouble(leader or "", "does not answer" if leader else "is not found", sent)
         except OSError as error:
-            self.suspect(leader)
+            suspect(leader)
             told = not sent or isinstance(error, TlsError)
             cause = why_not(error) if told else f"ended the connection ({error.strerror or error})"
             return _Trouble(leader or "", cause, sent)
         if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or is_unknown(reply.code, reply.remark):
-            self.suspect(leader)
+            suspect(leader)
         return reply
 
     def _gave_up(self, text: str, maybe: bool, last: RaftMQError | None, trouble: _Trouble | None) -> RaftMQError:
@@ -569,8 +607,9 @@ class ClusterView:
             if not auto_create:
                 raise
             route = await self._fetch_route(AUTO_CREATE_TOPIC, topic, timeout_s, refused_s, False)
-            queues = min(AUTO_CREATE_QUEUES, route.write_queues)
-            route = route._replace(read_queues=queues, write_queues=queues)
+            (made, *_) = route.groups
+            queues = min(AUTO_CREATE_QUEUES, made.write)
+            route = route_over(topic, [made._replace(read=queues, write=queues)], route.fetched_at, route.exists)
             self.missing.add(topic)
         self._routes[topic] = route
         return route
@@ -589,9 +628,10 @@ class ClusterView:
         what = f"route of topic {topic}"
         ext = {"topic": asked, "acceptStandardJsonOnly": "true"}
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-        reply = await self.call(code, ext, what=what, timeout_s=timeout_s, refused_s=refused_s)
+        reply = await self.call(code, ext, what=what, timeout_s=timeout_s, refused_s=refused_s, any_group=True)
         queues = _decode(reply, RouteBody, what).queueDatas
-        route = read_route(topic, queues, asyncio.get_running_loop().time(), exists)
+        self.groups.take(reply.ext.get(GROUPS_FIELD, ""))
+        route = read_route(topic, queues, asyncio.get_running_loop().time(), exists, self.groups.group_of_name)
         if route is None:
             raise Failed(f"{what}: the answer names no queues", retryable=True)
         return route

@@ -110,8 +110,7 @@ def _is_there(path: Path) -> bool:
 
 def _servers_of(path: Path) -> tuple[str, ...]:
     try:
-        # Topics are in the first group; a node of another one would answer that there are none.
-        nodes = [node for node in json.loads(path.read_text())["nodes"] if node.get("group", 1) == 1]
+        nodes = json.loads(path.read_text())["nodes"]
         return parse_servers(f"{node.get('host', '127.0.0.1')}:{node['namesrv_port']}" for node in nodes)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); set RAFTMQ_SERVERS instead") from error

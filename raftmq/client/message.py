@@ -14,6 +14,7 @@ from raftmq_wire import message_format
 from raftmq_wire.codes import ResponseCode
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError
 from raftmq_wire.properties import parse_properties
+from raftmq_wire.queue_numbers import queue_text
 
 _ZLIB = (0, 3)
 """Values of a message's compression type that mean zlib: producers before RocketMQ 5 know only this one and write 0."""
@@ -148,7 +149,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def place(self) -> str:
         """Topic, queue and offset, as errors and logs name a message."""
-        return f"{self.topic} queue {self.queue_id} offset {self.queue_offset}"
+        return f"{self.topic} queue {queue_text(self.queue_id)} offset {self.queue_offset}"
 
     def decoded(self) -> Message:
         """Returns the message with a plain body, or with the reason in `undecoded` if the body cannot be decompressed:
@@ -244,14 +245,15 @@ def _pair(name: str, value: str) -> str:
     return f"{name}\x01{value}\x02"
 
 
-def decode_messages(data: bytes, *, as_stored: bool = False) -> list[Message]:
-    """Decodes all messages in the body of a pull reply. Raises Failed for bytes that are not complete, sound stored
-    messages; a body that cannot be decompressed is a message with `undecoded`.
+def decode_messages(data: bytes, *, as_stored: bool = False, first_queue: int = 0) -> list[Message]:
+    """Decodes all messages in the body of a pull reply. `first_queue`: the number of queue 0 of the group of brokers
+    that answered. Raises Failed for bytes that are not complete, sound stored messages; a body that cannot be
+    decompressed is a message with `undecoded`.
 
     With `as_stored`, no body is decompressed: a reader that shows or needs only some bodies calls `Message.decoded`.
     """
     try:
-        found = [_read(stored) for stored in message_format.decode_messages(data, hosts=False)]
+        found = [_read(stored, first_queue) for stored in message_format.decode_messages(data, hosts=False)]
     except MessageFormatError as error:
         raise Failed(f"a reply holds what is not a stored message: {error}") from error
     return found if as_stored else [one.decoded() if one.compression else one for one in found]
@@ -264,11 +266,11 @@ def plain_body(body: bytes, sys_flag: int) -> bytes:
     return decompress(body, sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK)
 
 
-def _read(stored: message_format.Message) -> Message:
+def _read(stored: message_format.Message, first_queue: int) -> Message:
     properties = parse_properties(stored.properties)
     return Message(
         stored.topic,
-        stored.queue_id,
+        first_queue + stored.queue_id,
         stored.queue_offset,
         stored.position,
         stored.body,

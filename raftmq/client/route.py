@@ -1,10 +1,14 @@
-"""A topic's route as far as a client needs it: the numbers of queues to read and to write."""
+"""A topic's route as far as a client needs it: the queues to read and to write, in each group of brokers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
+
+from raftmq_wire.queue_numbers import number_of
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -33,27 +37,62 @@ class RouteBody(msgspec.Struct):
     queueDatas: list[QueueData] = []
 
 
+class GroupQueues(NamedTuple):
+    """The queues of a topic in one group of brokers."""
+
+    group: int
+    broker_name: str
+    """The name of the group for readers."""
+    read: int
+    write: int
+
+
 class Route(NamedTuple):
     """The queues of a topic. `exists` is False if the topic does not exist yet and its first message would create
     it."""
 
     topic: str
-    broker_name: str
-    read_queues: int
-    write_queues: int
+    groups: tuple[GroupQueues, ...]
+    """Ordered by their names as text, as RocketMQ's clients have them; at least one."""
+    readable: Sequence[int]
+    """The numbers of the queues to read (`raftmq_wire.queue_numbers`), in the order in which the members of a consumer
+    group share them."""
+    writable: Sequence[int]
+    """The numbers of the queues to write, in the order in which keys choose one."""
     fetched_at: float
     exists: bool
 
 
-def read_route(topic: str, queues: list[QueueData], fetched_at: float, exists: bool) -> Route | None:
-    """Returns the route in a reply; None if the reply names no queues.
+def route_over(topic: str, groups: Iterable[GroupQueues], fetched_at: float, exists: bool) -> Route:
+    """Returns the route of a topic with these queues."""
+    ordered = tuple(sorted(groups, key=attrgetter("broker_name")))
+    readable = [range(first, first + each.read) for each in ordered for first in (number_of(each.group, 0),)]
+    writable = [range(first, first + each.write) for each in ordered for first in (number_of(each.group, 0),)]
+    return Route(topic, ordered, _joined(readable), _joined(writable), fetched_at, exists)
 
-    All broker names stand for one Raft group and so for the same queues. The name of the group is for reading; names
-    per node, if there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
+
+def _joined(ranges: list[range]) -> Sequence[int]:
+    return ranges[0] if len(ranges) == 1 else [number for each in ranges for number in each]
+
+
+def read_route(
+    topic: str, queues: list[QueueData], fetched_at: float, exists: bool, group_of: Callable[[str], int] = lambda _: 1
+) -> Route | None:
+    """Returns the route in a reply; None if the reply names no queues. `group_of`: broker name -> number of its group,
+    0 if no group is known by it.
+
+    All broker names of a group stand for one Raft group and so for the same queues. The name of the group is for
+    reading; names per node, if there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
     """
-    if not queues:
-        return None
-    readable = [q for q in queues if q.perm & PERM_READ]
-    read = max((q.readQueueNums for q in readable), default=0)
-    write = max((q.writeQueueNums for q in queues if q.perm & PERM_WRITE), default=0)
-    return Route(topic, (readable or queues)[0].brokerName, read, write, fetched_at, exists)
+    by_group: dict[int, list[QueueData]] = {}
+    for each in queues:
+        if group := group_of(each.brokerName):
+            by_group.setdefault(group, []).append(each)
+    groups = []
+    for group, rows in by_group.items():
+        readable = [q for q in rows if q.perm & PERM_READ]
+        read = max((q.readQueueNums for q in readable), default=0)
+        write = max((q.writeQueueNums for q in rows if q.perm & PERM_WRITE), default=0)
+        name = min((q.brokerName for q in rows), key=len)  # an alias is longer
+        groups.append(GroupQueues(group, name, read, write))
+    return route_over(topic, groups, fetched_at, exists) if groups else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from raftmq.client.admin import AsyncAdmin, GroupOffset, TopicInfo
 from raftmq.client.loop_thread import LoopThread
@@ -26,9 +26,11 @@ class Admin:
         *,
         perm: int = 6,
         now: bool = False,
+        groups: Iterable[int] | None = None,
     ) -> None:
-        """Creates the topic, or changes it to these values; fewer queues that hide messages only with `now`."""
-        self._run(self._admin.create_topic(name, queues, attributes, perm=perm, now=now))
+        """Creates the topic, or changes it to these values; fewer queues that hide messages only with `now`. `groups`:
+        see AsyncAdmin.create_topic."""
+        self._run(self._admin.create_topic(name, queues, attributes, perm=perm, now=now, groups=groups))
 
     def delete_topic(self, name: str) -> None:
         """Deletes the topic with its queues. Raises NotFound."""
@@ -122,9 +124,9 @@ class Admin:
         """Returns the nodes of the cluster as broker id -> "host:port"; "0" is the leader."""
         return self._run(self._admin.members())
 
-    def view_message(self, topic: str, position: int) -> Message:
-        """Returns the message whose first byte is at `position` in the commit log."""
-        return self._run(self._admin.view_message(topic, position))
+    def view_message(self, topic: str, position: int, *, group: int = 1) -> Message:
+        """Returns the message whose first byte is at `position` in the log of a group of brokers."""
+        return self._run(self._admin.view_message(topic, position, group=group))
 
     def query_messages(
         self,

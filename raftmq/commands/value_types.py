@@ -13,6 +13,7 @@ import click
 from cluster.config.local_layout import NodeName, key_of, name_of
 from raftmq.local_path import param_name
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.queue_numbers import parse_queue
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
@@ -30,6 +31,21 @@ class NodeNameType(click.ParamType[NodeName]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NodeName:
         """Returns the name. Raises BadParameter, and LocalError for a text with "/" that is no name."""
         return name_of(*key_of(value)) if "/" in str(value) else self._ids.convert(value, param, ctx)
+
+
+class QueueType(click.ParamType[int]):
+    """A queue of a topic: its number, or in a further group of brokers GROUP/NUMBER."""
+
+    name = "queue"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Returns the queue's number (`raftmq_wire.queue_numbers`). Raises BadParameter."""
+        if "/" not in str(value):
+            return click.IntRange(0).convert(value, param, ctx)
+        try:
+            return parse_queue(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class AddressType(click.ParamType[str]):

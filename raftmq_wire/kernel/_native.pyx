@@ -172,7 +172,7 @@ cdef class TopicSlot:
         self.v2 = len(encoded) > 127
         self.field = len(encoded).to_bytes(2 if self.v2 else 1, "big") + encoded
         self.cursor = cursor
-        self.cursors = [None] * queues
+        self.cursors = [None] * max(1, queues)
         self.next_queue = 0
 
     def open_cursor(self, queue_id):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import msgpack
 from msgspec import Meta
@@ -330,6 +330,19 @@ class Topics(Family):
         self._ids[topic.id] = topic
         self.changed[topic.name] = topic
         self._journal.note(stage, TruthKind.TOPIC, topic.name)
+
+
+def placed_in(group: int, config: Mapping[str, object], known: TopicConfig | None) -> Mapping[str, object]:
+    """Returns the configuration of a `CreateTopic` in which numbers of queues are about all groups of brokers that the
+    topic has, as one that gives them in `place`, about this group alone. `known`: the topic as it is, None if there is
+    none."""
+    given = [cast("int | None", config.get(name)) for name in _QUEUES]
+    if _PLACE in config or given == [None, None]:
+        return config
+    there = known.queues_of_groups.get(group, (None, None)) if known is not None else (None, None)
+    read, write = (mine or was for mine, was in zip(given, there, strict=True))
+    rest = {name: value for name, value in config.items() if name not in _QUEUES}
+    return {**rest, _PLACE: [[group, read or write, write or read]]}
 
 
 class TopicReads(Reads):

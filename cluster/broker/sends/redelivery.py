@@ -145,9 +145,9 @@ class SendBacks:
             return
         dead = is_dead(wanted, group, stored.message)
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
-        slot = self._proposals.slot(topic)
+        slot, config = self._proposals.slot(topic), services.state.topics.get(topic)
         queues = 1 if dead else group.retry_queue_nums
-        if slot is None:
+        if slot is None or config is None or not config.write_queues:  # it may have none in this group of brokers
             self._prepare(report, topic, queues, tries)
             return
         if not slot.perm & PERM_WRITE:
@@ -220,7 +220,7 @@ class SendBacks:
         if not tries:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
-        if self._proposals.slot(topic) is None and not self._proposals.changing(topic):
+        if not self._proposals.changing(topic):
             run = own_topic(self._services.state, topic, queues)
 
         def made(result: ProposeResult) -> None:

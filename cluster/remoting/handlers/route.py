@@ -30,7 +30,7 @@ from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
 from raftlog.work import charge
-from raftmq_wire.codes import STORED_QUEUES_FIELD, RequestCode, ResponseCode
+from raftmq_wire.codes import GROUPS_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.placement.route_map import BrokerData, BrokerGroup
@@ -89,12 +89,20 @@ class Routes:
         topic = text(request, "topic")
 
         def answer() -> None:
-            self._answer_about(request, topic, lambda: self._route_body(topic, request))
+            self._answer_about(
+                request, topic, lambda: self._route_body(topic, request), lambda: self._numbers() or None
+            )
 
         if request.language == CPP and self._map.group_of(topic).has_aliases and _note(request.connection, self._held):
             self._services.call_later(HOLD_MS, answer)
         else:
             answer()
+
+    def _numbers(self) -> dict[str, str]:
+        """Returns the ext field that tells the groups' numbers, as "1/raftmq 2/raftmq-g02"; none if there is one
+        group."""
+        numbers = self._map.numbers()
+        return {GROUPS_FIELD: " ".join(f"{number}/{name}" for name, number in numbers.items())} if numbers else {}
 
     def _topic_config(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -223,7 +231,7 @@ class Routes:
             "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in sorted(brokers, key=_name)},
             "clusterAddrTable": {cluster.name: [group.name for group in groups]},
         }
-        ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}
+        ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids()), **self._numbers()}
         request.reply(ResponseCode.SUCCESS, ext=ext, body=_encode(body))
 
     def _topic_list(self, request: Request) -> None:

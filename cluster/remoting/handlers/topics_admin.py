@@ -132,7 +132,8 @@ class TopicsAdmin:
     def _put(self, request: Request, config: dict[str, Any]) -> None:
         remark = attributes_without_effect(config["attributes"])
         author = author_of(request, self._services.state)
-        self._topics.put(config, lambda result: _reply(request, result, remark=remark or None), author=author)
+        done = partial(_reply, request, remark=remark or None)
+        self._topics.put(config, done, author=author, here=True)
 
     def _delete_topic(self, request: Request) -> None:
         name = text(request, "topic")

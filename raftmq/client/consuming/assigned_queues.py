@@ -23,10 +23,12 @@ from raftmq.client.consuming.queue_puller import QueuePuller, check_not_beyond
 from raftmq.client.consuming.send_back import RETRY_PREFIX
 from raftmq.client.consuming.subscription import ALL, Subscription
 from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, error_of
+from raftmq.client.group_views import of_each
 from raftmq.client.message import Message
 from raftmq.client.route import PERM_WRITE, Route
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.denial import unreadable_topic
+from raftmq_wire.queue_numbers import group_of
 from raftmq_wire.topic_identity import Position, why_another
 
 HEARTBEAT_S = 5.0
@@ -73,6 +75,8 @@ class QueueShare:
         """Queues that belong to other members now, and whose last message this reader is still handling."""
         self.assigned = False
         """True once this consumer has taken its share. A new leader may not list it as a member yet."""
+        self.behind = False
+        """True while it has not begun to read queues of its share whose group of brokers does not answer."""
         self.missing: frozenset[QueueKey] = frozenset()
         """Queues that belong to this consumer and are still locked by others."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -115,10 +119,11 @@ class QueueShare:
             routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
             if not self._follow:
                 _check_readable(routes)
+            self.member.belong_to(_groups_of(routes))
             await self.member.join()
             await self._assign()
         except BaseException:
-            self.member.links.close()
+            self.member.close()
             raise
         self.tasks = [self.spawn(self._keep_membership), self.spawn(self._watch_leader)]
 
@@ -161,34 +166,55 @@ class QueueShare:
         """Takes the queues that the members' common rule gives to this consumer, and gives up the others."""
         members = await self.member.members()
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
-        counts = {route.topic: route.read_queues for route in routes}
-        counts[self.retry_topic] = await self._count_retry_queues()
+        self.member.belong_to(_groups_of(routes))
+        readable = {route.topic: route.readable for route in routes}
+        readable[self.retry_topic] = await self._retry_queues()
         if self.member.client_id not in members.consumerIdList:
             return
         mine = {
-            QueueKey(topic, queue_id)
-            for topic, queues in counts.items()
-            for queue_id in allocate_averagely(members.sharers(topic), self.member.client_id, queues)
+            QueueKey(topic, queues[place])
+            for topic, queues in readable.items()
+            for place in allocate_averagely(members.sharers(topic), self.member.client_id, len(queues))
         }
         for key in [key for key in self.feeds if key not in mine]:
             await self._release(key)
         if self.locks:
             mine = {key for key in mine if key.topic not in self.locks} | await self.locked(mine)
-        new = [key for key in sorted(mine) if key not in self.feeds]
+        await self._take_up([key for key in sorted(mine) if key not in self.feeds])
+        self.assigned = not self.behind
+        self._on_change()
+
+    async def _take_up(self, new: list[QueueKey]) -> None:
+        """Starts to read these queues. Those of a group of brokers that does not answer are left for the next time, if
+        the reader waits for messages and there are others."""
+        self.behind = False
+        if not self._view.groups.several:
+            await self._begin_to_read(new)
+            return
+        by_group: dict[int, list[QueueKey]] = {}
+        for key in new:
+            by_group.setdefault(group_of(key.queue_id), []).append(key)
+        found = await of_each({group: self._begin_to_read(keys) for group, keys in by_group.items()})
+        for failure in (each for each in found.values() if each is not None):
+            passes = isinstance(failure, RaftMQError) and failure.retryable and self._follow
+            if not passes or not self.feeds:
+                raise failure
+            _log.info("group %s: some of its queues are put off: %s", self.group, failure)
+            self.behind = True
+
+    async def _begin_to_read(self, new: list[QueueKey]) -> None:
         feeds = await asyncio.gather(*(self._make_feed(key) for key in new))
         for key, feed in zip(new, feeds, strict=True):
             self.feeds[key] = feed
             self._pulls[key] = self.spawn(partial(self._keep_pulling, feed))
-        self.assigned = True
-        self._on_change()
 
-    async def _count_retry_queues(self) -> int:
-        """Returns the number of queues of the group's retry topic; 0 if there is none. The cluster creates it for a
+    async def _retry_queues(self) -> Sequence[int]:
+        """Returns the queues of the group's retry topic; none if there is no such topic. The cluster creates it for a
         group's first member, unless the group wants no retries."""
         try:
-            return (await self._view.route(self.retry_topic, timeout_s=10.0, fresh=True)).read_queues
+            return (await self._view.route(self.retry_topic, timeout_s=10.0, fresh=True)).readable
         except NotFound:
-            return 0
+            return ()
 
     async def locked(self, mine: Iterable[QueueKey]) -> frozenset[QueueKey]:
         """Locks this consumer's queues, also those that it has locked already; returns those that it may read. Drops
@@ -215,7 +241,7 @@ class QueueShare:
     def _lose(self, key: QueueKey) -> None:
         """Drops a queue whose lock is lost. Messages that were read and not committed come again, to the client that
         then holds the lock."""
-        _log.warning("group %s: %s queue %d: its lock is lost", self.group, key.topic, key.queue_id)
+        _log.warning("group %s: %s: its lock is lost", self.group, key)
         self._pulls.pop(key).cancel()
         self._inbox.revoke(self.feeds.pop(key))
 
@@ -251,7 +277,7 @@ class QueueShare:
         try:
             await self.commit(feed, position)
         except RaftMQError as error:
-            _log.warning("group %s: %s queue %d: released without a commit: %s", self.group, *key, error)
+            _log.warning("group %s: %s: released without a commit: %s", self.group, key, error)
 
     async def _hand_over(self, locks: QueueLocks, key: QueueKey, feed: QueueFeed) -> None:
         """Releases a queue's lock, and so lets the next owner begin, once the reader has handled the queue's last
@@ -261,13 +287,13 @@ class QueueShare:
         try:
             await self.commit(feed, self._inbox.settled(feed))
         except RaftMQError as error:
-            _log.warning("group %s: %s queue %d: handed over without a commit: %s", self.group, *key, error)
+            _log.warning("group %s: %s: handed over without a commit: %s", self.group, key, error)
         async with self.locking:
             del self.leaving[key]
             try:
                 await locks.unlock([feed.queue_id])
             except RaftMQError as error:
-                _log.warning("group %s: %s queue %d: free when its lock ends: %s", self.group, *key, error)
+                _log.warning("group %s: %s: free when its lock ends: %s", self.group, key, error)
 
     # -- pulling
 
@@ -290,7 +316,7 @@ class QueueShare:
         node that tells the route may learn of it a moment later than the leader."""
         for _ in range(ROUTE_TRIES):
             route = await self._view.route(feed.topic, timeout_s=10.0, fresh=True)
-            if feed.queue_id >= route.read_queues:
+            if feed.queue_id not in route.readable:
                 return True
             await asyncio.sleep(ROUTE_PAUSE_S)
         return False
@@ -330,8 +356,8 @@ class QueueShare:
         self._inbox.revoke(feed)
         self.feeds[key] = fresh
         self.rebalance.set()  # it may have more queues
-        text = "group %s was at offset %d of %s queue %d and goes on at %d: %s"
-        _log.warning(text, self.group, feed.position, *key, fresh.position, why)
+        text = "group %s was at offset %d of %s and goes on at %d: %s"
+        _log.warning(text, self.group, feed.position, key, fresh.position, why)
 
     def _drop(self, feed: QueueFeed) -> None:
         """Drops a queue that is gone. If its topic is created again, the next rebalance finds it."""
@@ -355,7 +381,7 @@ class QueueShare:
             await asyncio.gather(pull, return_exceptions=True)
             if self.feeds.get(key) is not feed or feed.revoked:
                 raise Failed(
-                    f"seek in {key.topic} queue {key.queue_id}: the queue has gone to another member of {self.group}",
+                    f"seek in {key}: the queue has gone to another member of {self.group}",
                     hint="Seek again once the members have shared the queues out: `positions()` has those of this one.",
                 )
             self._inbox.rewind(feed, offset, stored=False)
@@ -417,9 +443,13 @@ class QueueShare:
         await self.member.leave()
 
 
+def _groups_of(routes: Iterable[Route]) -> frozenset[int]:
+    return frozenset(each.group for route in routes for each in route.groups)
+
+
 def _check_readable(routes: Iterable[Route]) -> None:
     """Raises Denied if a topic has no queues to read: what is read to its end would end at once."""
     for route in routes:
-        if not route.read_queues:
+        if not route.readable:
             remark = unreadable_topic(route.topic, PERM_WRITE)
             raise error_of(ResponseCode.NO_PERMISSION, remark, f"read {route.topic} to its end")

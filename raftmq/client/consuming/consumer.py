@@ -236,12 +236,12 @@ class AsyncConsumer:
         if isinstance(to, Position):
             _, met = await offsets.counted(RequestCode.GET_MAX_OFFSET, *key)
             if another := to.why_not_in(met):
-                raise ValueError(f"offset {to.offset} means nothing in {key.topic} queue {key.queue_id}: {another}")
+                raise ValueError(f"offset {to.offset} means nothing in {key}: {another}")
             to = to.offset
         if isinstance(to, int):
             low, high = await asyncio.gather(offsets.min_offset(*key), offsets.max_offset(*key))
             if not low <= to <= high:
-                raise ValueError(f"{key.topic} queue {key.queue_id} has offsets {low} to {high}, and {to} is outside")
+                raise ValueError(f"{key} has offsets {low} to {high}, and {to} is outside")
         return (await offsets.begin(*key, to)).offset
 
     async def _check_there(self, key: QueueKey, message: Message) -> None:
@@ -252,19 +252,20 @@ class AsyncConsumer:
         if not gone:
             try:
                 async with asyncio.timeout(_CHECK_S):
-                    link = await self._view.links.get(await self._view.find_leader())
+                    view = await self._view.groups.at(key.queue_id)
+                    link = await view.links.get(await view.find_leader())
                     found = await pull_once(link, PullRequest(*key, offset, self.group, max_messages=1))
             except OSError as error:
-                what = f"pull of {key.topic} queue {key.queue_id} offset {offset}"
+                what = f"pull of {key} offset {offset}"
                 raise Unreachable(f"{what}: {error or 'no answer'}", retryable=True) from error
             there = (*found.messages, *found.unreadable)
             gone = any(one.queue_offset == offset and one.position != message.position for one in there)
         if gone:
-            raise ValueError(f"message {message.message_id} is not in {key.topic} queue {key.queue_id} any more")
+            raise ValueError(f"message {message.message_id} is not in {key} any more")
 
     def _reads(self) -> str:
         keys = (key for key in sorted(self._share.feeds) if key.topic in self.topics)
-        return ", ".join(f"{topic} queue {queue_id}" for topic, queue_id in keys) or "none"
+        return ", ".join(map(str, keys)) or "none"
 
     def _key_of(self, message: Message) -> QueueKey:
         """Returns the queue that a message was read from, which is one of the retry topic if the message came again.
@@ -418,7 +419,7 @@ class AsyncConsumer:
             return  # it is of a topic that was deleted, where nothing is left to come again
         if feed is None or feed.revoked:
             raise Failed(
-                f"commit of {message.topic} queue {message.queue_id} offset {message.queue_offset}: the queue has gone "
+                f"commit of {message.place}: the queue has gone "
                 f"to another member of {self.group}, and the message comes again there",
                 hint="Make the handling of a message repeatable: look its key up before you act on it again.",
             )

@@ -4,7 +4,7 @@ queues it reads."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,10 +13,12 @@ from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.heartbeat import CALL_S, Heartbeats
 from raftmq.client.consuming.subscription import Subscription
-from raftmq.client.errors import Failed
+from raftmq.client.errors import Failed, RaftMQError
+from raftmq.client.group_views import of_each
 from raftmq_wire.codec import Header, ext_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import java_hash
+from raftmq_wire.queue_numbers import FIRST_GROUP
 
 _JOIN_TRIES = 40
 _JOIN_PAUSE_S = 0.05
@@ -39,10 +41,23 @@ class MemberList(msgspec.Struct, frozen=True):
         return [each for each, wish in zip(self.consumerIdList, self.raftmqWishOf, strict=True) if wanted[wish]]
 
 
+def _together(lists: Sequence[MemberList]) -> MemberList:
+    """Returns the members that any of the lists has, each with what it wants."""
+    wishes: dict[str, list[str] | None] = {}
+    for each in lists:
+        unknown: list[list[str] | None] = [None] * len(each.consumerIdList)
+        of = [each.raftmqWishes[wish] for wish in each.raftmqWishOf]
+        wishes.update(zip(each.consumerIdList, of or unknown, strict=True))
+    members = sorted(wishes)
+    if None in wishes.values():  # a group of brokers does not know what they want: they share all topics
+        return MemberList(members)
+    return MemberList(members, [wishes[member] or [] for member in members], list(range(len(members))))
+
+
 def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
-    """Returns the queue ids of the member `me`. Members get consecutive shares, the first ones a queue more where the
-    division leaves a rest. Every member computes the same from the same sorted list (RocketMQ's
-    AllocateMessageQueueAveragely, the default of its Java clients)."""
+    """Returns the places of the queues of the member `me`, among so many queues in their order. Members get consecutive
+    shares, the first ones a queue more where the division leaves a rest. Every member computes the same from the same
+    sorted list (RocketMQ's AllocateMessageQueueAveragely, the default of its Java clients)."""
     ordered = sorted(members)
     if me not in ordered:
         return range(0)
@@ -96,22 +111,33 @@ class GroupMember:
         self._heartbeats = Heartbeats(view, consumers=[consumer], producers=[], ask=self._on_request)
         self.client_id = self._heartbeats.client_id
         self.links = self._heartbeats.links
+        """Group of brokers -> the connections to its nodes, which carry the heartbeats."""
+        self.groups: frozenset[int] = frozenset((FIRST_GROUP,))
+        """The groups of brokers that have queues of the topics; each keeps its own list of members."""
 
-    def _on_request(self, header: Header, _: bytes) -> None:
+    def belong_to(self, groups: Iterable[int]) -> None:
+        """Sets the groups of brokers that get heartbeats from now on, and are asked for the members."""
+        self.groups = frozenset(groups)
+
+    def close(self) -> None:
+        """Closes the connections, without a word to the nodes."""
+        self._heartbeats.close()
+
+    def _on_request(self, group_of_brokers: int, header: Header, _: bytes) -> None:
         if header.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             group = ext_of(header).get("consumerGroup")
             if group in (None, self._group):
                 self._on_change()
 
     async def join(self) -> None:
-        """Sends heartbeats until the leader lists this member. Raises RaftMQError; Refused if a filter is no valid
-        expression."""
+        """Sends heartbeats until each group of brokers that answers lists this member. Raises RaftMQError; Refused if a
+        filter is no valid expression."""
         for subscription in self._subscriptions:
             if subscription["expressionType"] != "TAG":
                 await self._check_filter(subscription)
         for _ in range(_JOIN_TRIES):
             await self.heartbeat()
-            if self.client_id in (await self.members()).consumerIdList:
+            if all(self.client_id in each.consumerIdList for each in await self._lists()):
                 return
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise Failed(f"group {self._group} does not list this member after {_JOIN_TRIES} heartbeats", retryable=True)
@@ -128,11 +154,29 @@ class GroupMember:
 
     async def heartbeat(self) -> None:
         """Sends a heartbeat to every node; a node that does not answer gets the next one."""
-        await self._heartbeats.beat()
+        await self._heartbeats.beat(self.groups)
 
     async def members(self) -> MemberList:
-        """Returns the group's members; none while the cluster knows none. Raises RaftMQError."""
-        reply = await self._view.call(
+        """Returns the group's members, those of all groups of brokers together; none while the cluster knows none.
+        Raises RaftMQError if no group of brokers answers."""
+        lists = await self._lists()
+        return lists[0] if len(lists) == 1 else _together(lists)
+
+    async def _lists(self) -> list[MemberList]:
+        """Returns the list of each group of brokers that answers; at least one. Raises RaftMQError."""
+        if len(self.groups) == 1:
+            return [await self._list_of(group) for group in self.groups]
+        found = (await of_each({group: self._list_of(group) for group in self.groups})).values()
+        lists = [each for each in found if isinstance(each, MemberList)]
+        failures = [each for each in found if isinstance(each, Exception)]
+        other = next((each for each in failures if not isinstance(each, RaftMQError)), None)
+        if other is not None or not lists:
+            raise other or failures[0]
+        return lists
+
+    async def _list_of(self, group_of_brokers: int) -> MemberList:
+        view = self._view.groups.of(group_of_brokers)
+        reply = await view.call(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             {"consumerGroup": self._group},
             what=f"members of group {self._group}",
@@ -144,7 +188,7 @@ class GroupMember:
             # The node that answered may have forwarded the request to a leader that this client does not know: a node
             # that has just joined has never heard of this client. Looking for the leader also fetches the list of
             # nodes.
-            self._view.suspect(self._view.leader)
+            view.suspect(view.leader)
         return listed
 
     def _listed(self, reply: Reply) -> MemberList:

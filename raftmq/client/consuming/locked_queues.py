@@ -4,14 +4,16 @@ queue's lock."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import ConnectionPool
 from raftmq.client.errors import Failed
+from raftmq.client.group_views import of_each
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.queue_numbers import group_of, number_of, queue_in_group
 
 CONFIRMED_S = 30.0
 """Seconds, counted from the request, for which a confirmed lock allows reading; the cluster keeps the lock for 60 s
@@ -30,8 +32,11 @@ class _Granted(msgspec.Struct):
 class QueueLocks:
     """The locks that one client holds on queues of one topic."""
 
-    def __init__(self, view: ClusterView, links: ConnectionPool, group: str, topic: str, client_id: str) -> None:
-        """`links`: the connections that carry the client's heartbeats. The cluster grants no lock over others."""
+    def __init__(
+        self, view: ClusterView, links: Callable[[int], ConnectionPool], group: str, topic: str, client_id: str
+    ) -> None:
+        """`links`: group of brokers -> the connections that carry the client's heartbeats. The cluster grants no lock
+        over others."""
         self._view = view
         self._links = links
         self._group = group
@@ -46,29 +51,39 @@ class QueueLocks:
         confirmed_s = self._confirmed_s.get(queue_id)
         return confirmed_s is not None and self._now() < confirmed_s + CONFIRMED_S
 
-    async def lock(self, queue_ids: Iterable[int]) -> frozenset[int]:
+    async def lock(self, queue_ids: Collection[int]) -> frozenset[int]:
         """Requests the locks of these queues, also of those whose lock it holds; returns the queues whose locks it now
         holds. Raises RaftMQError; then locks held before stay valid until they have not been confirmed for
         CONFIRMED_S."""
-        queues = sorted(set(queue_ids))
-        if not queues:
-            return frozenset()
+        parts = _by_group(queue_ids)
+        if len(parts) == 1:
+            return await self._lock(*parts.popitem())
+        found = await of_each({group: self._lock(group, queues) for group, queues in parts.items()})
+        failures = [each for each in found.values() if isinstance(each, Exception)]
+        if failures and len(failures) == len(parts):
+            raise failures[0]
+        # One group of brokers that does not answer takes no locks away, and keeps nobody from those of the others.
+        without = [queue for group in parts if isinstance(found[group], Exception) for queue in parts[group]]
+        granted = [queue for each in found.values() if not isinstance(each, Exception) for queue in each]
+        return frozenset(granted) | {queue for queue in without if self.holds(queue)}
+
+    async def _lock(self, group: int, queues: list[int]) -> frozenset[int]:
         asked_s = self._now()
         what = f"locks of group {self._group} on {self._topic}"
-        reply = await self._view.call(
+        reply = await self._view.groups.of(group).call(
             RequestCode.LOCK_BATCH_MQ,
             {},
             self._body(queues),
             what=what,
             timeout_s=_CALL_S,
             attempt_s=_CALL_S / 2,
-            links=self._links,
+            links=self._links(group),
         )
         try:
             rows = msgspec.json.decode(reply.body, type=_Granted).lockOKMQSet
         except msgspec.DecodeError as error:
             raise Failed(f"{what}: the answer is not understood: {error}") from error
-        granted = frozenset(row.queue_id for row in rows) & frozenset(queues)
+        granted = frozenset(number_of(group, row.queue_id) for row in rows) & frozenset(queues)
         for queue_id in queues:
             if queue_id in granted:
                 self._confirmed_s[queue_id] = asked_s
@@ -78,14 +93,24 @@ class QueueLocks:
 
     async def unlock(self, queue_ids: Iterable[int]) -> None:
         """Releases the locks of these queues. Raises RaftMQError; then each lock ends when it expires."""
-        queues = sorted(queue_ids)
-        for queue_id in queues:
-            self._confirmed_s.pop(queue_id, None)
-        if queues:
-            what = f"unlocking queues of {self._topic}"
-            code, body = RequestCode.UNLOCK_BATCH_MQ, self._body(queues)
-            await self._view.call(code, {}, body, what=what, timeout_s=_CALL_S, links=self._links)
+        parts = _by_group(queue_ids)
+        for queues in parts.values():
+            for queue_id in queues:
+                self._confirmed_s.pop(queue_id, None)
+        what = f"unlocking queues of {self._topic}"
+        code = RequestCode.UNLOCK_BATCH_MQ
+        for group, queues in parts.items():
+            view = self._view.groups.of(group)
+            await view.call(code, {}, self._body(queues), what=what, timeout_s=_CALL_S, links=self._links(group))
 
     def _body(self, queues: list[int]) -> bytes:
-        rows = [{"topic": self._topic, "brokerName": "", "queueId": queue_id} for queue_id in queues]
+        rows = [{"topic": self._topic, "brokerName": "", "queueId": queue_in_group(queue_id)} for queue_id in queues]
         return msgspec.json.encode({"consumerGroup": self._group, "clientId": self._client_id, "mqSet": rows})
+
+
+def _by_group(queue_ids: Iterable[int]) -> dict[int, list[int]]:
+    """Returns group of brokers -> its queues among these, ascending."""
+    parts: dict[int, list[int]] = {}
+    for queue_id in sorted(set(queue_ids)):
+        parts.setdefault(group_of(queue_id), []).append(queue_id)
+    return parts

@@ -23,6 +23,7 @@ import msgspec
 
 from raftmq.client.errors import Failed
 from raftmq.client.message import Message
+from raftmq_wire.queue_numbers import queue_text
 from raftmq_wire.topic_identity import TopicIdentity
 
 
@@ -31,6 +32,9 @@ class QueueKey(NamedTuple):
 
     topic: str
     queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} queue {queue_text(self.queue_id)}"
 
 
 MAX_UNACKED = 10_000
@@ -43,6 +47,7 @@ class QueueFeed:
     def __init__(self, topic: str, queue_id: int, offset: int, counted_in: TopicIdentity | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.key = QueueKey(topic, queue_id)
         self.counted_in = counted_in
         """The topic in which the feed's offsets count; None if the cluster does not say."""
         self.last_position = -1
@@ -146,7 +151,7 @@ class Inbox:
                 message = batch.messages[batch.at]
                 batch.at += 1
                 if message.queue_offset < feed.position:
-                    raise Failed(f"queue {feed.queue_id} offset {message.queue_offset} would be handed out twice")
+                    raise Failed(f"{feed.key} offset {message.queue_offset} would be handed out twice")
                 self._current = (feed, message)
                 feed.position = message.queue_offset + 1
                 if self.acks:

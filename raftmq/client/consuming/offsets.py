@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+from typing import TypedDict
 
 import msgspec
 
@@ -11,6 +12,7 @@ from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.errors import Failed
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.queue_numbers import group_of, queue_in_group, queue_text
 from raftmq_wire.topic_identity import IDENTITY_FIELD, Position, TopicIdentity, parse_identity
 
 Start = str | int | datetime.datetime
@@ -24,6 +26,11 @@ _ASKED: dict[int, str] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "offset at a time",
     RequestCode.GET_EARLIEST_MSG_STORETIME: "time of the first message",
 }
+
+
+class _Limits(TypedDict):
+    timeout_s: float
+    refused_s: float | None
 
 
 class Offsets:
@@ -42,7 +49,23 @@ class Offsets:
         self._session = b""
         self._sequence = 0
         self._unsettled: set[int] = set()
+        self._limits: _Limits = {"timeout_s": timeout_s, "refused_s": refused_s}
         self._call = functools.partial(view.call, timeout_s=timeout_s, refused_s=refused_s)
+
+    async def _call_at(
+        self,
+        queue_id: int,
+        code: int,
+        ext: dict[str, str],
+        *,
+        what: str,
+        accept: tuple[int, ...] = (0,),
+        writes: bool = False,
+    ) -> Reply:
+        """Sends a request about a queue to the group of brokers that has it."""
+        view = await self._view.groups.at(queue_id)
+        ext = {**ext, "queueId": str(queue_in_group(queue_id) if view.group == group_of(queue_id) else queue_id)}
+        return await view.call(code, ext, what=what, accept=accept, writes=writes, **self._limits)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         """Returns the offset that the queue's next message will get. Raises NotFound if there is no such topic or
@@ -78,8 +101,8 @@ class Offsets:
 
     async def _asked(self, code: int, topic: str, queue_id: int, **more: str) -> tuple[str, Reply]:
         """Returns the request in words, and its reply."""
-        what = f"{_ASKED[code]} of {topic} queue {queue_id}"
-        return what, await self._call(code, {"topic": topic, "queueId": str(queue_id), **more}, what=what)
+        what = f"{_ASKED[code]} of {topic} queue {queue_text(queue_id)}"
+        return what, await self._call_at(queue_id, code, {"topic": topic, **more}, what=what)
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Returns the group's committed offset in the queue; None if it has none."""
@@ -88,10 +111,11 @@ class Offsets:
 
     async def kept_position(self, group: str, topic: str, queue_id: int) -> Position | None:
         """Returns the group's committed offset in the queue, with the topic in which it counts; None if it has none."""
-        what = f"committed offset of {group} on {topic} queue {queue_id}"
-        reply = await self._call(
+        what = f"committed offset of {group} on {topic} queue {queue_text(queue_id)}"
+        reply = await self._call_at(
+            queue_id,
             RequestCode.QUERY_CONSUMER_OFFSET,
-            {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"},
+            {"consumerGroup": group, "topic": topic, "setZeroIfNotFound": "false"},
             what=what,
             accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
         )
@@ -113,7 +137,6 @@ class Offsets:
         ext = {
             "consumerGroup": group,
             "topic": topic,
-            "queueId": str(queue_id),
             "commitOffset": str(offset),
             "raftmqPid": self._session.hex(),
             "raftmqSeq": str(sequence),
@@ -122,10 +145,11 @@ class Offsets:
             **self._committer,
         }
         try:
-            await self._call(
+            await self._call_at(
+                queue_id,
                 RequestCode.UPDATE_CONSUMER_OFFSET,
                 ext,
-                what=f"commit of {group} on {topic} queue {queue_id}",
+                what=f"commit of {group} on {topic} queue {queue_text(queue_id)}",
                 writes=True,
             )
         finally:

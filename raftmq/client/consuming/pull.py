@@ -11,6 +11,7 @@ from raftmq.client.consuming.subscription import ALL, Subscription
 from raftmq.client.errors import Failed, error_of
 from raftmq.client.message import MAX_INFLATED_BYTES, Message, decode_messages
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.queue_numbers import queue_in_group, queue_text
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 
 _SUSPEND = 2
@@ -106,7 +107,7 @@ class PullRequest(NamedTuple):
         return {
             "consumerGroup": self.group,
             "topic": self.topic,
-            "queueId": str(self.queue_id),
+            "queueId": str(queue_in_group(self.queue_id)),
             "queueOffset": str(self.offset),
             "maxMsgNums": str(self.max_messages),
             "maxMsgBytes": str(MAX_PULL_BYTES),
@@ -154,7 +155,8 @@ def read_frames(request: PullRequest, reply: Reply) -> PulledFrames:
 def read_reply(request: PullRequest, reply: Reply, *, as_stored: bool = False) -> PullResult:
     """Decodes and checks a pull reply. With `as_stored`, no body is decompressed. Raises RaftMQError."""
     pulled = read_frames(request, reply)
-    messages = decode_messages(pulled.frames, as_stored=True)
+    first_queue = request.queue_id - queue_in_group(request.queue_id)
+    messages = decode_messages(pulled.frames, as_stored=True, first_queue=first_queue)
     _check_order(request, messages, pulled.next_offset, _what(request))
     tags = request.subscription.tags
     if tags is not None:  # the server compares hashes, and other tags may have the same
@@ -190,7 +192,7 @@ def _decoded(messages: list[Message], next_offset: int) -> tuple[list[Message], 
 
 
 def _what(request: PullRequest) -> str:
-    return f"pull of {request.topic} queue {request.queue_id} offset {request.offset}"
+    return f"pull of {request.topic} queue {queue_text(request.queue_id)} offset {request.offset}"
 
 
 def _who(ext: Mapping[str, str]) -> tuple[int, int | None, int | None]:
@@ -210,8 +212,8 @@ def _check_order(request: PullRequest, messages: list[Message], next_offset: int
         offset = message.queue_offset
         if message.queue_id != request.queue_id or offset < expected or (exact and offset != expected):
             raise Failed(
-                f"{what}: expected offset {expected} of queue {request.queue_id}, got {offset} of queue "
-                f"{message.queue_id}; messages would be skipped or read twice",
+                f"{what}: expected offset {expected} of queue {queue_text(request.queue_id)}, got {offset} of queue "
+                f"{queue_text(message.queue_id)}; messages would be skipped or read twice",
                 hint="This is a defect or a damaged replica: `raftmq status`, then compare the replicas.",
             )
         expected = offset + 1

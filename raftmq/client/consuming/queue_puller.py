@@ -24,6 +24,7 @@ from raftmq.client.errors import Denied, Failed, RaftMQError, Refused, Unreachab
 from raftmq.client.message import Message
 from raftmq.client.retries import Retry
 from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.queue_numbers import queue_text
 
 LONG_POLL_S = 15.0
 PULL_RETRY_S = 30.0
@@ -44,7 +45,7 @@ class QueuePuller:
     def __init__(
         self,
         view: ClusterView,
-        links: ConnectionPool,
+        links: Callable[[int], ConnectionPool],
         group: str,
         subscriptions: Mapping[str, Subscription],
         inbox: Inbox,
@@ -53,8 +54,9 @@ class QueuePuller:
         follow: bool,
         give_back: Callable[[Message], Awaitable[None]],
     ) -> None:
-        """`subscriptions`: topic -> the subscription that its pulls carry. `on_news` runs when the inbox or a feed has
-        changed. `give_back` sends a message that cannot be read back to the cluster."""
+        """`links`: group of brokers -> the connections to its nodes. `subscriptions`: topic -> the subscription that
+        its pulls carry. `on_news` runs when the inbox or a feed has changed. `give_back` sends a message that cannot be
+        read back to the cluster."""
         self.trimmed = 0
         self.undecoded = 0
         self._view = view
@@ -69,6 +71,8 @@ class QueuePuller:
         self._loop = asyncio.get_running_loop()
         self._off: set[QueueFeed] = set()
         """Feeds that were refused because their topic, or the group, is switched off."""
+        self._pulled: set[int] = set()
+        """The groups of brokers that were pulled from."""
         self._queues = 0
         """The number of queues that are pulled from at present; they share the inbox's room."""
 
@@ -119,7 +123,7 @@ class QueuePuller:
         await asyncio.sleep(SWITCHED_OFF_S)
 
     def _tell(self, feed: QueueFeed, cause: str, code: int) -> None:
-        what = f"pull of {feed.topic} queue {feed.queue_id} by group {self._group}"
+        what = f"pull of {feed.key} by group {self._group}"
         self._view.retries.tell(Retry(what, feed.asked, cause, code))
 
     async def _wait_for_room(self, feed: QueueFeed) -> None:
@@ -133,8 +137,11 @@ class QueuePuller:
         """Sends one pull, to the leader unless a reply suggested another node. Raises OSError after reporting it to the
         view, so that the next pull looks for the leader."""
         async with asyncio.timeout(30.0):
-            leader = await self._view.find_leader()
-        address = self._view.by_id.get(str(feed.ask), leader) if feed.ask else leader
+            view = await self._view.groups.at(feed.queue_id)
+            leader = await view.find_leader()
+        self._pulled.add(view.group)
+        links = self._links(view.group)
+        address = view.by_id.get(str(feed.ask), leader) if feed.ask else leader
         feed.asked = address
         request = PullRequest(
             feed.topic,
@@ -146,15 +153,15 @@ class QueuePuller:
             counted_in=feed.counted_in,
         )
         try:
-            result = await pull_once(await self._links.get(address), request)
+            result = await pull_once(await links.get(address), request)
         except TimeoutError:
             feed.ask = 0
-            self._links.drop(address)
-            self._view.suspect(address)
+            links.drop(address)
+            view.suspect(address)
             raise
         except OSError:
             feed.ask = 0
-            self._view.suspect(address)
+            view.suspect(address)
             raise
         except RaftMQError:
             feed.ask = 0
@@ -170,7 +177,7 @@ class QueuePuller:
         if result.status is PullStatus.RESET:
             async with feed.committing:  # a commit from before is answered before the broker hears that we know
                 self._inbox.rewind(feed, result.next_offset)
-            _log.warning("%s queue %d: group %s was reset to %d", feed.topic, feed.queue_id, self._group, feed.position)
+            _log.warning("%s: group %s was reset to %d", feed.key, self._group, feed.position)
             return False
         idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
         if not idle:
@@ -196,9 +203,8 @@ class QueuePuller:
         if result.next_offset > offset:
             self.trimmed += result.next_offset - offset
             _log.warning(
-                "%s queue %d: offsets %d to %d were removed by retention before group %s read them",
-                feed.topic,
-                feed.queue_id,
+                "%s: offsets %d to %d were removed by retention before group %s read them",
+                feed.key,
                 offset,
                 result.next_offset - 1,
                 self._group,
@@ -208,28 +214,33 @@ class QueuePuller:
         check_not_beyond(self._group, feed, await self._offsets.max_offset(feed.topic, feed.queue_id))
 
     async def check_leader(self, timeout_s: float) -> None:
-        """Checks that the leader answers, and drops the connection to one that does not: a parked pull hides that the
-        leader stopped or was deposed."""
-        leader = self._view.leader
+        """Checks that the leaders of the groups of brokers answer, and drops the connection to one that does not: a
+        parked pull hides that the leader stopped or was deposed."""
+        views = [self._view.groups.of(group) for group in self._pulled]
+        await asyncio.gather(*(self._check(view, timeout_s) for view in views))
+
+    async def _check(self, view: ClusterView, timeout_s: float) -> None:
+        leader, links = view.leader, self._links(view.group)
         if leader is None:
             return
         try:
-            link = await self._links.get(leader)
+            link = await links.get(leader)
             await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=timeout_s)
         except OSError:
-            self._links.drop(leader)
-            self._view.links.drop(leader)
-            self._view.suspect(leader)
+            links.drop(leader)
+            view.links.drop(leader)
+            view.suspect(leader)
 
 
 def check_not_beyond(group: str, feed: QueueFeed, end: int) -> None:
     """Raises Failed if the group's place in the queue lies beyond the end, which the leader has confirmed: the group
     would miss the messages that are yet to come up to there."""
     if feed.next_offset > end:
+        queue = queue_text(feed.queue_id)
         raise Failed(
-            f"{feed.topic} queue {feed.queue_id} ends at offset {end}, group {group} is already at {feed.next_offset}",
+            f"{feed.key} ends at offset {end}, group {group} is already at {feed.next_offset}",
             code=ResponseCode.PULL_OFFSET_MOVED,
-            hint=f"`raftmq group reset {group} --topic {feed.topic} --queue {feed.queue_id} --to latest` mends it.",
+            hint=f"`raftmq group reset {group} --topic {feed.topic} --queue {queue} --to latest` mends it.",
         )
 
 

@@ -66,5 +66,6 @@ async def send_back(view: ClusterView, group: str, message: Message, level: int,
     }
     if max_retries is not None:
         ext["maxReconsumeTimes"] = str(max_retries)
-    what = f"sending back {message.topic} queue {message.queue_id} offset {message.queue_offset} of group {group}"
-    await view.call(RequestCode.CONSUMER_SEND_MSG_BACK, ext, what=what, timeout_s=_TIMEOUT_S, writes=True)
+    what = f"sending back {message.place} of group {group}"
+    of_message = await view.groups.at(message.queue_id)
+    await of_message.call(RequestCode.CONSUMER_SEND_MSG_BACK, ext, what=what, timeout_s=_TIMEOUT_S, writes=True)

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -30,6 +31,7 @@ from raftmq.client.retries import Retry
 from raftmq.client.send_room import Room
 from raftmq_wire.codec import Header, remark_as_written
 from raftmq_wire.codes import ResponseCode
+from raftmq_wire.queue_numbers import group_of, number_of
 
 
 class _SendReply(msgspec.Struct, gc=False):
@@ -42,21 +44,22 @@ class _SendReply(msgspec.Struct, gc=False):
 _decode_reply = msgspec.json.Decoder(_SendReply, strict=False).decode
 
 
-def read_result(pending: Pending, header: Header) -> SendResult | list[SendResult]:
-    """Returns one result, or one per message of a batch, whose offsets are consecutive. Raises Unknown if the reply
-    says "stored" but not where."""
+def read_result(pending: Pending, header: Header, first_queue: int = 0) -> SendResult | list[SendResult]:
+    """Returns one result, or one per message of a batch, whose offsets are consecutive. `first_queue`: the number of
+    queue 0 of the group of brokers that answers. Raises Unknown if the reply says "stored" but not where."""
     ids = pending.message_ids
     try:
         reply = _decode_reply(header.extFields or b"{}")
     except msgspec.DecodeError as error:
         text = f"send to {pending.topic}: the success reply is not understood: {error}"
         raise Unknown(text, message_ids=ids) from error
+    queue_id = first_queue + reply.queueId
     if not pending.batch:
-        return SendResult(ids[0], reply.queueId, reply.queueOffset, position_of(reply.msgId), reply.recallHandle)
+        return SendResult(ids[0], queue_id, reply.queueOffset, position_of(reply.msgId), reply.recallHandle)
     positions = [position_of(i) for i in reply.msgId.split(",")]
     positions += [-1] * (len(ids) - len(positions))
     return [
-        SendResult(message_id, reply.queueId, reply.queueOffset + n, position)
+        SendResult(message_id, queue_id, reply.queueOffset + n, position)
         for n, (message_id, position) in enumerate(zip(ids, positions, strict=False))
     ]
 
@@ -106,6 +109,12 @@ class FlushResult(NamedTuple):
         failed, unknowns, first = self.failed + (not unknown), self.unknown + unknown, self.first_error or error
         return FlushResult(self.stored - 1, failed, unknowns, first)
 
+    def and_those(self, others: FlushResult) -> FlushResult:
+        """Returns both outcomes together."""
+        first = self.first_error or others.first_error
+        stored, failed = self.stored + others.stored, self.failed + others.failed
+        return FlushResult(stored, failed, self.unknown + others.unknown, first)
+
     def and_settled(self, requests: int) -> FlushResult:
         """Returns the outcomes with so many more requests counted as stored."""
         return self._replace(stored=self.stored + requests)
@@ -138,6 +147,12 @@ class SendPipeline:
         self._frames = FrameWriter(group, self.producer_id, view.environment.credentials)
         self._window = SendWindow()
         self._incoming: deque[Submission] = deque()
+        self._mine = self._incoming
+        """Sends for this group of brokers; all that come in, while the cluster is not known to have several."""
+        self._first_queue = number_of(view.group, 0)
+        self._elsewhere: Callable[[int], SendPipeline | None] | None = None
+        self._is_stuck = False
+        """True while nothing is answered, or no leader is found: messages that may go to another group do."""
         self._link: Connection | None = None
         self._linking: asyncio.Task[None] | None = None
         self._routing: dict[str, asyncio.Task[None]] = {}
@@ -154,6 +169,11 @@ class SendPipeline:
         self._given_back = [0, 0]
         self._outcomes = FlushResult()
         """The outcomes since the last flush."""
+
+    def sort_out_with(self, elsewhere: Callable[[int], SendPipeline | None]) -> None:
+        """Makes this pipeline the one that all sends are handed to. `elsewhere` returns the pipeline of another group
+        of brokers, None for a number that no other group has."""
+        self._elsewhere = elsewhere
 
     # -- from any thread
 
@@ -172,9 +192,13 @@ class SendPipeline:
     def _run(self) -> None:
         """Sends the requests that may be sent. Called after every change; does nothing when there is nothing to do."""
         self._awake = False
-        if not self._incoming and not len(self._window):
+        if self._incoming and self._elsewhere is not None and self.view.groups.several:
+            self._sort_out(self._elsewhere)
+        if not self._incoming and not self._mine and not len(self._window):
             return
         self._arm_sweep()
+        if not self._mine and not len(self._window):
+            return
         link = self._link
         if link is None or link.closed:
             self._relink()
@@ -189,8 +213,28 @@ class SendPipeline:
         if frames:
             link.write(frames)
 
+    def _sort_out(self, elsewhere: Callable[[int], SendPipeline | None]) -> None:
+        """Chooses the queue of each send, and hands those of other groups of brokers to their pipelines: they do not
+        wait for this group."""
+        if self._mine is self._incoming:
+            self._mine = deque()
+        incoming, now = self._incoming, self.loop.time()
+        while incoming:
+            submission = incoming[0]
+            request = submission.request
+            number = request.queue_id if request.queue_id is not None else self._choose_queue(request, now)
+            if number is None:
+                return
+            incoming.popleft()
+            sorted_out = submission._replace(request=request._replace(queue_id=number))
+            pipeline = elsewhere(group_of(number))
+            if pipeline is None:
+                self._mine.append(sorted_out)
+            else:
+                pipeline.submit(sorted_out, from_loop=True)
+
     def _take_incoming(self, frames: list[bytes], now: float) -> None:
-        incoming = self._incoming
+        incoming = self._mine
         born_ms = self.view.environment.now_ms()
         while incoming:
             request, future, deadline = incoming[0]
@@ -204,7 +248,8 @@ class SendPipeline:
                 continue
             pending = Pending(request.topic, future, request.message_ids, request.size, deadline, request.batch)
             sequence = self._window.admit(pending)
-            pending.frame = self._frames.frame(request, queue_id, sequence, self._window.low, born_ms)
+            plain_id = queue_id - self._first_queue
+            pending.frame = self._frames.frame(request, plain_id, sequence, self._window.low, born_ms)
             pending.in_flight = True
             pending.sent_at = now
             frames.append(pending.frame)
@@ -218,15 +263,35 @@ class SendPipeline:
             self._ask_route(topic)
             if route is None:
                 return None
-        if not route.write_queues:
+        queues = route.writable
+        if not queues:
             return -1
         if request.ordering_key is not None:
-            return queue_of_key(request.ordering_key, route.write_queues)
+            return queues[queue_of_key(request.ordering_key, len(queues))]
         turn = self._turns.get(topic)
         if turn is None:
-            turn = self.view.jitter.randrange(route.write_queues)
+            turn = self.view.jitter.randrange(len(queues))
         self._turns[topic] = turn + 1
-        return turn % route.write_queues
+        if len(route.groups) == 1:
+            return queues[turn % len(queues)]
+        return self._next_answered(queues, topic, turn)
+
+    def _next_answered(self, queues: Sequence[int], topic: str, turn: int) -> int:
+        """Returns the queue whose turn it is, of those whose groups answer; of all if none does."""
+        for further in range(len(queues)):
+            queue = queues[(turn + further) % len(queues)]
+            other = self._elsewhere and self._elsewhere(group_of(queue))
+            if (other or self)._answers():
+                self._turns[topic] = turn + further + 1
+                return queue
+        return queues[turn % len(queues)]
+
+    def _answers(self) -> bool:
+        """Returns True unless nothing is answered at present. Looks for a leader if none is known."""
+        if self._link is None and self.view.leader is None:
+            self._relink()
+            return False
+        return not self._is_stuck
 
     def _ask_route(self, topic: str) -> None:
         if topic not in self._routing:
@@ -253,7 +318,7 @@ class SendPipeline:
                 self._fail(item.request, item.future, error.about(item.request.message_ids))
             else:
                 kept.append(item)
-        self._incoming.extendleft(reversed(kept))
+        self._incoming.extend(kept)
 
     def _fail(self, request: SendRequest, future: AnyFuture, error: RaftMQError) -> None:
         settle(future, None, error)
@@ -385,7 +450,7 @@ class SendPipeline:
         if route is not None and not route.exists:
             self._ask_route(pending.topic)
         try:
-            self._settle(pending, read_result(pending, header), None)
+            self._settle(pending, read_result(pending, header, self._first_queue), None)
         except Unknown as error:
             self._settle(pending, None, error)
 
@@ -401,7 +466,7 @@ class SendPipeline:
     def _on_read(self) -> None:
         self._progress_at = self.loop.time()
         self._return_room()
-        if self._window.again or self._incoming:
+        if self._window.again or self._mine:
             self._run()
 
     def _return_room(self) -> None:
@@ -422,13 +487,18 @@ class SendPipeline:
         now = self.loop.time()
         for pending, error in self._window.expire(now, self.view.why_no_leader):
             self._settle(pending, None, error)
-        while self._incoming and self._incoming[0].deadline <= now:
-            request, future, _ = self._incoming.popleft()
-            self._fail(request, future, self._never_sent(request))
+        for waiting in (self._mine, self._incoming):
+            while waiting and waiting[0].deadline <= now:
+                request, future, _ = waiting.popleft()
+                self._fail(request, future, self._never_sent(request))
         self._return_room()
-        if not self._incoming and not len(self._window):
+        if self._incoming and self._elsewhere is not None and self.view.groups.several:
+            self._run()  # a group that waits for its leader does not keep the others waiting
+        if not self._incoming and not self._mine and not len(self._window):
+            self._is_stuck = False
             self._rest()
             return
+        self._is_stuck = self._link is None
         self._check_stall(now)
         self._arm_sweep()
 
@@ -437,6 +507,7 @@ class SendPipeline:
         if oldest is None or self._link is None:
             return
         silent_s = now - max(self._progress_at, oldest)
+        self._is_stuck = silent_s > _DOUBT_S
         if silent_s > self._attempt_s or now - oldest > self._attempt_s * _OLDEST_ATTEMPTS:
             self._give_up_link()
         elif silent_s <= _DOUBT_S:
@@ -477,9 +548,10 @@ class SendPipeline:
         """Closes at once: unsettled sends end as if past their deadline."""
         for pending, error in self._window.abandon(self.view.why_no_leader):
             self._settle(pending, None, error)
-        while self._incoming:
-            request, future, _ = self._incoming.popleft()
-            self._fail(request, future, self._never_sent(request))
+        for waiting in (self._mine, self._incoming):
+            while waiting:
+                request, future, _ = waiting.popleft()
+                self._fail(request, future, self._never_sent(request))
         self._return_room()
         for task in (self._linking, *self._routing.values()):
             if task is not None:

@@ -4,6 +4,7 @@ unknown."""
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
@@ -56,14 +57,30 @@ class AsyncProducer:
         check_count("max_messages", max_messages, least=1)
         check_count("max_bytes", max_bytes, least=1)
         self.room = Room(max_messages, max_bytes)
-        self.pipeline = SendPipeline(view, self.room, group=group, timeout_s=timeout_s, attempt_s=attempt_timeout_s)
+        self._make_pipeline = functools.partial(
+            SendPipeline, room=self.room, group=group, timeout_s=timeout_s, attempt_s=attempt_timeout_s
+        )
+        self.pipeline = self._make_pipeline(view)
+        """The pipeline of the first group of brokers, to which all sends are handed."""
+        self._further: dict[int, SendPipeline] = {}
+        """Group of brokers -> its pipeline, for each further group that was sent to: a session is one per group."""
+        self.pipeline.sort_out_with(self._pipeline_of)
         self.ids = MessageIds(view.environment.entropy(10))
         self.closed = False
 
     @property
     def producer_id(self) -> str:
-        """The session's identity, as 32 hex digits."""
+        """The identity of the session with the first group of brokers, as 32 hex digits."""
         return self.pipeline.producer_id.hex()
+
+    def _pipeline_of(self, group: int) -> SendPipeline | None:
+        found = self._further.get(group)
+        if found is None:
+            view = self.pipeline.view.groups.of(group)
+            if view is self.pipeline.view:
+                return None
+            found = self._further[group] = self._make_pipeline(view)
+        return found
 
     async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends a message and waits until a majority has it on disk. Raises Failed, Unknown, Refused, NotFound."""
@@ -122,13 +139,18 @@ class AsyncProducer:
         last flush, and the first error; the futures have the outcome of each."""
         self.pipeline.view.bind_loop()
         await self.pipeline.drained()
-        return self.pipeline.take_outcomes()
+        outcomes = self.pipeline.take_outcomes()
+        for pipeline in self._further.values():
+            outcomes = outcomes.and_those(pipeline.take_outcomes())
+        return outcomes
 
     async def close(self) -> None:
         """Flushes and closes the producer; takes at most the send timeout."""
         if not self.closed:
             self.closed = True
             await self.pipeline.close()
+            for pipeline in self._further.values():  # nothing is unsettled: they share their room
+                pipeline.abandon()
 
     async def __aenter__(self) -> AsyncProducer:
         return self

@@ -15,12 +15,14 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from raftmq.client.cluster_view import Backoff, ClusterView
+from raftmq.client.connection import Reply
 from raftmq.client.consuming.heartbeat import Heartbeats
 from raftmq.client.errors import Failed, RaftMQError, Unreachable, error_of
 from raftmq.client.message import Message, decode_messages
 from raftmq.client.producing.transaction_end import Half, Resolution, TransactionEnds
 from raftmq_wire.codec import Header, ext_of
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.queue_numbers import number_of
 
 HEARTBEAT_S = 5.0
 HOLD_MAX = 2000
@@ -58,17 +60,21 @@ class CheckBack:
         what = f"producer group {self._group}"
         try:
             async with asyncio.timeout(timeout_s):
-                while not (replies := await self._heartbeats.beat()):
+                while not (replies := await self._beat()):
                     await backoff.pause()
         except TimeoutError:
-            self._heartbeats.links.close()
+            self._heartbeats.close()
             servers = ", ".join(self._view.servers)
             raise Unreachable(f"{what}: no server took its heartbeat ({servers})", retryable=True) from None
         if all(reply.code for reply in replies):
-            self._heartbeats.links.close()
+            self._heartbeats.close()
             raise error_of(replies[0].code, replies[0].remark, what)
         self._spawn(self._keep_known())
         self._spawn(self._work())
+
+    async def _beat(self) -> list[Reply]:
+        """Sends heartbeats to all groups of brokers: any may have messages of a transaction."""
+        return await self._heartbeats.beat(self._view.groups.numbers())
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -80,13 +86,13 @@ class CheckBack:
             await asyncio.sleep(HEARTBEAT_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S * 2):
-                    await self._heartbeats.beat()
+                    await self._beat()
 
-    def _on_request(self, header: Header, body: bytes) -> None:
+    def _on_request(self, group_of_brokers: int, header: Header, body: bytes) -> None:
         if header.code != RequestCode.CHECK_TRANSACTION_STATE:
             return
         try:
-            check = _parse(header, body)
+            check = _parse(group_of_brokers, header, body)
         except (KeyError, ValueError, RaftMQError) as error:
             _log.warning("group %s: a check is not understood: %r", self._group, error)
             return
@@ -142,11 +148,11 @@ def _resolution(answer: object) -> Resolution:
     return answer
 
 
-def _parse(header: Header, body: bytes) -> _Check:
+def _parse(group: int, header: Header, body: bytes) -> _Check:
     """Decodes a check request. Raises KeyError, ValueError, Failed."""
     ext = ext_of(header)
-    (message,) = decode_messages(body)
+    (message,) = decode_messages(body, first_queue=number_of(group, 0))
     if message.undecoded:  # the user's check decides by the body, so it must not see another one
         raise Failed(f"{message.place} {message.undecoded}")
-    half = Half(message.topic, ext["msgId"], int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"]))
+    half = Half(message.topic, ext["msgId"], int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"]), group)
     return _Check(half, message)

@@ -14,6 +14,7 @@ from raftmq.client.admin import AsyncAdmin
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Unknown
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.queue_numbers import FIRST_GROUP
 
 END_FIELD = "raftmqEnd"
 """The ext field of the answer to 37 that says how the message ended: "committed", "rolledBack", "parked" (its producers
@@ -39,6 +40,8 @@ class Half(NamedTuple):
     offset: int
     """The queue offset from the answer to its send."""
     position: int
+    group: int = FIRST_GROUP
+    """The group of brokers that has the message, and decides with the producer."""
 
 
 class TransactionEnds:
@@ -92,7 +95,7 @@ class TransactionEnds:
             "msgId": half.message_id,
             "transactionId": half.message_id,
         }
-        reply = await self._view.call(
+        reply = await self._view.groups.of(half.group).call(
             RequestCode.END_TRANSACTION, ext, what=what, timeout_s=self._timeout_s, writes=True
         )
         return reply.ext.get(END_FIELD, _EARLIER)

@@ -19,6 +19,7 @@ from raftmq.client.producing.producer import TIMEOUT_S, AsyncProducer
 from raftmq.client.producing.transaction_check import CheckBack
 from raftmq.client.producing.transaction_end import Half, Resolution, TransactionEnds
 from raftmq_wire.names import check_name
+from raftmq_wire.queue_numbers import group_of
 
 AsyncCheck = Callable[[Message], Awaitable[Resolution]]
 """A function that returns the outcome of a local transaction, given its message; it may be called in any program of the
@@ -107,7 +108,8 @@ class AsyncTransactionProducer:
         if result.position < 0:
             raise Unknown(f"half message to {topic}: the answer does not say where it is stored")
         self._remember(result.message_id, Resolution.UNDECIDED)
-        return Half(topic, result.message_id, result.queue_offset, result.position)
+        group = group_of(result.queue_id)
+        return Half(topic, result.message_id, result.queue_offset, result.position, group)
 
     async def end(self, half: Half, wish: Resolution) -> None:
         """Ends the transaction as `wish` says, and answers checks in the same way until the cluster confirms it."""

@@ -140,8 +140,7 @@ def _at(mq: Client, topic: str | None, position: int) -> list[Message]:
 
 def _print(one: Message) -> None:
     stored = time_text(one.store_ms, exact=True)
-    place = f"{one.topic} queue {one.queue_id} offset {one.queue_offset}"
-    console().print(f"{place}, position {one.position}, stored {stored}", markup=False)
+    console().print(f"{one.place}, position {one.position}, stored {stored}", markup=False)
     for name, value in one.properties.items():
         console().print(f"  {name}: {value}", markup=False)
     if one.undecoded:

@@ -17,8 +17,9 @@ from raftmq.commands.messages.start_positions import START, Start, StartType, wa
 from raftmq.commands.name_completion import TOPIC, with_near_miss
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import connect, counted, json_option, servers_option, show
-from raftmq.commands.value_types import NameType
+from raftmq.commands.value_types import NameType, QueueType
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.queue_numbers import group_of, number_of, queue_text
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message
@@ -45,7 +46,7 @@ class PatternType(click.ParamType["re.Pattern[bytes]"]):
 def selection(command: Any) -> Any:
     """Adds the options that select messages of a topic."""
     options = (
-        click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="This queue alone; repeatable."),
+        click.option("--queue", "queues", type=QueueType(), multiple=True, help="This queue alone; repeatable."),
         click.option("--from", "start", type=StartType(), default="earliest", show_default=True, metavar=START,
                      help="Where to begin in each queue."),
         click.option("--until", type=PointInTime(ages=True), metavar="TIME",
@@ -167,8 +168,8 @@ def _selected(
         known = {queue.queue_id for queue in mq.admin.describe_topic(topic).queues}
     if wrong := sorted(set(queues) - known):
         raise LocalError(
-            f"{topic} has no queue {wrong[0]}",
-            f"it has the queues 0 to {max(known)}",
+            f"{topic} has no queue {queue_text(wrong[0])}",
+            f"it has the queues {_ranges(known)}",
             f"raftmq topic describe {topic}",
             ExitCode.REFUSED,
         )
@@ -177,3 +178,9 @@ def _selected(
             continue
         if pattern is None or pattern.search(one.decoded().body):
             yield one
+
+
+def _ranges(queues: set[int]) -> str:
+    """Returns which queues there are, in words: "0 to 7", or "0 to 7, 2/0 to 2/7"."""
+    last = {group_of(queue): queue for queue in sorted(queues)}
+    return ", ".join(f"{queue_text(number_of(group, 0))} to {queue_text(queue)}" for group, queue in last.items())

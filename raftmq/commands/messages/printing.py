@@ -13,6 +13,7 @@ import click
 
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import counted, plain, yaml_document, yaml_wanted
+from raftmq_wire.queue_numbers import queue_text
 
 if TYPE_CHECKING:
     from raftmq.client import Message
@@ -24,7 +25,7 @@ _FIELDS: Final[dict[str, Callable[[Message], str | bytes]]] = {
     "key": lambda one: one.key or "",
     "offset": lambda one: str(one.queue_offset),
     "position": lambda one: str(one.position),
-    "queue": lambda one: str(one.queue_id),
+    "queue": lambda one: queue_text(one.queue_id),
     "tag": lambda one: one.tag or "",
     "time": lambda one: stored(one),
     "topic": lambda one: one.topic,
@@ -103,7 +104,7 @@ def _columns(one: Message) -> bytes:
     """Returns time, queue, offset, key, tag and body as columns for a person; control characters are escaped, so that
     none of them commands the terminal."""
     when = stored(one)[:23]
-    place = f"{when}  {one.queue_id:>3} {one.queue_offset:>8}"
+    place = f"{when}  {queue_text(one.queue_id):>3} {one.queue_offset:>8}"
     body = plain(one.body.decode(errors="backslashreplace")).replace("\n", "\\n")
     remark = f"  ({remark_on(one)})" if one.undecoded else ""
     return f"{place}  {plain(one.key or '-'):<12}  {plain(one.tag or '-'):<8}  {body}{remark}".encode()

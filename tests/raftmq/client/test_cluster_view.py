@@ -12,6 +12,7 @@ from raftmq.client.admin import AsyncAdmin
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.environment import REAL
 from raftmq.client.errors import error_of
+from raftmq.client.group_views import GroupViews
 from raftmq.client.route import QueueData, read_route
 from raftmq_wire.codes import RequestCode
 
@@ -141,7 +142,7 @@ async def test_a_server_of_another_cluster_is_not_used(fake: Any, wait_until: An
     assert f"{other.address} belongs to another cluster" in view.why_no_leader()
     other.clusters = "c b a"
     assert await finding == other.address, "it goes on from the cluster that the client knows"
-    assert view.clusters == ("c", "b", "a")
+    assert view.groups.clusters == ("c", "b", "a")
     view.close()
 
 
@@ -173,7 +174,21 @@ ALIASES = [QueueData("raft-1", 0, 8, 2), QueueData("raft-2", 0, 8, 2)]
 def test_queues_of_a_route(queues: list[QueueData], expected: tuple[str, int, int]) -> None:
     route = read_route("T", queues, 1.0, True)
     assert route is not None
-    assert (route.broker_name, route.read_queues, route.write_queues) == expected
+    assert [each[1:] for each in route.groups] == [expected]
+    assert (list(route.readable), list(route.writable)) == ([*range(expected[1])], [*range(expected[2])])
+
+
+def test_queues_of_several_groups_are_in_the_order_of_the_names() -> None:
+    names = {"raft": 1, "raft-g02": 2, "a": 3}
+    second = QueueData("raft-g02", 2, 1, 4), QueueData("raft-g02-1", 0, 1, 2)
+    rows = [GROUP, *ALIASES, *second, QueueData("a", 1, 1, 6), QueueData("gone", 9, 9, 6)]
+    groups = GroupViews(ClusterView(REAL, ["127.0.0.1:1"]))
+    groups.names = names
+    route = read_route("T", rows, 1.0, True, groups.group_of_name)
+    assert route is not None
+    assert [each.group for each in route.groups] == [3, 1, 2]
+    assert route.readable == [2 << 16, *range(8), 1 << 16, (1 << 16) + 1]
+    assert route.writable == [2 << 16, *range(8), 1 << 16]
 
 
 def test_a_route_without_queues_is_none() -> None:

@@ -16,6 +16,10 @@ class View:
 
     def __init__(self) -> None:
         self.asked: list[tuple[dict[str, str], asyncio.Future[None]]] = []
+        self.group, self.groups = 1, self
+
+    async def at(self, queue: int) -> View:
+        return self
 
     def new_session(self) -> bytes:
         return bytes(range(16))

@@ -209,7 +209,7 @@ async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(
 
     async def members(self: GroupMember) -> MemberList:
         times.append(1)
-        return MemberList() if len(times) == 2 else await told(self)
+        return MemberList() if len(times) == 1 else await told(self)
 
     monkeypatch.setattr(GroupMember, "members", members)
     monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.01)
@@ -217,7 +217,7 @@ async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(
     fake.fill("orders", 0, bodies(0, 3))
     async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as c:
         assert len(await read_all(c)) == 3
-    assert len(times) >= 3
+    assert len(times) >= 2
 
 
 async def test_a_queue_that_the_topic_loses_is_committed_and_given_up(fake: Any, wait_until: Any) -> None:

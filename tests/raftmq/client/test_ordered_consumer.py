@@ -98,7 +98,7 @@ async def nobody_answers(locks: QueueLocks, queue_ids: Any) -> frozenset[int]:
 async def test_a_lock_counts_from_when_it_was_asked_for(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.create("orders", 1)
     async with aconnect(fake.servers) as mq:
-        locks = QueueLocks(mq.view, mq.view.links, "billing", "orders", "me")
+        locks = QueueLocks(mq.view, lambda _: mq.view.links, "billing", "orders", "me")
         now = 1000.0
         monkeypatch.setattr(locks, "_now", lambda: now)
         assert not locks.holds(0)

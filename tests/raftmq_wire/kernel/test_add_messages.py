@@ -135,3 +135,10 @@ def test_a_part_that_a_batch_does_not_have_is_refused(records: dict[str, Pair]) 
     send = send_of(make, slot, Batch("T", 0, False, V4, MANY.messages[:2]))
     with pytest.raises(IndexError, match="no messages 1 to 3"):
         make["add_messages"](builder, send, 1, 3, make["QueueCursor"](1, 0, 0))
+
+
+def test_a_topic_without_queues_in_this_group_has_a_first_one_for_copies(records: dict[str, Pair]) -> None:
+    for name in ("native", "python"):
+        make = {record: getattr(pair, name) for record, pair in records.items()}
+        slot = make["TopicSlot"]("T", 1, 0, 0, 6, "retry", lambda *at: at)
+        assert (slot.write_queues, slot.queues, slot.open_cursor(0)) == (1, 0, (1, 0)), name

@@ -1,0 +1,167 @@
+"""The groups of brokers of a cluster as the views of one client know them together, and a view of each.
+
+A cluster of one group has one view. In a cluster of several, each node knows all groups, so the servers that a user
+names may be of any of them. A view of a further group is made when a queue of it is first used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from raftmq.client.errors import Unreachable
+from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, group_of
+
+_ROW = re.compile(r"([1-9]\d?)/(\S+)", re.ASCII)
+_ALIAS = re.compile(r"-\d+\Z", re.ASCII)
+_LOOK_S = 0.25
+_HEARD_S = 10.0
+_GRACE_S = 1.0
+_T = TypeVar("_T")
+
+
+async def of_each(works: Mapping[int, Coroutine[Any, Any, _T]]) -> dict[int, _T | Exception]:
+    """Runs the work of each group of brokers at the same time; returns group -> its result, or the error in which it
+    ended. Once one has a result the others get a second more: a group without a leader keeps nobody waiting, and what
+    it was asked must be asked again."""
+    tasks = {asyncio.create_task(work): group for group, work in works.items()}
+    try:
+        waiting = {*tasks}
+        while waiting and not any(task.done() and task.exception() is None for task in tasks):
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting:
+            await asyncio.wait(waiting, timeout=_GRACE_S)
+    finally:
+        late = [task for task in tasks if not task.done()]
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    return {group: _outcome(task) for task, group in tasks.items()}
+
+
+def _outcome(task: asyncio.Task[_T]) -> _T | Exception:
+    if task.cancelled():
+        return Unreachable("the group of brokers has no leader that answers", retryable=True)
+    error = task.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return error if error is not None else task.result()
+
+
+class View(Protocol):
+    """The part of a `raftmq.client.cluster_view.ClusterView` that this module uses."""
+
+    leader: str | None
+
+    async def find_leader(self) -> str:
+        """Returns the leader's address."""
+
+    def suspect(self, address: str | None) -> None:
+        """Notes that a node did not behave like a leader."""
+
+    def of_group(self, group: int) -> Self:
+        """Returns a new view of another group of the same cluster."""
+
+
+_V = TypeVar("_V", bound=View)
+
+
+class GroupViews(Generic[_V]):
+    """The groups of brokers that a client has heard of, and its views of them. Event loop only."""
+
+    def __init__(self, first: _V) -> None:
+        """`first`: the view of the first group."""
+        self.first = first
+        self.names: dict[str, int] = {}
+        """Name of a group -> its number; empty while only one is known."""
+        self._told = asyncio.Event()
+        self.clusters: tuple[str, ...] = ()
+        """The uuids of the cluster that this client belongs to, and of those that it continues; () until a server says
+        so."""
+        self._views: dict[int, _V] = {FIRST_GROUP: first}
+
+    @property
+    def heard(self) -> bool:
+        """True once a server has told of its groups, or that there is one."""
+        return self._told.is_set()
+
+    @property
+    def several(self) -> bool:
+        """True if the cluster is known to have more than one group."""
+        return len(self.names) > 1
+
+    def numbers(self) -> list[int]:
+        """Returns the numbers of the known groups, ascending."""
+        return sorted({FIRST_GROUP, *self.names.values()})
+
+    def views(self) -> Iterable[_V]:
+        """Returns the views that were made so far."""
+        return list(self._views.values())
+
+    def of(self, group: int) -> _V:
+        """Returns the view of a group; of the first one if this client does not know the group."""
+        view = self._views.get(group)
+        if view is None:
+            if group not in self.names.values():
+                return self.first
+            view = self._views[group] = self.first.of_group(group)
+        return view
+
+    async def at(self, queue: int) -> _V:
+        """Returns the view of the group that has a queue, by its number; of the first one if this client knows no such
+        group, which then says that there is no such queue. Waits until a server has told of the groups, unless the
+        queue is one of the first."""
+        group = group_of(queue)
+        if group != FIRST_GROUP and not self.heard:
+            finding = asyncio.create_task(self.first.find_leader())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HEARD_S):
+                    await self._told.wait()
+            finding.cancel()
+        return self.of(group)
+
+    async def any_leader(self) -> str:
+        """Returns the address of the leader of any group; waits for the first to be found, the caller sets the
+        limit."""
+        for view in self._views.values():
+            if view.leader is not None:
+                return view.leader
+        finding: dict[int, asyncio.Task[str]] = {}
+        try:
+            while True:
+                for group in self.numbers():
+                    if group not in finding:
+                        finding[group] = asyncio.create_task(self.of(group).find_leader())
+                done, _ = await asyncio.wait(finding.values(), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    return task.result()
+        finally:
+            for task in finding.values():
+                task.cancel()
+
+    def belong_to(self, clusters: tuple[str, ...]) -> None:
+        """Sets the uuids of the cluster that this client belongs to, and of those that it continues."""
+        self.clusters = clusters
+
+    def take(self, told: str) -> None:
+        """Takes the names of groups from an answer (ext field `raftmqGroups`); what cannot be read is left out."""
+        self._told.set()
+        for row in told.split():
+            if (found := _ROW.fullmatch(row)) and int(found[1]) <= GROUPS_MAX:
+                self.names[found[2]] = int(found[1])
+
+    def group_of_name(self, broker_name: str) -> int:
+        """Returns the number of the group that a broker name or an alias belongs to; the first if there is one group,
+        0 if no group has the name."""
+        if not self.names:
+            return FIRST_GROUP
+        found = self.names.get(broker_name)
+        return found if found is not None else self.names.get(_ALIAS.sub("", broker_name), 0)
+
+    def lost(self, address: str | None) -> None:
+        """Notes that the connection to a node has ended."""
+        for view in self._views.values():
+            view.suspect(address)

@@ -1,0 +1,45 @@
+"""A queue's number in our client and in Spark: one integer for a queue of any group of brokers.
+
+On the wire a queue is its number within its group, which the node that is asked belongs to. A program knows nodes of
+no group, and may keep what it knows by queue: so there each queue of a topic has a number of its own,
+`(group - 1) * 65,536 + queue`. In the first group it is the queue's number there. It fits 32 bits.
+"""
+
+from __future__ import annotations
+
+import re
+
+FIRST_GROUP, GROUPS_MAX = 1, 64
+QUEUES_PER_GROUP = 1 << 16
+"""More than a topic may have in one group."""
+_TEXT = re.compile(r"(?:(\d{1,4})/)?(\d{1,5})", re.ASCII)
+
+
+def number_of(group: int, queue: int) -> int:
+    """Returns the number of a queue of a group; groups count from 1."""
+    return (group - 1) * QUEUES_PER_GROUP + queue
+
+
+def group_of(number: int) -> int:
+    """Returns the group of a queue. A number that no queue has is one of the first group, which says so."""
+    return number // QUEUES_PER_GROUP + 1 if number > 0 else FIRST_GROUP
+
+
+def queue_in_group(number: int) -> int:
+    """Returns the queue's number within its group, as requests name it."""
+    return number % QUEUES_PER_GROUP if number > 0 else number
+
+
+def queue_text(number: int) -> str:
+    """Returns how people read and write the number: "3", or "2/3" for queue 3 of group 2."""
+    group = group_of(number)
+    return str(number) if group == FIRST_GROUP else f"{group}/{queue_in_group(number)}"
+
+
+def parse_queue(text: str) -> int:
+    """Returns the number of "3" or "2/3". Raises ValueError."""
+    found = _TEXT.fullmatch(text)
+    group, queue = (int(found[1] or FIRST_GROUP), int(found[2])) if found else (0, 0)
+    if not FIRST_GROUP <= group <= GROUPS_MAX or queue >= QUEUES_PER_GROUP:
+        raise ValueError(f'"{text}" is no queue; write its number, or GROUP/NUMBER, for example 2/3')
+    return number_of(group, queue)
