@@ -24,7 +24,7 @@ from raftmq.commands.shared_options import (
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.finalize import alone, finalized, in_order, look_at
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses
-from raftmq.local.http.all_groups import all_groups
+from raftmq.local.http.all_groups import all_groups, in_one
 from raftmq.local.http.credentials import like
 from raftmq.local.rolling_restart import Restarted, RollingRestart
 from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
@@ -92,7 +92,7 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
     apis = {group: AdminApi(addresses, "raftmq upgrade plan") for group, addresses in groups.items()}
     would = look_at(apis)
     if not would.left:
-        show(as_json, _answers(would.groups), *_already(would.groups))
+        show(as_json, in_one(would.groups), *_already(would.groups))
         return
     if isinstance(groups[FIRST_GROUP], GivenAddresses):
         show_problems(alone(apis[FIRST_GROUP]))
@@ -106,13 +106,7 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
             raise LocalError("the cluster is not finalized", why, "raftmq upgrade finalize --yes", ExitCode.USAGE)
         click.confirm(question, abort=True, err=True)
     done = finalized(apis, would)
-    show(as_json, _answers(done), *(line for group in in_order(done) for line in _raised(done, group)))
-
-
-def _answers(groups: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the answer of the first group; `groups` has those of the others, and is there only if there are any."""
-    others = [{"group": group, **answer} for group, answer in groups.items() if group != FIRST_GROUP]
-    return {**groups[FIRST_GROUP], **({"groups": others} if others else {})}
+    show(as_json, in_one(done), *(line for group in in_order(done) for line in _raised(done, group)))
 
 
 def _already(groups: Mapping[int, Mapping[str, Any]]) -> list[str]:

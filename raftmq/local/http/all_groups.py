@@ -72,6 +72,14 @@ def named(view: dict[str, Any], group: int) -> dict[str, Any]:
     return view if group == FIRST_GROUP else {**view, "node": name_of(group, view["node"])}
 
 
+def in_one(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the answers of all groups as one object: the first group's, and under `groups` those of the others, if
+    there are any. `answers`: group -> answer."""
+    told = dict(answers.get(FIRST_GROUP, {}))
+    others = [{"group": group, **answer} for group, answer in answers.items() if group != FIRST_GROUP]
+    return {**told, "groups": others} if others else told
+
+
 def of_group(error: LocalError, group: int) -> LocalError:
     """Returns the error of a group of several, which names the group."""
     return LocalError(f"group {group}: {error.what}", error.why, error.fix, error.exit_code)

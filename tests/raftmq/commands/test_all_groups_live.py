@@ -59,3 +59,27 @@ def test_links_and_reload_ask_the_nodes_of_all_groups(run: Run) -> None:
     code, refused = run("reload", "--node", "3/1")
     assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, "there is no group 3")
     assert run("reload", "--node", "2/9")[1]["error"]["what"] == "there is no node 2/9"
+
+
+def test_consistency_is_inspected_in_each_group(run: Run) -> None:
+    code, told = run("inspect-consistency")
+    assert (code, told["nodes"], told["marker"] >= 0) == (ExitCode.UNKNOWN, [1], True)
+    ((group, nodes, marker),) = [(each["group"], each["nodes"], each["marker"]) for each in told["groups"]]
+    assert (group, nodes, marker >= 0) == (2, [1], True)
+    heads = [line.partition(":")[0] for line in run("inspect-consistency", as_json=False)[1].splitlines()]
+    assert heads == ["node 1", "unknown", "node 2/1", "unknown"]
+
+
+def test_fsck_of_a_cluster_reads_the_directories_of_all_groups(cluster: LocalCluster, run: Run) -> None:
+    code, refused = run("fsck", str(cluster.data), here=False)
+    assert (code, refused["error"]["type"]) == (ExitCode.REFUSED, "raftmq down, then repeat the command")
+    cluster.down()
+    try:
+        code, told = run("fsck", str(cluster.data), here=False)
+        homes = [str(cluster.data / home / "data") for home in ("n1", "g02/n1")]
+        assert (code, [each["directory"] for each in told["directories"]]) == (0, homes)
+        assert [each.get("node") for each in told["directories"]] == [None, "2/1"]
+        text = run("fsck", str(cluster.data / "g02" / "n1"), as_json=False, here=False)[1]
+        assert text.startswith(f"node 2/1, {homes[1]}: sound")
+    finally:
+        cluster.up()
