@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cluster.config.local_layout import NodeName, find_data_dir, key_of, name_of, read_cluster
 from raftlog.types import FIRST_GROUP
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
-from raftmq.local.http.asked_nodes import each_node, no_group, not_among_given
+from raftmq.local.http.asked_nodes import ask_all, each_node, no_group, not_among_given
 from raftmq.local.http.credentials import addresses_of
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -65,6 +65,25 @@ def each_node_of(groups: Groups, path: str, node: NodeName | None = None) -> tup
     if not found:
         raise next(iter(silent.values()))
     return found, [f"no node of group {group} answers: {error.why}" for group, error in silent.items()]
+
+
+def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple[list[Asked], dict[str, LocalError]]:
+    """Does the same, and returns address -> error for each node that does not answer. Raises LocalError."""
+    found: list[Asked] = []
+    silent: dict[str, LocalError] = {}
+    for group, addresses in one_group(groups, node).items():
+        try:
+            answers, without = ask_all(addresses, path, None if node is None else key_of(node)[1], group)
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE or len(groups) == 1:
+                raise
+            silent |= dict.fromkeys(addresses, error)
+            continue
+        found += [Asked(group, api, named(view, group)) for api, view in answers]
+        silent |= without
+    if not found:
+        raise next(iter(silent.values()))
+    return found, silent
 
 
 def named(view: dict[str, Any], group: int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ Run = Callable[..., tuple[int, Any]]
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = LocalCluster(tmp_path_factory.mktemp("groups") / "data")
     with small_segments():
-        made.up(1, free_base_port(8), groups=2)
+        made.up(1, free_base_port(8), groups=2, tier=str(made.data.parent / "store"))
         yield made
         if (made.data / "cluster.json").exists():
             made.down()
@@ -169,3 +169,41 @@ def test_a_backup_has_all_groups_and_a_restore_brings_all_back(cluster: LocalClu
         make_topic(again, "U", [2])  # the groups know each other, and the second copies what is made now
     finally:
         again.down()
+
+
+def test_what_nodes_say_of_themselves_is_asked_of_all_groups(run: Run) -> None:
+    both = [1, "2/1"]
+    for command in (["scrub"], ["repair"], ["recovery"], ["tier", "status"], ["config", "diff"]):
+        code, told = run(*command)
+        assert (code, [view["node"] for view in told["nodes"]]) == (0, both), command
+    for command in (["scrub", "--status"], ["repair"], ["recovery"]):
+        assert [view["node"] for view in run(*command, "--node", "2/1")[1]["nodes"]] == ["2/1"], command
+    assert {event["node"] for event in run("events")[1]["events"]} == {*both}
+    assert "  node 2/1  " in run("events", as_json=False)[1]
+    assert run("alarm", "list")[1]["silent"] == []
+
+
+def test_top_shows_all_groups(run: Run) -> None:
+    code, told = run("top", "--count", "1")
+    assert (code, [node["id"] for node in told["nodes"]]) == (0, [1, 1])
+    assert [(group["group"], group["leader"]) for group in told["groups"]] == [(1, 1), (2, 1)]
+    text = run("top", "--count", "1", as_json=False)[1]
+    assert "node 1 leads" in text
+    assert "node 2/1 leads" in text
+
+
+def test_the_tier_of_each_group_is_closed_listed_and_verified(cluster: LocalCluster, run: Run) -> None:
+    code, told = run("tier", "seal")
+    assert (code, [group["group"] for group in told["groups"]]) == (0, [2])
+
+    def listed() -> list[int]:
+        answer = run("tier", "ls")[1]
+        return [len(each["segments"]) for each in (answer, *answer["groups"])]
+
+    wait(lambda: min(listed()) > 0, listed)
+    code, told = run("tier", "verify")
+    assert code == 0, told
+    assert min(told["segments"], told["groups"][0]["segments"]) > 0
+    text = run("tier", "status", as_json=False)[1]
+    assert f"tier       {(cluster.data.parent / 'store' / 'g02').as_uri()}" in text
+    assert [line.split() for line in text.splitlines() if line.startswith("group ")] == [["group", "1"], ["group", "2"]]
