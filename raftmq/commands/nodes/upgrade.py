@@ -111,7 +111,7 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
 
 def _already(groups: Mapping[int, Mapping[str, Any]]) -> list[str]:
     first = groups[FIRST_GROUP]
-    which = "the cluster has" if len(groups) == 1 else f"all {len(groups)} groups have"
+    which = "the cluster has" if len(groups) == 1 else "every group has"
     return [f"{which} level {first['before']} already: nothing was written", *_broadcasts(first)]
 
 
