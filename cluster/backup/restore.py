@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import shlex
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,7 +32,7 @@ from cluster.backup.verify import genesis_of, verify
 from cluster.config.config import dump
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
-from cluster.config.node_files import plan_nodes, write_configs
+from cluster.config.node_files import GroupFacts, plan_all, write_configs, write_group_configs
 from cluster.peer.secret_files import give, keys_of_new
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
@@ -44,7 +45,7 @@ from raftlog.storage.files.hard_state import HardStateStore
 from raftlog.storage.files.identity import Ancestor, Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.segment import MARK_OFFSETS, encode_header, encode_mark, mark_of
-from raftlog.types import NOBODY, EntryType, HardState, LogTail, NodeId
+from raftlog.types import FIRST_GROUP, NOBODY, EntryType, HardState, LogTail, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.commands import pack
 
@@ -79,8 +80,11 @@ class Found(NamedTuple):
 
 
 @contextmanager
-def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[str], None]) -> Iterator[Found]:
-    """Provides the backup as a directory, and removes at the end what was fetched. Raises LocalError."""
+def found_source(
+    source: Source, into: Path, now_ms: int, on_stage: Callable[[str], None], *, is_first: bool = True
+) -> Iterator[Found]:
+    """Provides the backup as a directory, and removes at the end what was fetched. `is_first`: False for a further
+    group, whose users are a copy and are not compared with newer ones. Raises LocalError."""
     into = into.absolute()
     check_unused(source.backup or source.tier or "", into)
     wish = Wish(source.tier or "URL", source.target, source.cluster_id, None, source.backup or "", source.rest)
@@ -94,14 +98,14 @@ def found_source(source: Source, into: Path, now_ms: int, on_stage: Callable[[st
                 ExitCode.USAGE,
             )
         with local_copy(source.backup or "", into, FETCHED, on_stage) as path:
-            newest, name = _newest_beside(path)
+            newest, name = _newest_beside(path) if is_first else (None, "")
             yield Found(path, None, newest, name)
         return
     with _to_begin_with(source.backup, into, on_stage) as path:
         wish = wish._replace(backup=path)
         made = rebuild(wish, into.with_name(into.name + FETCHED), now_ms, on_stage)
         try:
-            newest = _at_the_end(wish, made, into, now_ms, on_stage)
+            newest = _at_the_end(wish, made, into, now_ms, on_stage) if is_first else None
             yield Found(made.path, made, newest, "the end of the log in the tier" if newest else "")
         finally:
             files.remove_tree(made.path)
@@ -208,6 +212,8 @@ class Restored(NamedTuple):
     manifest: Manifest
     nodes: list[NodeRecord]
     revived: Revived = Revived()
+    further: Mapping[int, Manifest] = MappingProxyType({})
+    """Group -> the manifest of its backup, of the groups but the first."""
 
 
 def restore(
@@ -218,27 +224,35 @@ def restore(
     base_port: int | None = None,
     now_ms: int,
     users: Revived | None = None,
+    further: Mapping[int, Path] = MappingProxyType({}),
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Restored:
-    """Makes a local cluster of `count` nodes in `into` (new or empty), ready for `raftmq up`. Raises LocalError.
+    """Makes a local cluster in `into` (new or empty), with `count` nodes in each group, ready for `raftmq up`. Raises
+    LocalError.
 
-    `now_ms` is the wall time; it is stamped on the MEMBERSHIP entry unless the log's time is later. `users` count in
-    place of those in the backup.
+    `now_ms` is the wall time; it is stamped on the MEMBERSHIP entries unless the log's time is later. `users` count in
+    place of those in the backup. `further`: group -> its backup, of the groups but the first.
     """
     partial = check_unused(str(backup), into)
-    nodes = plan_nodes(partial, count, base_port)
+    backups = {FIRST_GROUP: backup, **further}
+    nodes = plan_all(partial, backups, count, base_port)
     on_stage("reading the backup")
-    manifest = read_backup(backup)
+    manifests_of = {group: read_backup(each) for group, each in backups.items()}
+    manifest = manifests_of[FIRST_GROUP]
     try:
         into.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
-        _check_space(partial, manifest, count)
-        made = _Cluster(backup, manifest, nodes, now_ms, users)
-        made.write_configs()
-        for node in nodes:
-            on_stage(f"making node {node.id}")
-            made.write_node(node)
-        made.write_secret()
+        _check_space(partial, sum(each.bytes_total for each in manifests_of.values()), count)
+        fresh, made = uuid.uuid4(), []
+        for group, each in backups.items():
+            own_nodes = [node for node in nodes if node.group == group]
+            made.append(_Group(each, manifests_of[group], own_nodes, fresh, now_ms, users))
+        for own in made:
+            own.write_configs(made[0].nodes)
+            for node in own.nodes:
+                on_stage(f"making node {node.name}")
+                own.write_node(node)
+        made[0].write_secret(made[1:])
         files.sync_tree(partial)
         partial.rename(into)
         files.sync_file(into.parent)
@@ -247,7 +261,8 @@ def restore(
     except BaseException:
         files.remove_tree(partial)
         raise
-    return Restored(made.cluster_uuid, manifest, plan_nodes(into, count, base_port), made.revived)
+    others = {group: each for group, each in manifests_of.items() if group != FIRST_GROUP}
+    return Restored(made[0].cluster_uuid, manifest, plan_all(into, backups, count, base_port), made[0].revived, others)
 
 
 def read_backup(backup: Path) -> Manifest:
@@ -285,8 +300,8 @@ def check_unused(source: str, into: Path) -> Path:
     return partial
 
 
-def _check_space(partial: Path, manifest: Manifest, count: int) -> None:
-    needed = count * (manifest.bytes_total + (1 << 20))
+def _check_space(partial: Path, bytes_total: int, count: int) -> None:
+    needed = count * (bytes_total + (1 << 20))
     if files.free_bytes(partial) < needed:
         raise OSError(errno.ENOSPC, f"{count} nodes need about {needed} bytes", str(partial))
 
@@ -302,22 +317,29 @@ def _failed(error: OSError, into: Path, left: str) -> LocalError:
     )
 
 
-class _Cluster:
-    """The nodes being made. They differ only in node id and node uuid."""
+class _Group:
+    """The nodes of a group being made. They differ only in node id and node uuid."""
 
     def __init__(
-        self, backup: Path, manifest: Manifest, nodes: list[NodeRecord], now_ms: int, users: Revived | None
+        self,
+        backup: Path,
+        manifest: Manifest,
+        nodes: list[NodeRecord],
+        cluster_uuid: UUID,
+        now_ms: int,
+        users: Revived | None,
     ) -> None:
         """Reads the users in the backup. Raises KVError."""
         self._users = users
         self._backup = backup
         self._manifest = manifest
-        self._nodes = nodes
+        self.nodes = nodes
         self._now_ms = now_ms
         self._fs = OsFileSystem()
-        self.cluster_uuid = uuid.uuid4()
-        self.revived = revived_in(backup / STATE) if manifest.state else Revived()
-        """The users that the state brings back."""
+        self.cluster_uuid = cluster_uuid
+        self._is_first = nodes[0].group == FIRST_GROUP
+        self.revived = revived_in(backup / STATE) if manifest.state and self._is_first else Revived()
+        """The users that the state brings back; other groups than the first copy theirs from it."""
         self._voters = tuple(Voter(NodeId(node.id), uuid.uuid4()) for node in nodes)
         self._members = Membership(
             self.cluster_uuid,
@@ -327,20 +349,27 @@ class _Cluster:
             f"restored from backup {manifest.name} of cluster {manifest.cluster_uuid}, index {manifest.index}",
         )
 
-    def write_configs(self) -> None:
-        """Writes raftmq.toml of each node. Names of brokers stay, because clients know a broker by its name."""
-        write_configs(self._nodes)
-        for node in self._nodes:
+    def write_configs(self, first: Sequence[NodeRecord]) -> None:
+        """Writes raftmq.toml of each node. Names of brokers stay, because clients know a broker by its name. `first`:
+        the nodes of the first group, whose files are there unless this is that group."""
+        if not self._is_first:
+            facts = GroupFacts(str(self.cluster_uuid), self._manifest.broker_name, first)
+            write_group_configs(self.nodes, first[0].config_path, facts)
+            return
+        write_configs(self.nodes)
+        for node in self.nodes:
             config = load(node.config_path)
             names = replace(config.cluster, name=self._manifest.cluster_name, broker_name=self._manifest.broker_name)
             if names != config.cluster:
                 named = replace(config, cluster=names, node=replace(config.node, data_dir="data"))
                 node.config_path.write_text(dump(named), encoding="utf-8")
 
-    def write_secret(self) -> None:
-        """Gives the new cluster a secret of its own: the old cluster's secret opens nothing here."""
-        configs = [load(node.config_path) for node in self._nodes]
+    def write_secret(self, others: Iterable[_Group]) -> None:
+        """Gives the new cluster a secret of its own: the old cluster's secret opens nothing here. `others`: its further
+        groups."""
+        configs = [load(node.config_path) for node in self.nodes]
         keys = keys_of_new(configs)
+        configs += [load(node.config_path) for group in others for node in group.nodes]
         for config in configs:
             give(config, keys, str(self.cluster_uuid))
 
@@ -410,7 +439,8 @@ class _Cluster:
         """Appends the entry with the new members, and those that take the tokens of users away."""
         log = SegmentedLog.open(self._fs, data, group_id=self._manifest.group_id)
         entries = [(EntryType.MEMBERSHIP, memberships.encode(self._members))]
-        entries += [(EntryType.COMMAND, pack(commands)) for commands in self.revived.changes(self._users, self._now_ms)]
+        changes = self.revived.changes(self._users, self._now_ms) if self._is_first else []
+        entries += [(EntryType.COMMAND, pack(commands)) for commands in changes]
         for entry_type, payload in entries:
             entry = make_entry(
                 log.tail,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,21 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
         check_base_port(base_port, count)
         return _in_a_row(data, FIRST_GROUP, count, base_port)
     return [_record(data, i + 1, 9876 + i, 10911 + 10 * i, 10912 + 10 * i, 9644 + i) for i in range(count)]
+
+
+def plan_all(data: Path, groups: Iterable[int], count: int, base_port: int | None) -> list[NodeRecord]:
+    """Returns nodes 1..count of each of these groups, with their usual ports, or in a row from `base_port`. Other
+    programs may use them. `groups` begins with the first one. Raises LocalError."""
+    nodes: list[NodeRecord] = []
+    for group in groups:
+        base = None if base_port is None else base_port + 4 * len(nodes)
+        if group == FIRST_GROUP:
+            nodes += plan_nodes(data, count, base)
+        else:
+            nodes += plan_group(data, group, count, base, nodes, lambda port: True)
+    if base_port is not None:
+        check_base_port(base_port, len(nodes))
+    return nodes
 
 
 def _check_count(count: int) -> None:

@@ -10,8 +10,8 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show, show_problems
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
-from raftmq.local.http.asked_nodes import ask_all
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.all_groups import all_groups, ask_all_of
 
 
 @command_group()
@@ -23,8 +23,8 @@ def alarm() -> None:
 @cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the raised alarms, node by node."""
-    answers, silent = ask_all(node_addresses(admin, data), "/v1/status")
-    rows = [{"node": status["node"], **each} for _, status in answers for each in status["alarms"]]
+    answers, silent = ask_all_of(all_groups(admin, data, members=True), "/v1/status")
+    rows = [{"node": status["node"], **each} for _, _, status in answers for each in status["alarms"]]
     show(as_json, {"alarms": rows, "silent": list(silent)}, *(map(_line, rows) if rows else ["no alarm is raised"]))
     if not as_json:
         show_problems(f"{address} does not answer" for address in silent)

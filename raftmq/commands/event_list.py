@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from cluster.config.local_layout import NodeName, key_of, name_of
 from cluster.runtime.events import KINDS, rfc3339
 from raftmq.commands.point_in_time import PointInTime, told_time
 from raftmq.commands.shared_options import cluster_options, print_json, show, show_problems
-from raftmq.local.http.admin_http import node_addresses
-from raftmq.local.http.asked_nodes import ask_all, ask_each
+from raftmq.local.http.all_groups import Asked, Groups, all_groups, ask_all_of, named
+from raftmq.local.http.asked_nodes import ask_each
+from raftmq_wire.errors import ExitCode, LocalError
 
 FOLLOW_EVERY_S = 1.0
 
@@ -42,10 +44,9 @@ def events(
     Events of all nodes are sorted by their clocks. With --follow and --json, each event is one line. Exit code: 4 if no
     node answers; with --follow they are asked again.
     """
-    addresses = node_addresses(admin, data)
-    ask = ask_each if follow else ask_all
-    answers, silent = ask(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
-    found = sorted((event for _, view in answers for event in view["events"]), key=_place)
+    groups = all_groups(admin, data, members=True)
+    answers, silent = _asked(groups, f"/v1/events?limit={limit}{_query(since, kind)}", follow=follow)
+    found = sorted((named(event, group) for group, _, view in answers for event in view["events"]), key=_place)
     found = found[:limit] if since is not None else found[-limit:]  # as each node does it
     if as_json and not follow:
         show(True, {"events": found, "silent": list(silent)})
@@ -54,23 +55,34 @@ def events(
     if not as_json:
         show_problems(f"{address} does not answer" for address in silent)
     if follow:
-        _follow(addresses, {view["node"]: view["last_id"] for _, view in answers}, kind, as_json=as_json)
+        _follow(groups, {each.view["node"]: each.view["last_id"] for each in answers}, kind, as_json=as_json)
 
 
-def _follow(addresses: list[str], seen: dict[int, int], kind: str | None, *, as_json: bool) -> None:
+def _asked(groups: Groups, path: str, *, follow: bool) -> tuple[list[Asked], dict[str, LocalError]]:
+    """Asks all nodes. Raises LocalError if none answers, unless they are asked again."""
+    try:
+        return ask_all_of(groups, path)
+    except LocalError as error:
+        if not follow or error.exit_code is not ExitCode.UNREACHABLE:
+            raise
+        return [], {address: error for addresses in groups.values() for address in addresses}
+
+
+def _follow(groups: Groups, seen: dict[NodeName, int], kind: str | None, *, as_json: bool) -> None:
     """Asks each node for new events, again and again. A node that does not answer is asked later and then returns the
     events that it noted meanwhile."""
     while True:
         time.sleep(FOLLOW_EVERY_S)
         fresh = []
-        for address in addresses:
+        for group, address in [(group, address) for group, addresses in groups.items() for address in addresses]:
             for api, view in ask_each([address], "/v1/events?limit=1")[0]:
-                known = seen.setdefault(view["node"], view["last_id"])
+                node = name_of(group, view["node"])
+                known = seen.setdefault(node, view["last_id"])
                 if view["last_id"] == known and not kind:
                     continue
                 page = api.local(f"/v1/events?limit=1000&since={known}{_query(None, kind)}")
-                seen[view["node"]] = page["last_id"]
-                fresh += page["events"]
+                seen[node] = page["last_id"]
+                fresh += [named(event, group) for event in page["events"]]
         _print(sorted(fresh, key=_place), as_json=as_json)
 
 
@@ -79,8 +91,8 @@ def _query(since: int | None, kind: str | None) -> str:
     return then + (f"&kind={kind}" if kind else "")
 
 
-def _place(event: dict[str, Any]) -> tuple[str, int, int]:
-    return event["at"], event["node"], event["id"]
+def _place(event: dict[str, Any]) -> tuple[str, tuple[int, int], int]:
+    return event["at"], key_of(event["node"]), event["id"]
 
 
 def _print(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:

@@ -7,6 +7,8 @@ import http.client
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from cluster.config.local_layout import NodeName, NodeRecord, groups_of, name_of
 from raftlog.types import FIRST_GROUP
 from raftmq.local.http.answers import decoded
@@ -46,6 +48,10 @@ class ClusterView(NamedTuple):
     def group(self) -> int:
         """The number of the group."""
         return self.nodes[0].record.group if self.nodes else FIRST_GROUP
+
+    def of_group(self, group: int) -> ClusterView:
+        """Returns the same view, of nodes of that group: a node elsewhere tells its id alone."""
+        return ClusterView([node._replace(record=replace(node.record, group=group)) for node in self.nodes])
 
     @property
     def leader_name(self) -> NodeName | None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.config.local_layout import NodeName, group_folder, key_of, name_of
+from cluster.config.node_files import of_group
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import (
     cluster_options,
@@ -20,8 +24,10 @@ from raftmq.commands.shared_options import (
     show,
     show_problems,
 )
-from raftmq.commands.value_types import StoreType
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
+from raftmq.commands.value_types import NodeNameType, StoreType
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.all_groups import Groups, all_groups, in_one, named, one_group
+from raftmq.local.http.all_groups import of_group as error_of_group
 from raftmq.local.http.asked_nodes import ask_all, ask_each
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -61,7 +67,9 @@ class Duration(click.ParamType[float]):
     type=StoreType(paths=True),
     help="A directory on the node's machine, or an object store (s3://bucket/prefix).",
 )
-@click.option("--node", type=click.IntRange(1), metavar="N", help="The node to back up (default: a follower).")
+@click.option(
+    "--node", type=NodeNameType(click.IntRange(1)), metavar="N", help="The node to back up (default: a follower)."
+)
 @click.option("--every", type=Duration(), metavar="1h", help="Repeat at this interval until Ctrl-C.")
 @click.option("--keep", type=click.IntRange(1), metavar="24", help="Keep only this many of the cluster's backups.")
 @click.option("--copy", "copy_all", is_flag=True, help="Copy everything instead of using hard links.")
@@ -69,7 +77,7 @@ class Duration(click.ParamType[float]):
 @cluster_options
 def create(
     to: str,
-    node: int | None,
+    node: NodeName | None,
     every: float | None,
     keep: int | None,
     copy_all: bool,
@@ -89,15 +97,12 @@ def create(
     if every is not None:
         body["every_s"] = every
     if dry_run:
-        plan = _choose(_addresses(admin, data, node), node).post("/v1/backup", {**body, "dry_run": True})
-        gone = plan["would_remove"]
-        told = f"nothing was changed; beside a new backup would go: {', '.join(gone) or 'none'}"
-        show(as_json, {"node": plan["node"], "would_remove": gone}, told)
+        _show_plans(_plans(_groups(admin, data, node), node, body), as_json)
         return
     while True:
         began = time.monotonic()
         try:
-            _tell(_make(_choose(_addresses(admin, data, node), node), body), as_json)
+            _tell(_make_all(_groups(admin, data, node), node, body), as_json)
         except LocalError as error:
             if every is None:
                 raise
@@ -107,17 +112,54 @@ def create(
         time.sleep(max(0.0, began + every - time.monotonic()))
 
 
-def _addresses(admin: str | None, data: str | None, node: int | None) -> list[str]:
-    """Returns the addresses at which to look for the node. Without a node these are only the addresses that were given,
-    so that the backup is written on that machine."""
-    return admin_addresses(admin, data) if node is None else node_addresses(admin, data)
+def _groups(admin: str | None, data: str | None, node: NodeName | None) -> Groups:
+    """Returns the addresses, group -> addresses, at which to look for the node. Without a node these are only the
+    addresses that were given, so that the backup is written on that machine."""
+    return one_group(all_groups(admin, data, members=node is not None), node)
 
 
-def _choose(addresses: list[str], node: int | None) -> AdminApi:
+def _plans(groups: Groups, node: NodeName | None, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Asks a node of each group what a backup would remove; group -> answer. Raises LocalError."""
+    plans = {}
+    for group, addresses in groups.items():
+        asked = {**body, "to": of_group(body["to"], group), "dry_run": True}
+        plans[group] = named(_choose(addresses, node, group).post("/v1/backup", asked), group)
+    return plans
+
+
+def _show_plans(plans: dict[int, dict[str, Any]], as_json: bool) -> None:
+    gone = [_in_folder(group, name) for group, plan in plans.items() for name in plan["would_remove"]]
+    told = f"nothing was changed; beside a new backup would go: {', '.join(gone) or 'none'}"
+    answers = {group: {"node": plan["node"], "would_remove": plan["would_remove"]} for group, plan in plans.items()}
+    show(as_json, in_one(answers), told)
+
+
+def _in_folder(group: int, name: str) -> str:
+    """Returns the name of a backup, as it lies in a directory or store of backups."""
+    return name if group == FIRST_GROUP else f"{group_folder(Path(), group)}/{name}"
+
+
+def _make_all(groups: Groups, node: NodeName | None, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Backs up a node of each group, the first group last: it is to know each version of the truth that another one has
+    copied. Returns group -> backup. Raises LocalError."""
+    if any(group != FIRST_GROUP for group in groups) and "://" not in body["to"]:
+        _plans(groups, node, body)  # refuses a place that is not allowed, before a folder is made there
+        Path(body["to"]).mkdir(exist_ok=True)
+    made = {}
+    for group in sorted(groups, key=lambda each: (each == FIRST_GROUP, each)):
+        own = {**body, "to": of_group(body["to"], group)}
+        try:
+            made[group] = _make(_choose(groups[group], node, group), own, group)
+        except LocalError as error:
+            raise error if len(groups) == 1 else error_of_group(error, group) from None
+    return made
+
+
+def _choose(addresses: Sequence[str], node: NodeName | None, group: int) -> AdminApi:
     """Returns the API of the requested node; without one, of a follower if there is one, else of any node that
     answers."""
     if node is not None:
-        ((api, _), *_), _ = ask_all(addresses, "/v1/status", node)
+        ((api, _), *_), _ = ask_all(addresses, "/v1/status", key_of(node)[1], group)
         return api
     answers, _ = ask_each(addresses, "/v1/status")
     known = {int(status["node"]): (status["role"] == "leader", api) for api, status in answers}
@@ -126,13 +168,13 @@ def _choose(addresses: list[str], node: int | None) -> AdminApi:
     return known[min(known, key=lambda each: (known[each][0], each))][1]
 
 
-def _make(api: AdminApi, body: dict[str, Any]) -> dict[str, Any]:
-    view = api.post("/v1/backup", body)
+def _make(api: AdminApi, body: dict[str, Any], group: int) -> dict[str, Any]:
+    view = named(api.post("/v1/backup", body), group)
     started_ms = view["attempt"]["started_ms"]
     with console(stderr=True).status(f"node {view['node']}: {view['attempt']['stage']}") as spinner:
         while view["attempt"]["started_ms"] == started_ms and view["attempt"]["state"] == "running":
             time.sleep(_POLL_S)
-            view = api.local("/v1/backup")
+            view = named(api.local("/v1/backup"), group)
             spinner.update(f"node {view['node']}: {view['attempt']['stage']}")
     attempt: dict[str, Any] = view["attempt"]
     if attempt["started_ms"] != started_ms:
@@ -147,15 +189,22 @@ def _make(api: AdminApi, body: dict[str, Any]) -> dict[str, Any]:
     return {"node": view["node"], **attempt}
 
 
-def _tell(made: dict[str, Any], as_json: bool) -> None:
-    show(
-        as_json,
-        {key: value for key, value in made.items() if key not in ("error", "stage", "state")},
+def _tell(made: dict[int, dict[str, Any]], as_json: bool) -> None:
+    """Prints the backups that were made, group -> backup."""
+    kept = {
+        group: {key: value for key, value in each.items() if key not in ("error", "stage", "state")}
+        for group, each in made.items()
+    }
+    show(as_json, in_one(dict(sorted(kept.items()))), *(line for each in made.values() for line in _lines(each)))
+
+
+def _lines(made: dict[str, Any]) -> list[str]:
+    return [
         f"{made['path']}: node {made['node']} up to index {made['index']}, {made['bytes_total']} bytes, "
         f"{made['bytes_new']} of them copied, read back, {made['seconds']:.1f} s",
         *([] if made.get("confirmed", True) else [UNCONFIRMED]),  # an older node does not say
         *(f"removed {name}" for name in made["removed"]),
-    )
+    ]
 
 
 @backup.command("list")
@@ -163,17 +212,21 @@ def _tell(made: dict[str, Any], as_json: bool) -> None:
 @json_option
 def list_(directory: str, as_json: bool) -> None:
     """List the backups in a directory or an object store."""
-    found, problems = _backups_in(directory)
+    found, problems = _all_backups_in(directory)
     if as_json:
         rows = [
             {key: getattr(each, key) for key in ("name", "made_ms", "node", "cluster_uuid", "index", "bytes_total")}
-            for each in found
+            | {"name": _in_folder(group, each.name), "node": name_of(group, each.node)}
+            for group, each in found
         ]
         print_json({"schema": 1, "backups": rows, "problems": problems})
         return
     print_table(
         ["backup", "node", "index", "bytes", "copied"],
-        [[each.name, str(each.node), each.index, each.bytes_total, each.bytes_new] for each in found],
+        [
+            [_in_folder(group, each.name), str(name_of(group, each.node)), each.index, each.bytes_total, each.bytes_new]
+            for group, each in found
+        ],
         none=f"no backups in {directory}; create one with: raftmq backup create --to {directory}",
     )
     show_problems(problems)
@@ -199,7 +252,7 @@ def verify(path: str, as_json: bool) -> int:
         )
     results = []
     for each in backups:
-        name = each.rpartition("/")[2]
+        name = each.removeprefix(f"{path.rstrip('/')}/") if each != path.rstrip("/") else each.rpartition("/")[2]
         with console(stderr=True).status(f"reading {name}"):
             result = _verify(each)
         results.append(verifying.as_json(name, result))
@@ -212,6 +265,19 @@ def verify(path: str, as_json: bool) -> int:
     else:
         show_problems(problems)
     return ExitCode.FAILED if problems else ExitCode.OK
+
+
+def _all_backups_in(target: str) -> tuple[list[tuple[int, Manifest]], list[str]]:
+    """Returns ((group, backup) of those in the target, and then of those of further groups beside them; problems)."""
+    from cluster.backup.group_backups import places_in
+
+    found, problems = _backups_in(target)
+    every = [(FIRST_GROUP, each) for each in found]
+    for group, place in places_in(target, lambda url: _backups_in(url)[0]):
+        further, more = _backups_in(place)
+        every += [(group, each) for each in further]
+        problems += more
+    return every, problems
 
 
 def _backups_in(target: str) -> tuple[list[Manifest], list[str]]:
@@ -228,8 +294,8 @@ def _named(path: str) -> tuple[list[str], list[str]]:
 
     if is_backup_at(path) if is_url(path) else (Path(path) / MANIFEST).exists():
         return [path.rstrip("/")], []
-    found, problems = _backups_in(path)
-    return [f"{path.rstrip('/')}/{each.name}" for each in found], problems
+    found, problems = _all_backups_in(path)
+    return [f"{path.rstrip('/')}/{_in_folder(group, each.name)}" for group, each in found], problems
 
 
 def _verify(path: str) -> Verified:

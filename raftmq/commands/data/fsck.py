@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.config.loading import load
+from cluster.config.local_layout import CLUSTER_FILE, NodeName, name_of
+from cluster.config.node_files import node_files
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.shared_options import NodeDirectory, json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -25,14 +29,14 @@ _SHOWN = 20
 def fsck(directories: tuple[Path, ...], deep: bool, as_json: bool) -> int:
     """Check data directories of stopped nodes; changes nothing.
 
-    DIR is a node's data directory (.raftmq/n1/data). Exit code: 0 if all are sound, 1 if one is damaged, 2 if one is
-    not a data directory, 5 if a node is running on one.
+    DIR is a node's data directory (.raftmq/n1/data), or that of a local cluster (.raftmq) for all its nodes. Exit code:
+    0 if all are sound, 1 if one is damaged, 2 if one is not a data directory, 5 if a node is running on one.
     """
     from cluster.state.fsck import Fsck
     from raftlog.errors import IdentityError
 
     reports = []
-    for directory in directories:
+    for directory in (each for named in directories for each in _of_cluster(named)):
         try:
             reports.append(Fsck(directory, deep=deep).run())
         except IdentityError as error:
@@ -40,6 +44,28 @@ def fsck(directories: tuple[Path, ...], deep: bool, as_json: bool) -> int:
     answer = {"directories": [_as_json(report) for report in reports]}
     show(as_json, answer, *(line for report in reports for line in _lines(report)))
     return ExitCode.OK if all(report.sound for report in reports) else ExitCode.FAILED
+
+
+def _of_cluster(directory: Path) -> list[Path]:
+    """Returns the data directories of all nodes of the local cluster in `directory`; `directory` if there is none.
+    Raises ConfigError."""
+    if not (directory / CLUSTER_FILE).exists():
+        return [directory]
+    return [Path(load(file).node.data_dir) for file in node_files(directory)]
+
+
+def _node_of(directory: Path) -> NodeName | None:
+    """Returns the name of the node of a data directory, if it is of a further group; else None."""
+    from raftlog.errors import IdentityError
+    from raftlog.storage.files import identity as identities
+    from raftlog.storage.files import layout
+
+    path = directory / layout.IDENTITY
+    try:
+        own = identities.decode(path.read_bytes(), path)
+    except (OSError, IdentityError):  # the report says so
+        return None
+    return None if own.group_id == FIRST_GROUP else name_of(own.group_id, own.node_id)
 
 
 def _refused(error: Exception) -> LocalError:
@@ -53,8 +79,10 @@ def _refused(error: Exception) -> LocalError:
 def _lines(report: FsckReport) -> list[str]:
     noted = f", {len(report.judged)} notes" if report.judged else ""
     more = f"  ... and {len(report.judged) - _SHOWN} more; all of them: --json"
+    node = _node_of(report.directory)
+    who = report.directory if node is None else f"node {node}, {report.directory}"
     return [
-        f"{report.directory}: {f'sound{noted}' if report.sound else 'DAMAGED'}",
+        f"{who}: {f'sound{noted}' if report.sound else 'DAMAGED'}",
         *(line for finding, cure in report.judged[:_SHOWN] for line in _lines_of(finding, cure)),
         *([more] if len(report.judged) > _SHOWN else []),
         f"  the next start would find: {report.start}",
@@ -68,8 +96,10 @@ def _lines_of(finding: Finding, cure: str) -> tuple[str, str]:
 
 
 def _as_json(report: FsckReport) -> dict[str, Any]:
+    node = _node_of(report.directory)
     return {
         "directory": str(report.directory),
+        **({} if node is None else {"node": node}),
         "sound": report.sound,
         "start": report.start,
         "findings": [

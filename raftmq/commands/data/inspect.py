@@ -4,12 +4,15 @@ tool."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.config.local_layout import name_of
 from raftmq.commands.shared_options import cluster_options, print_json
-from raftmq.local.http.admin_http import AdminApi, ApiRefusal, node_addresses
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.all_groups import all_groups, in_one
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -67,9 +70,41 @@ def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
     Prints the first difference with its position. Exit code: 0 if everything is equal, 1 if something differs, 3 if
     the comparison was not possible.
     """
+    reports: dict[int, Report] = {}
+    silent: dict[int, LocalError] = {}
+    for group, addresses in all_groups(admin, data, members=True).items():
+        try:
+            reports[group] = _inspected(addresses)
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            silent[group] = error
+    if not reports:
+        raise next(iter(silent.values()))
+    if as_json:
+        import msgspec
+
+        told = {group: msgspec.to_builtins(report, str_keys=True) for group, report in reports.items()}
+        told |= {group: {"nodes": [], "findings": [], "unknown": [_unseen(why)]} for group, why in silent.items()}
+        print_json({"schema": 1, **in_one(dict(sorted(told.items())))})
+    else:
+        for group, report in reports.items():
+            _print(report, group)
+        for group, why in silent.items():
+            click.echo(f"group {group}: unknown: {_unseen(why)}")
+    if any(report.findings for report in reports.values()):
+        return ExitCode.FAILED
+    return ExitCode.UNKNOWN if silent or any(report.unknown for report in reports.values()) else ExitCode.OK
+
+
+def _unseen(error: LocalError) -> str:
+    return f"{error.what}: {error.why}"
+
+
+def _inspected(addresses: Sequence[str]) -> Report:
+    """Compares the nodes of one group. Raises LocalError if none answers."""
     from cluster.repair.node_comparison import Inspection
 
-    addresses = node_addresses(admin, data)
     marker, unmarked = _mark(addresses)
     nodes: dict[int, Remote] = {}
     silent: list[str] = []
@@ -88,43 +123,42 @@ def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
         raise LocalError("no node answers", "; ".join(silent), "raftmq status", ExitCode.UNREACHABLE)
     inspection = Inspection(nodes)
     inspection.unknown += [*silent, *unmarked]
-    report = inspection.run(marker)
-    if as_json:
-        import msgspec
-
-        print_json({"schema": 1, **msgspec.to_builtins(report, str_keys=True)})
-    else:
-        _print(report)
-    return ExitCode.FAILED if report.findings else ExitCode.UNKNOWN if report.unknown else ExitCode.OK
+    return inspection.run(marker)
 
 
-def _mark(addresses: list[str]) -> tuple[int | None, list[str]]:
+def _mark(addresses: Sequence[str]) -> tuple[int | None, list[str]]:
     try:
         return int(AdminApi(addresses).post("/v1/consistency", {})["index"]), []
     except LocalError as error:
         return None, [f"{error.what}: {error.why}"]
 
 
-def _print(report: Report) -> None:
-    names = f"node{'s' if len(report.nodes) > 1 else ''} {', '.join(map(str, report.nodes))}"
+def _print(report: Report, group: int) -> None:
+    names = f"node{'s' if len(report.nodes) > 1 else ''} {_names(report.nodes, group)}"
     click.echo(
         f"{names}: log up to entry {report.index} ({report.bytes_compared:,} bytes each), "
         + (f"rows as of entry {report.marker}" if report.marker >= 0 else "no rows")
     )
     for finding in report.findings:
-        click.echo(_sentence(finding))
+        click.echo(_sentence(finding, group))
     for doubt in report.unknown:
         click.echo(f"unknown: {doubt}")
     if not report.findings and not report.unknown:
         click.echo("equal: header chain, log bytes, consume queues, index, dedup, offsets, groups, topics, meta")
 
 
-def _sentence(finding: Finding) -> str:
-    held = ", ".join(f"node {node} {value or 'nothing readable'}" for node, value in sorted(finding.nodes.items()))
+def _names(nodes: Iterable[int], group: int) -> str:
+    return ", ".join(str(name_of(group, node)) for node in nodes)
+
+
+def _sentence(finding: Finding, group: int) -> str:
+    held = ", ".join(
+        f"node {name_of(group, node)} {value or 'nothing readable'}" for node, value in sorted(finding.nodes.items())
+    )
     where = (
         f"position {finding.position} (entry {finding.index})"
         if finding.position is not None
         else (f"entry {finding.index}")
     )
-    own = f"; damaged on node {', '.join(map(str, finding.damaged))}, being repaired" if finding.damaged else ""
+    own = f"; damaged on node {_names(finding.damaged, group)}, being repaired" if finding.damaged else ""
     return f"DIFFERENT: {finding.what}, first at {where}: {held}{own}"

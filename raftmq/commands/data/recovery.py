@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from cluster.config.local_layout import NodeName
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show
-from raftmq.local.http.admin_http import node_addresses
-from raftmq.local.http.asked_nodes import ask_all
+from raftmq.commands.value_types import NodeNameType
+from raftmq.local.http.all_groups import all_groups, ask_all_of
 from raftmq_wire.errors import ExitCode
 
 _MIB = 1 << 20
@@ -21,15 +22,15 @@ _ENDED = {
 
 
 @click.command()
-@click.option("--node", type=click.IntRange(min=1), help="Only this node.")
+@click.option("--node", type=NodeNameType(click.IntRange(1)), metavar="N", help="Only this node.")
 @cluster_options
-def recovery(node: int | None, data: str | None, admin: str | None, as_json: bool) -> int:
+def recovery(node: NodeName | None, data: str | None, admin: str | None, as_json: bool) -> int:
     """Show what the last start of each node found and did.
 
     Exit code: 4 if no node answers, or the one named with --node does not.
     """
-    answers, silent = ask_all(node_addresses(admin, data), "/v1/recovery", node)
-    shown = [answer for _, answer in answers]
+    answers, silent = ask_all_of(all_groups(admin, data, members=True), "/v1/recovery", node)
+    shown = [answer.view for answer in answers]
     show(as_json, {"nodes": shown}, *(line for answer in shown for line in lines_of(answer)))
     for error in silent.values() if node is None and not as_json else ():
         click.echo(f"({error.what}: {error.why})", err=True)

@@ -16,10 +16,15 @@ from raftmq.local_path import LocalPath
 if TYPE_CHECKING:
     from cluster.backup.from_tier import Rebuilt
     from cluster.backup.manifest import Manifest
+    from cluster.backup.restore import Found
     from cluster.backup.revived import Revived
 
 
 USERS_SHOWN = 50
+_NOT_ATOMIC = (
+    "each group is as of a moment of its own log: of what was sent to several groups at one time, one may have a part "
+    "that another has not"
+)
 NODES = 3
 
 
@@ -68,9 +73,12 @@ def restore(
     backup, of --to-index or --to-time, or of the last entry in the tier. The old cluster is not changed and may still
     be running, on other ports.
 
+    A cluster of several groups comes back with all of them, each as of a moment of its own log: not of a common one.
+
     Users and rules come back as they were then. The newest copy that is known says what was changed later: another
     backup in the same folder, the end of the log in the tier, or that of --acl-from, which takes its users and rules.
     """
+    from cluster.backup.group_backups import further_sources
     from cluster.backup.replay import Target
     from cluster.backup.restore import Source, found_source, users_from
     from cluster.backup.restore import restore as make
@@ -89,6 +97,7 @@ def restore(
     with (
         console(stderr=True).status("starting") as spinner,
         found_source(wanted, into, now_ms, spinner.update) as found,
+        further_sources(wanted, found, into.absolute(), now_ms, spinner.update) as others,
     ):
         newest, newest_name = found.newest, found.newest_name
         if acl_from is not None:
@@ -100,12 +109,13 @@ def restore(
             base_port=base_port,
             now_ms=now_ms,
             users=None if acl_from is None else newest,
+            further={group: each.path for group, each in others.items()},
             on_stage=spinner.update,
         )
     if tier is not None:
         set_tier(made.nodes, tier)
     manifest = made.manifest
-    told = {"data": str(into.absolute()), "nodes": nodes, "cluster_uuid": str(made.cluster_uuid)}
+    told = {"data": str(into.absolute()), "nodes": len(made.nodes), "cluster_uuid": str(made.cluster_uuid)}
     rebuilt = found.rebuilt
     users = newest if acl_from is not None and newest is not None else made.revived
     later = [] if newest is None else made.revived.differences(newest)
@@ -128,14 +138,37 @@ def restore(
             "acl_from": newest_name if acl_from is not None else None,
             "newest_known": newest_name or None,
             "changed_later": later,
+            **(
+                {"groups": [_group_json(made.further[group], each) for group, each in others.items()]} if others else {}
+            ),
         },
-        f"created the new cluster {made.cluster_uuid} with {counted(nodes, 'node')} in {into}",
+        f"created the new cluster {made.cluster_uuid} with {counted(len(made.nodes), 'node')} in {into}",
         f"it continues cluster {manifest.cluster_uuid} from index {manifest.index} ({manifest.name})",
         *([] if rebuilt is None else _about(rebuilt, manifest)),
+        *(line for group, each in others.items() for line in _about_group(group, made.further[group], each)),
+        *([_NOT_ATOMIC] if others else []),
         *_users(users, len(made.revived.tokens), newest_name if acl_from is not None else ""),
         *_later(later, newest_name, is_taken=acl_from is not None),
         f"start it: raftmq up --data {into}",
     )
+
+
+def _group_json(manifest: Manifest, found: Found) -> dict[str, object]:
+    rebuilt = found.rebuilt
+    return {
+        "group": manifest.group_id,
+        "from": manifest.name,
+        "index": manifest.index,
+        "timestamp_ms": manifest.timestamp_ms,
+        "known_index": manifest.index if rebuilt is None else max(rebuilt.known_index, manifest.index),
+    }
+
+
+def _about_group(group: int, manifest: Manifest, found: Found) -> list[str]:
+    """Returns lines about a further group."""
+    when = time_text(manifest.timestamp_ms, exact=True)
+    lines = [f"group {group} continues from index {manifest.index} ({manifest.name}), log time {when}"]
+    return lines + ([] if found.rebuilt is None else [f"  {line}" for line in _about(found.rebuilt, manifest)])
 
 
 def _users(revived: Revived, tokens: int, copy: str) -> list[str]:

@@ -7,36 +7,39 @@ from typing import Any
 
 import click
 
-from raftmq.commands.shared_options import cluster_options, counted, print_json
-from raftmq.local.http.admin_http import AdminApi, node_addresses
-from raftmq.local.http.asked_nodes import each_node
+from cluster.config.local_layout import NodeName
+from raftmq.commands.shared_options import cluster_options, counted, print_json, show_problems
+from raftmq.commands.value_types import NodeNameType
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.all_groups import all_groups, each_node_of, named
 from raftmq_wire.errors import ExitCode
 
 _POLL_S = 0.3
 
 
 @click.command()
-@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@click.option("--node", type=NodeNameType(click.IntRange(1)), metavar="N", help="Only this node.")
 @click.option("--status", is_flag=True, help="Only show the result of the last scrub.")
 @cluster_options
-def scrub(node: int | None, status: bool, data: str | None, admin: str | None, as_json: bool) -> int:
+def scrub(node: NodeName | None, status: bool, data: str | None, admin: str | None, as_json: bool) -> int:
     """Make running nodes read their logs and rows again, and report what is wrong.
 
     A node also does this every 24 hours and after each unclean start. Damaged frames of the log are repaired from the
     other nodes as they are found. Exit code: 0 if nothing was found, 1 if something was found, 3 if a scrub did not
     finish.
     """
-    asked = list(each_node(node_addresses(admin, data), "/v1/scrub", node))
-    views = [view for _, view in asked]
+    asked, silent = each_node_of(all_groups(admin, data, members=True), "/v1/scrub", node)
+    views = [each.view for each in asked]
     if not status:
-        for api, _ in asked:
-            api.post("/v1/scrub", {})
-        views = [_ended(api) for api, _ in asked]
+        for each in asked:
+            each.api.post("/v1/scrub", {})
+        views = [named(_ended(each.api), each.group) for each in asked]
     if as_json:
         print_json({"schema": 1, "nodes": views})
     else:
         for view in views:
             _print(view)
+        show_problems(silent)
     if any(view["failure"] for view in views):
         return ExitCode.UNKNOWN
     return ExitCode.FAILED if any(view["findings"] for view in views) else ExitCode.OK

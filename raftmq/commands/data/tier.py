@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 import click
 
+from cluster.config.local_layout import name_of
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses, scrubbed
-from raftmq.local.http.asked_nodes import each_node
+from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show, show_problems
+from raftmq.local.http.admin_http import AdminApi, scrubbed
+from raftmq.local.http.all_groups import Asked, Groups, all_groups, each_node_of, in_one, named
 from raftmq.local.http.list_pages import SINCE, whole_list
 from raftmq_wire.errors import ExitCode
 
@@ -26,14 +28,28 @@ def status(data: str | None, admin: str | None, as_json: bool) -> None:
 
     Exits with 1 if the leader cannot reach the store.
     """
-    views = [view for _, view in each_node(node_addresses(admin, data), "/v1/tier")]
-    leader = next((view for view in views if view["node"] == view["leader"]), views[0])
+    asked, silent = each_node_of(all_groups(admin, data, members=True), "/v1/tier")
+    leaders = [_leader([each for each in asked if each.group == group]) for group in {each.group: 0 for each in asked}]
     if as_json:
-        print_json({"schema": 1, "nodes": views})
+        print_json({"schema": 1, "nodes": [each.view for each in asked]})
     else:
-        _show(leader)
-    if leader["failing"]:
+        for leader in leaders:
+            _tell_group(leader.group, leaders)
+            _show(leader.view)
+        show_problems(silent)
+    if any(leader.view["failing"] for leader in leaders):
         raise SystemExit(1)
+
+
+def _tell_group(group: int, shown: Sized) -> None:
+    """Prints the number of a group, if several are shown."""
+    if len(shown) > 1:
+        click.echo(f"group      {group}")
+
+
+def _leader(asked: list[Asked]) -> Asked:
+    """Returns the answer of a group's leader; without it, the first one."""
+    return next((each for each in asked if each.view["node"] == name_of(each.group, each.view["leader"])), asked[0])
 
 
 def _show(view: dict[str, Any]) -> None:
@@ -59,15 +75,19 @@ def _show(view: dict[str, Any]) -> None:
 @cluster_options
 def list_segments(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the segments in the tier, with their objects."""
-    answer = whole_list(AdminApi(admin_addresses(admin, data)).page, "/v1/tier/segments", "segments", SINCE)
-    segments: list[dict[str, Any]] = answer["segments"]
+    answers = {}
+    for group, addresses in all_groups(admin, data).items():
+        answer = whole_list(AdminApi(addresses).page, "/v1/tier/segments", "segments", SINCE)
+        answers[group] = named({"node": answer["node"], "segments": answer["segments"]}, group)
     if as_json:
-        print_json({"schema": 1, "node": answer["node"], "segments": segments})
+        print_json({"schema": 1, **in_one(answers)})
         return
-    for row in segments:
-        click.echo(f"{row['base']} to {row['end']}: {row['state']}, {row['stored_bytes']} bytes")
-        for name in row["parts"]:
-            click.echo(f"  {name}")
+    for group, answer in answers.items():
+        _tell_group(group, answers)
+        for row in answer["segments"]:
+            click.echo(f"{row['base']} to {row['end']}: {row['state']}, {row['stored_bytes']} bytes")
+            for name in row["parts"]:
+                click.echo(f"  {name}")
 
 
 @tier.command()
@@ -77,9 +97,17 @@ def seal(data: str | None, admin: str | None, as_json: bool) -> None:
 
     The upload goes on when the command ends: `raftmq tier status` shows how far it is.
     """
-    answer = AdminApi(admin_addresses(admin, data), "raftmq tier status").post("/v1/tier/seal", {})
-    told = f"closed: all of the log below position {answer['position']} goes to the tier now"
-    show(as_json, answer, told, "it is there when `raftmq tier status` shows it as verified")
+    groups = all_groups(admin, data)
+    answers = {
+        group: named(AdminApi(addresses, "raftmq tier status").post("/v1/tier/seal", {}), group)
+        for group, addresses in groups.items()
+    }
+    told = [
+        f"{f'group {group}: ' * (len(groups) > 1)}closed: all of the log below position {answer['position']} goes to "
+        "the tier now"
+        for group, answer in answers.items()
+    ]
+    show(as_json, in_one(answers), *told, "it is there when `raftmq tier status` shows it as verified")
 
 
 @tier.command()
@@ -90,7 +118,7 @@ def verify(sizes_only: bool, data: str | None, admin: str | None, as_json: bool)
 
     Exit code: 0 if nothing is wrong, 1 if objects are missing or damaged, 3 if it did not finish.
     """
-    return _scrub(AdminApi(admin_addresses(admin, data)), {"reads": not sizes_only}, as_json)
+    return _scrub(all_groups(admin, data), {"reads": not sizes_only}, as_json)
 
 
 @tier.command()
@@ -100,7 +128,7 @@ def repair(data: str | None, admin: str | None, as_json: bool) -> int:
 
     Exit code: 0 if nothing is wrong any more, 1 if something could not be repaired, 3 if it did not finish.
     """
-    return _scrub(AdminApi(admin_addresses(admin, data)), {"repairs": True}, as_json)
+    return _scrub(all_groups(admin, data), {"repairs": True}, as_json)
 
 
 @tier.command()
@@ -111,22 +139,30 @@ def sweep(dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> 
 
     Exit codes as for verify; objects are not read.
     """
-    return _scrub(AdminApi(admin_addresses(admin, data)), {"reads": False, "sweeps": True, "dry_run": dry_run}, as_json)
+    return _scrub(all_groups(admin, data), {"reads": False, "sweeps": True, "dry_run": dry_run}, as_json)
 
 
-def _scrub(api: AdminApi, wishes: dict[str, bool], as_json: bool) -> int:
-    """Has the leader scrub the tier, waits for the end, and prints the result."""
-    view = scrubbed(api, wishes)
-    if view is None:
-        click.echo("another node leads now: the scrub did not finish. Start it again", err=True)
-        return ExitCode.UNKNOWN
-    if as_json:
-        print_json({"schema": 1, **view})
-    else:
-        _show_scrub(view)
-    if view["failure"]:
-        return ExitCode.UNKNOWN
-    return ExitCode.FAILED if view["bad"] > view["repaired"] else ExitCode.OK
+def _scrub(groups: Groups, wishes: dict[str, bool], as_json: bool) -> int:
+    """Has the leader of each group scrub its tier, waits for the end, and prints the results. Returns the worst exit
+    code: that something is wrong, then that a scrub did not finish."""
+    views, codes = {}, {ExitCode.OK}
+    for group, addresses in groups.items():
+        view = scrubbed(AdminApi(addresses), wishes)
+        if view is None:
+            which = f"group {group}: " if len(groups) > 1 else ""
+            click.echo(f"{which}another node leads now: the scrub did not finish. Start it again", err=True)
+            codes.add(ExitCode.UNKNOWN)
+            continue
+        views[group] = named(view, group)
+        wrong = ExitCode.FAILED if view["bad"] > view["repaired"] else ExitCode.OK
+        codes.add(ExitCode.UNKNOWN if view["failure"] else wrong)
+    if as_json and views:
+        print_json({"schema": 1, **in_one(views)})
+    elif views:
+        for group, view in views.items():
+            _tell_group(group, groups)
+            _show_scrub(view)
+    return next(code for code in (ExitCode.FAILED, ExitCode.UNKNOWN, ExitCode.OK) if code in codes)
 
 
 def _show_scrub(view: dict[str, Any]) -> None:

@@ -11,14 +11,15 @@ import click
 
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
+from cluster.config.local_layout import NodeName, key_of
 from cluster.config.source import toml_value
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_cluster_keys
 from raftmq.commands.nodes import broker_conf, config_files
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import author, cluster_options, json_option, print_json, print_table
-from raftmq.local.http.admin_http import AdminApi, admin_addresses, node_addresses
-from raftmq.local.http.asked_nodes import ask_all
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.all_groups import Groups, all_groups, ask_all_of
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -178,7 +179,7 @@ def diff(file: Path | None, data: str | None, admin: str | None, as_json: bool) 
     """
     addresses = admin_addresses(admin, data)
     if file is None:
-        _show_overruled(node_addresses(admin, data), as_json)
+        _show_overruled(all_groups(admin, data, members=True), as_json)
         return
     own, written = cluster_values(load(file, dict(os.environ))), written_keys(file, dict(os.environ))
     answer = AdminApi(addresses, LOOK).get("/v1/config")
@@ -194,16 +195,20 @@ def diff(file: Path | None, data: str | None, admin: str | None, as_json: bool) 
     print_table(["key", "file", "cluster"], table, none=f"{file} says nothing that the cluster contradicts")
 
 
-def _show_overruled(addresses: list[str], as_json: bool) -> None:
-    answers, silent = ask_all(addresses, "/v1/config")
-    nodes = {view["node"]: view["overruled"] for _, view in answers}
+def _show_overruled(groups: Groups, as_json: bool) -> None:
+    answers, silent = ask_all_of(groups, "/v1/config")
+    nodes: dict[NodeName, list[str]] = {each.view["node"]: each.view["overruled"] for each in answers}
     if as_json:
         print_json({"schema": 1, "nodes": [{"node": node, "overruled": keys} for node, keys in nodes.items()]})
         return
-    rows = [[str(node), ", ".join(keys)] for node, keys in sorted(nodes.items()) if keys]
+    rows = [[str(node), ", ".join(keys)] for node, keys in sorted(nodes.items(), key=_by_key) if keys]
     print_table(["node", "keys that its file contradicts"], rows, none="no node's file contradicts the cluster")
     for address, why in silent.items():
         click.echo(f"{address} does not answer: {why.why}", err=True)
+
+
+def _by_key(item: tuple[NodeName, list[str]]) -> tuple[int, int]:
+    return key_of(item[0])
 
 
 def _time(ms: int | None) -> str:

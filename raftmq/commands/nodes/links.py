@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from raftmq.commands.shared_options import cluster_options, console, print_json, print_table
-from raftmq.local.http.admin_http import node_addresses
-from raftmq.local.http.asked_nodes import each_node
+from cluster.config.local_layout import NodeName, name_of
+from raftmq.commands.shared_options import cluster_options, console, print_json, print_table, show_problems
+from raftmq.commands.value_types import NodeNameType
+from raftmq.local.http.all_groups import Asked, all_groups, each_node_of, named
 from raftmq_wire.errors import ExitCode, LocalError
 
 _LINKS = "/v1/links"
@@ -24,13 +25,21 @@ def links(data: str | None, admin: str | None, as_json: bool) -> int:
     acknowledgements flow. SUSPEND: paused, for the reason shown. SHUTDOWN: not connected. Exit code: 1 if a link has
     been READY for more than 10 s, 4 if no node answers.
     """
-    views = [view for _, view in each_node(node_addresses(admin, data), _LINKS)]
+    asked, silent = each_node_of(all_groups(admin, data, members=True), _LINKS)
+    views = [_with_names(each) for each in asked]
     if as_json:
         print_json({"schema": 1, "nodes": views})
     else:
         _print(views)
+        show_problems(silent)
     findings = [link["finding"] for view in views for link in view["links"] if link["finding"]]
     return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _with_names(asked: Asked) -> dict[str, Any]:
+    """Returns a node's answer, in which the other ends of its links have names too."""
+    links = [{**link, "peer": name_of(asked.group, link["peer"])} for link in asked.view["links"]]
+    return {**asked.view, "links": links}
 
 
 def _print(views: list[dict[str, Any]]) -> None:
@@ -39,8 +48,8 @@ def _print(views: list[dict[str, Any]]) -> None:
     links = [(view["node"], link) for view in views for link in view["links"]]
     rows = [
         [
-            node,
-            link["peer"],
+            str(node),
+            str(link["peer"]),
             Text(link["state"], _COLOURS[link["state"]]),
             _age(link["age_ms"]),
             None if link["round_trip_ms"] is None else f"{link['round_trip_ms']:g} ms",
@@ -64,18 +73,19 @@ def _age(age_ms: int) -> str:
 
 
 @click.command()
-@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@click.option("--node", type=NodeNameType(click.IntRange(1)), metavar="N", help="Only this node.")
 @cluster_options
-def reload(node: int | None, data: str | None, admin: str | None, as_json: bool) -> int:
+def reload(node: NodeName | None, data: str | None, admin: str | None, as_json: bool) -> int:
     """Make running nodes read their configuration again.
 
     Some keys can change while a node runs: raftmq config explain KEY says which. The command names changed keys that
     need a restart. An invalid file changes nothing. Exit code: 5 if a node refused its file, 4 if no node answers.
     """
     views, refusals = [], []
-    for api, links_view in list(each_node(node_addresses(admin, data), _LINKS, node)):
+    asked, silent = each_node_of(all_groups(admin, data, members=True), _LINKS, node)
+    for group, api, links_view in asked:
         try:
-            views.append(api.post("/v1/config/reload", {}))
+            views.append(named(api.post("/v1/config/reload", {}), group))
         except LocalError as refusal:
             refusals.append((links_view["node"], refusal))
     if as_json:
@@ -83,6 +93,7 @@ def reload(node: int | None, data: str | None, admin: str | None, as_json: bool)
     else:
         for view in views:
             _print_reload(view)
+        show_problems(silent)
     if refusals:
         number, error = refusals[0]
         raise LocalError(f"node {number}: {error.what}", error.why, error.fix, ExitCode.REFUSED)

@@ -32,7 +32,7 @@ from raftmq.commands.shared_options import (
 from raftmq.commands.value_types import AddressType, ApiType, ListenerType, NodeNameType
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
-from raftmq.local.http.asked_nodes import no_group, no_node
+from raftmq.local.http.asked_nodes import no_group, no_node, not_among_given
 from raftmq.local.settled_changes import when_settled
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -499,12 +499,7 @@ def _of_group(group: int, admin: str | None, data: str | None) -> list[str]:
     if group == FIRST_GROUP:
         return admin_addresses(admin, data)
     if _is_elsewhere(admin, data):
-        raise LocalError(
-            f"group {group} cannot be chosen among addresses that are given",
-            "--admin names nodes of one group, and there an id alone names a node",
-            "the same with the addresses of that group, and without its number",
-            ExitCode.USAGE,
-        )
+        raise not_among_given(group)
     addresses = admin_addresses(admin, data, group)
     if not addresses:
         raise no_group(group, read_cluster(data_dir(data)).groups)

@@ -40,7 +40,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
         elsewhere = GivenAddresses(node.elsewhere for node in nodes if node.elsewhere)
         silent = raise_if_refused(elsewhere or [address_of(node.record) for node in nodes])
     if as_json:
-        print_json(_as_json(views))
+        print_json(views_json(views))
     elif answered:
         for view in views:
             _print_group(view)
@@ -51,7 +51,8 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _as_json(views: Sequence[ClusterView]) -> dict[str, Any]:
+def views_json(views: Sequence[ClusterView]) -> dict[str, Any]:
+    """Returns the output of `raftmq status --json`. `views`: of all groups, the first one first."""
     told = {**json_of(views), "findings": views[0].findings()}
     for view, group in zip(views, told.get("groups", ()), strict=False):
         group["findings"] = told["findings"] if view is views[0] else view.findings()

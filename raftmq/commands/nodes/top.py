@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.nodes.status import finding_lines
+from raftlog.types import FIRST_GROUP
+from raftmq.commands.nodes.status import finding_lines, views_json
 from raftmq.commands.shared_options import WIDTH_MAX, cluster_options, console, natural_width, print_json, table_of
-from raftmq.local.http.admin_http import admin_addresses, raise_if_refused
+from raftmq.local.http.admin_http import raise_if_refused
+from raftmq.local.http.all_groups import Groups, all_groups
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from cluster.config.local_layout import NodeRecord
     from raftmq.local.status import ClusterView
 
 GIVEN_UP = ("up", "clients", "in flight", "term", "disk", "entries/s", "applied")
@@ -33,16 +36,14 @@ Before = dict[int, tuple[float, int]]
 @cluster_options
 def top(interval: float, count: int | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show roles, throughput, lag, load and findings live, until Ctrl-C. With --json one line per look."""
+    from rich.console import Group
     from rich.live import Live
 
-    from raftmq.local.status import view_addresses
-
-    addresses, looks = admin_addresses(admin, data), 0
-    raise_if_refused(addresses)
-    before: Before = {}
+    groups, looks = all_groups(admin, data), 0
+    raise_if_refused([address for addresses in groups.values() for address in addresses])
+    before: dict[int, Before] = {group: {} for group in groups}
     while as_json:
-        view = view_addresses(addresses)
-        print_json({**view.to_json(), "findings": view.findings()})
+        print_json(views_json(_views(groups)))
         looks += 1
         if looks == count:
             return
@@ -50,12 +51,22 @@ def top(interval: float, count: int | None, data: str | None, admin: str | None,
     out = console()
     with Live(console=out, auto_refresh=False, screen=False) as live:
         while True:
-            view = view_addresses(addresses)
-            live.update(page(view, view.findings() or [], before, time.monotonic(), out.width), refresh=True)
+            pages = [
+                page(view, view.findings() or [], before[group], time.monotonic(), out.width)
+                for group, view in zip(groups, _views(groups), strict=True)
+            ]
+            live.update(Group(*pages), refresh=True)
             looks += 1
             if looks == count:
                 return
             time.sleep(interval)
+
+
+def _views(groups: Groups) -> list[ClusterView]:
+    """Returns the views of all groups, in their order."""
+    from raftmq.local.status import view_addresses
+
+    return [view_addresses(addresses).of_group(group) for group, addresses in groups.items()]
 
 
 def page(
@@ -65,8 +76,10 @@ def page(
     from rich.console import Group
     from rich.text import Text
 
-    rows = [_row(node.record.id, node.status, view.lag_of(node.record.id), before, now_s) for node in view.nodes]
-    leader = f"node {view.leader} leads, term {view.term}" if view.leader else "no leader"
+    rows = [_row(node.record, node.status, view.lag_of(node.record.id), before, now_s) for node in view.nodes]
+    leader = f"node {view.leader_name} leads, term {view.term}" if view.leader else "no leader"
+    if not view.leader and view.group != FIRST_GROUP:
+        leader = f"no leader of group {view.group}"
     lines = [Text(line, style=style) for style, line in finding_lines(findings[:FINDINGS_MAX])]
     more = (
         [Text(f"{len(findings) - FINDINGS_MAX} more findings: raftmq status")] if len(findings) > FINDINGS_MAX else []
@@ -85,17 +98,18 @@ def _fitting(rows: list[list[str]], width: int) -> Table:
     return table
 
 
-def _row(node: int, own: dict[str, Any] | None, lag: int | None, before: Before, now_s: float) -> list[str]:
+def _row(record: NodeRecord, own: dict[str, Any] | None, lag: int | None, before: Before, now_s: float) -> list[str]:
+    node = record.id
     if own is None:
         before.pop(node, None)
-        return [str(node or "?"), "silent", *["-"] * (len(COLUMNS) - 2)]
+        return [str(record.name or "?"), "silent", *["-"] * (len(COLUMNS) - 2)]
     applied = int(own["applied_index"])
     then_s, then = before.get(node, (now_s, applied))
     before[node] = now_s, applied
     rate = f"{max(0, applied - then) / (now_s - then_s):.0f}" if now_s > then_s else "-"
     disk = own.get("disk") or {}
     return [
-        str(node),
+        str(record.name),
         str(own["role"]),
         str(own["term"]),
         str(applied),

@@ -12,9 +12,19 @@ from cluster.config.local_layout import name_of
 from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.nodes.rolling_restart import WAIT, local_groups
-from raftmq.commands.shared_options import cluster_options, console, data_dir, data_option, json_option, show
+from raftmq.commands.shared_options import (
+    cluster_options,
+    console,
+    data_dir,
+    data_option,
+    json_option,
+    show,
+    show_problems,
+)
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.finalize import alone, finalized, in_order, look_at
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses
+from raftmq.local.http.all_groups import all_groups, in_one
 from raftmq.local.http.credentials import like
 from raftmq.local.rolling_restart import Restarted, RollingRestart
 from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
@@ -78,15 +88,16 @@ def run(wait_s: float, data: str | None, as_json: bool) -> None:
 @cluster_options
 def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Raise the cluster to the newest level that every voter and learner knows. There is no way back."""
-    api = AdminApi(admin_addresses(admin, data), "raftmq upgrade plan")
-    would = api.post("/v1/upgrade/finalize", {"dry_run": True})
-    if would["level"] <= would["before"]:
-        show(
-            as_json, would, f"the cluster has level {would['before']} already: nothing was written", *_broadcasts(would)
-        )
+    groups = all_groups(admin, data)
+    apis = {group: AdminApi(addresses, "raftmq upgrade plan") for group, addresses in groups.items()}
+    would = look_at(apis)
+    if not would.left:
+        show(as_json, in_one(would.groups), *_already(would.groups))
         return
+    if isinstance(groups[FIRST_GROUP], GivenAddresses):
+        show_problems(alone(apis[FIRST_GROUP]))
     question = (
-        f"raise the cluster from level {would['before']} to {would['level']}? An older version then refuses its data "
+        f"raise the cluster from level {would.before} to {would.level}? An older version then refuses its data "
         "directories, backups, snapshots and tier"
     )
     if not yes:
@@ -94,9 +105,23 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
             why = "there is no way back, and nobody can be asked here; nothing was written"
             raise LocalError("the cluster is not finalized", why, "raftmq upgrade finalize --yes", ExitCode.USAGE)
         click.confirm(question, abort=True, err=True)
-    answer = api.post("/v1/upgrade/finalize", {})
-    told = f"the cluster has level {answer['level']} from entry {answer['index']} on"
-    show(as_json, answer, told, *_broadcasts(answer))
+    done = finalized(apis, would)
+    show(as_json, in_one(done), *(line for group in in_order(done) for line in _raised(done, group)))
+
+
+def _already(groups: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    first = groups[FIRST_GROUP]
+    which = "the cluster has" if len(groups) == 1 else "every group has"
+    return [f"{which} level {first['before']} already: nothing was written", *_broadcasts(first)]
+
+
+def _raised(groups: Mapping[int, Mapping[str, Any]], group: int) -> list[str]:
+    answer = groups[group]
+    which = "the cluster" if len(groups) == 1 else f"group {group}"
+    told = f"{which} has level {answer['level']} from entry {answer['index']} on"
+    if answer["index"] is None:
+        told = f"{which} has level {answer['level']} already"
+    return [told, *(_broadcasts(answer) if group == FIRST_GROUP else [])]  # what a consumer may do is the same in all
 
 
 def _broadcasts(answer: Mapping[str, Any]) -> list[str]:

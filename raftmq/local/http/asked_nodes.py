@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cluster.config.local_layout import NodeName, key_of, name_of
+from raftlog.types import FIRST_GROUP
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -29,24 +30,27 @@ def ask_each(addresses: Sequence[str], path: str) -> tuple[Answers, dict[str, Lo
     return answers, silent
 
 
-def ask_all(addresses: Sequence[str], path: str, node: int | None = None) -> tuple[Answers, dict[str, LocalError]]:
-    """Does the same, and keeps the answer of `node` alone, if one is named. Raises LocalError if no such node has
-    answered: a list that nobody told is not an empty list."""
+def ask_all(
+    addresses: Sequence[str], path: str, node: int | None = None, group: int = FIRST_GROUP
+) -> tuple[Answers, dict[str, LocalError]]:
+    """Does the same, and keeps the answer of `node` alone, if one is named. `group`: that of the nodes. Raises
+    LocalError if no such node has answered: a list that nobody told is not an empty list."""
     answers, silent = ask_each(addresses, path)
     if not answers:
         raise _nobody(addresses, silent)
     kept = [each for each in answers if node in (None, each[1]["node"])]
     if node is not None and not kept:
-        raise _not_reached(node, answers)
+        raise _not_reached(node, group, answers)
     return kept, silent
 
 
 def each_node(
-    addresses: Sequence[str], path: str, node: int | None = None
+    addresses: Sequence[str], path: str, node: int | None = None, group: int = FIRST_GROUP
 ) -> Iterator[tuple[AdminApi, dict[str, Any]]]:
     """Yields each node that can be reached, with its answer about itself under `path`; only `node` if one is named.
 
-    Raises LocalError at the end if no such node was reached, and at once if one of them refuses.
+    `group`: that of the nodes. Raises LocalError at the end if no such node was reached, and at once if one of them
+    refuses.
     """
     answers: Answers = []
     silent: dict[str, LocalError] = {}
@@ -67,7 +71,7 @@ def each_node(
     if not answers:
         raise _nobody(addresses, silent)
     if node is not None and not reached:
-        raise _not_reached(node, answers)
+        raise _not_reached(node, group, answers)
 
 
 def no_node(node: NodeName, known: Iterable[int]) -> LocalError:
@@ -93,6 +97,16 @@ def no_group(group: int, known: Iterable[int]) -> LocalError:
     )
 
 
+def not_among_given(group: int) -> LocalError:
+    """Returns the error for a further group that is named beside addresses that a person gave."""
+    return LocalError(
+        f"group {group} cannot be chosen among addresses that are given",
+        "--admin names nodes of one group, and there an id alone names a node",
+        "the same with the addresses of that group, and without its number",
+        ExitCode.USAGE,
+    )
+
+
 def _alone(address: str, addresses: Sequence[str]) -> list[str]:
     """Returns one of the addresses alone, which is as much named by a person as all of them."""
     return GivenAddresses([address]) if isinstance(addresses, GivenAddresses) else [address]
@@ -111,14 +125,15 @@ def _nobody(addresses: Sequence[str], silent: dict[str, LocalError]) -> LocalErr
     return LocalError(f"no node answers at {', '.join(silent)}", whys, fix, ExitCode.UNREACHABLE)
 
 
-def _not_reached(node: int, answers: Answers) -> LocalError:
-    """Returns the error for a node that is not among those that answered: it may be no member."""
-    heard = ", ".join(str(view["node"]) for _, view in answers)
+def _not_reached(node: int, group: int, answers: Answers) -> LocalError:
+    """Returns the error for a node of a group that is not among those that answered: it may be no member."""
+    heard = ", ".join(str(name_of(group, view["node"])) for _, view in answers)
     members = [member["id"] for member in answers[0][0].local("/v1/members")["members"]]
+    name = name_of(group, node)
     if node not in members:
-        return no_node(node, members)
+        return no_node(name, members)
     return LocalError(
-        f"node {node} does not answer",
+        f"node {name} does not answer",
         f"it is not running, or cannot be reached; the nodes that answer: {heard}",
         "raftmq status",
         ExitCode.UNREACHABLE,

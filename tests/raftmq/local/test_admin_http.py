@@ -378,7 +378,7 @@ def test_so_many_events_of_all_nodes_together(
     since: list[str],
     shown: str,
 ) -> None:
-    monkeypatch.setattr(event_list, "node_addresses", lambda admin, data: [stub.address] * 2)
+    monkeypatch.setattr(event_list, "all_groups", lambda admin, data, members: {1: [stub.address] * 2})
 
     def event(number: int) -> dict[str, Any]:
         at = f"2026-11-21T00:00:0{number}Z"

@@ -1,0 +1,109 @@
+"""Raises all groups of a cluster to one level, the first group last: what it decides is copied into the others' logs,
+so it writes nothing that they do not know yet (docs/adr/0108-groups-share-one-truth-and-copy-it.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from raftlog.types import FIRST_GROUP
+from raftmq.local.http.all_groups import of_group
+from raftmq_wire.errors import ExitCode, LocalError
+
+_PATH = "/v1/upgrade/finalize"
+Answer = dict[str, Any]
+"""The answer to `POST /v1/upgrade/finalize` (`cluster.admin.handlers.upgrade.Finalized`)."""
+
+
+class Api(Protocol):
+    """The HTTP API of one group, as `AdminApi` is."""
+
+    def local(self, path: str) -> Answer:
+        """Sends a GET that the answering node answers about itself. Raises LocalError."""
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        """Sends a POST. Raises LocalError."""
+
+
+class Would(NamedTuple):
+    """The level to which each group can be raised, before anything is written."""
+
+    groups: dict[int, Answer]
+    """Group -> its answer to a dry run, in the order of the groups' numbers."""
+
+    @property
+    def level(self) -> int:
+        """The level that all groups get."""
+        return max(int(answer["level"]) for answer in self.groups.values())
+
+    @property
+    def before(self) -> int:
+        """The lowest level that a group has now."""
+        return min(int(answer["before"]) for answer in self.groups.values())
+
+    @property
+    def left(self) -> list[int]:
+        """The groups that have a lower level, in the order in which they are raised."""
+        return [group for group in in_order(self.groups) if self.groups[group]["level"] > self.groups[group]["before"]]
+
+
+def in_order(groups: Iterable[int]) -> list[int]:
+    """Returns the groups in the order in which they are raised: ascending, the first group last."""
+    return sorted(groups, key=lambda group: (group == FIRST_GROUP, group))
+
+
+def look_at(apis: Mapping[int, Api]) -> Would:
+    """Asks every group to which level it can be raised. Nothing is written. Raises LocalError if one cannot be raised
+    now, or the members of one know another level than those of the others."""
+    found: dict[int, Answer] = {}
+    for group, api in apis.items():
+        try:
+            found[group] = api.post(_PATH, {"dry_run": True})
+        except LocalError as error:
+            raise of_group(error, group) if len(apis) > 1 else error from None
+    would = Would(found)
+    low = [group for group, answer in found.items() if answer["level"] < would.level]
+    if low:
+        high = next(group for group, answer in found.items() if answer["level"] == would.level)
+        raise LocalError(
+            f"the members of group {low[0]} know levels up to {found[low[0]]['level']}",
+            f"those of group {high} know level {would.level}, and all groups are raised to one level; "
+            "nothing was written",
+            "raftmq upgrade run    (then repeat the command)",
+            ExitCode.REFUSED,
+        )
+    return would
+
+
+def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Answer]:
+    """Raises the groups that are left, one after the other. Returns the answers of all, group -> answer; one that had
+    the level before has that of the dry run. Raises LocalError at the first group that refuses; the groups after it are
+    not asked."""
+    answers, raised = dict(would.groups), list[str]()
+    for group in would.left:
+        try:
+            answers[group] = apis[group].post(_PATH, {})
+        except LocalError as error:
+            if len(apis) == 1:
+                raise
+            done = f"raised before: group {', '.join(raised)}" if raised else "no group was raised before"
+            why = f"{error.why}; {done}, and those after it were left alone"
+            raise of_group(LocalError(error.what, why, error.fix, error.exit_code), group) from None
+        raised.append(str(group))
+    return answers
+
+
+def alone(api: Api) -> list[str]:
+    """Returns a warning if the group that answers there is one of several, and a person named only its addresses; []
+    if it is the only one, or does not say."""
+    try:
+        view = api.local("/v1/broker-groups")
+    except LocalError:  # a node of an earlier release has one group
+        return []
+    others = [str(row["group"]) for row in view["groups"] if row["group"] != view["group"]]
+    if not others:
+        return []
+    return [
+        f"only group {view['group']} is raised, whose addresses were given; the others, {', '.join(others)}, are "
+        f"raised at theirs, and group {FIRST_GROUP} last"
+    ]

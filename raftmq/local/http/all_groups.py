@@ -1,0 +1,104 @@
+"""The groups that a command is about: all of a local cluster, or the one whose addresses a person gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cluster.config.local_layout import NodeName, find_data_dir, key_of, name_of, read_cluster
+from raftlog.types import FIRST_GROUP
+from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
+from raftmq.local.http.asked_nodes import ask_all, each_node, no_group, not_among_given
+from raftmq.local.http.credentials import addresses_of
+from raftmq_wire.errors import ExitCode, LocalError
+
+Groups = Mapping[int, Sequence[str]]
+"""Group -> the "host:port" of its HTTP APIs, in the order of the groups' numbers."""
+
+
+def all_groups(admin: str | None, data: str | None, *, members: bool = False) -> dict[int, list[str]]:
+    """Returns the groups to ask. Addresses that a person gave are of one group, which counts as the first one here.
+    `members`: ask also the nodes that those name. Raises LocalError."""
+    addresses = node_addresses(admin, data) if members else admin_addresses(admin, data)
+    if isinstance(addresses, GivenAddresses):
+        return {FIRST_GROUP: addresses}
+    cluster = read_cluster(find_data_dir(data))
+    return {group: addresses_of(cluster.of_group(group)) for group in cluster.groups} or {FIRST_GROUP: addresses}
+
+
+def one_group(groups: Groups, node: NodeName | None) -> Groups:
+    """Returns the group of `node` alone; all without one. Raises LocalError if the cluster has no such group."""
+    if node is None:
+        return groups
+    group, _ = key_of(node)
+    if group not in groups:
+        is_given = isinstance(groups.get(FIRST_GROUP), GivenAddresses)
+        raise not_among_given(group) if is_given else no_group(group, groups)
+    return {group: groups[group]}
+
+
+class Asked(NamedTuple):
+    """A node that has answered about itself."""
+
+    group: int
+    api: AdminApi
+    view: dict[str, Any]
+    """The answer; `node` in it is the node's name."""
+
+
+def each_node_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple[list[Asked], list[str]]:
+    """Asks the nodes of all groups about themselves under `path`; only `node` if one is named. Returns the answers, and
+    a sentence about each group none of whose nodes answers.
+
+    Raises LocalError if no group answers, if `node` does not, or if a node refuses.
+    """
+    found: list[Asked] = []
+    silent: dict[int, LocalError] = {}
+    for group, addresses in one_group(groups, node).items():
+        try:
+            for api, view in each_node(addresses, path, None if node is None else key_of(node)[1], group):
+                found.append(Asked(group, api, named(view, group)))
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            silent[group] = error
+    if not found:
+        raise next(iter(silent.values()))
+    return found, [f"no node of group {group} answers: {error.why}" for group, error in silent.items()]
+
+
+def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple[list[Asked], dict[str, LocalError]]:
+    """Does the same, and returns address -> error for each node that does not answer. Raises LocalError."""
+    found: list[Asked] = []
+    silent: dict[str, LocalError] = {}
+    for group, addresses in one_group(groups, node).items():
+        try:
+            answers, without = ask_all(addresses, path, None if node is None else key_of(node)[1], group)
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE or len(groups) == 1:
+                raise
+            silent |= dict.fromkeys(addresses, error)
+            continue
+        found += [Asked(group, api, named(view, group)) for api, view in answers]
+        silent |= without
+    if not found:
+        raise next(iter(silent.values()))
+    return found, silent
+
+
+def named(view: dict[str, Any], group: int) -> dict[str, Any]:
+    """Returns a node's answer about itself, in which `node` is the node's name instead of its id in the group."""
+    return view if group == FIRST_GROUP else {**view, "node": name_of(group, view["node"])}
+
+
+def in_one(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the answers of all groups as one object: the first group's, and under `groups` those of the others, if
+    there are any. `answers`: group -> answer."""
+    told = dict(answers.get(FIRST_GROUP, {}))
+    others = [{"group": group, **answer} for group, answer in answers.items() if group != FIRST_GROUP]
+    return {**told, "groups": others} if others else told
+
+
+def of_group(error: LocalError, group: int) -> LocalError:
+    """Returns the error of a group of several, which names the group."""
+    return LocalError(f"group {group}: {error.what}", error.why, error.fix, error.exit_code)
