@@ -8,42 +8,15 @@ import pytest
 
 from cluster.replication.outcome import Outcome
 from cluster.truth.write_decisions import ASK_EVERY_MS, AT_ONCE, UNDECIDED_MS, WRITE_UNDECIDED, WriteDecisions
-from statemachine.delivery.prepared_writes import CommitGroups, DecideWrite, PreparedState, PrepareWrite
-from statemachine.delivery.staged_writes import STAGED_DUE, DiscardAttempts, OpenAttempt
-from statemachine.topics.topics import CreateTopic
-from tests.support.truth_kit import SECOND
+from statemachine.delivery.prepared_writes import DecideWrite, PreparedState
+from statemachine.delivery.staged_writes import DiscardAttempts
 from tests.support.two_groups import Two
+from tests.support.write_kit import commit, groups_of_writes, nothing_waits, prepared, states
 
 
 @pytest.fixture
 def two(new_log: Any) -> Two:
-    made = Two(new_log)
-    made.first.log.one(SECOND)
-    made.first.log.one(CreateTopic({"name": "t", "place": [[1, 2, 2], [2, 2, 2]]}, False))
-    made.run(1000)
-    return made
-
-
-def prepared(two: Two, name: str = "q", write: int = 0) -> tuple[int, int]:
-    """(decider, attempt of the second group) of a write that the second group has prepared."""
-    second = two.second.log
-    decider = two.first.log.one(OpenAttempt(name, write, 5)).value
-    attempt = second.one(OpenAttempt(name, write, 5)).value
-    second.state.apply([second.log.messages(second.log.scheduled(1, 0, 2, STAGED_DUE + attempt))])
-    assert second.one(PrepareWrite(name, write, second.log.now_ms, decider, [(attempt, 2)])).ok
-    return decider, attempt
-
-
-def commit(two: Two, decider: int, name: str = "q", write: int = 0) -> None:
-    assert two.first.log.one(CommitGroups(name, write, 7, decider, [], [2])).ok
-
-
-def states(two: Two) -> dict[int, str]:
-    return {one.number: one.state.name.lower() for one in two.second.log.state.writes.attempts()}
-
-
-def nothing_waits(two: Two) -> bool:
-    return not two.first.log.state.prepared_writes.decisions and not two.second.log.state.prepared_writes.prepared
+    return groups_of_writes(new_log)
 
 
 def test_a_commit_is_followed_and_confirmed(two: Two) -> None:
