@@ -27,6 +27,7 @@ from statemachine.delivery.prepared_writes import ABORTED, DecideWrite, EndPrepa
 from statemachine.delivery.staged_writes import (
     COMMITTED,
     FULL,
+    PREPARED,
     Attempt,
     AttemptState,
     CommitWrite,
@@ -293,6 +294,9 @@ class StagedWriteRequests:
                 done(CommitAnswer(write, earlier=False))
             elif answer.code == COMMITTED:
                 done(CommitAnswer(int(answer.value), earlier=True))
+            elif answer.code == PREPARED:
+                remark = f"write {answer.value} of {name!r} is prepared and waits for its decision"
+                done(Refused(Reason.BUSY, f"{remark}: see raftmq writes list"))
             else:
                 done(Refused(Reason.ILLEGAL, f"write {write} of {name!r} is not committed: {answer.value}"))
 
