@@ -97,8 +97,8 @@ class CommandResult(NamedTuple):
 
     `code` is "" or one of: exists (ok: if_absent was set and one exists, which is `value`), reset (ok: commits of
     queues that were reset are left out), not_found, conflict (set_config, create_user, copy_truth), refused
-    (access/users.py, `Command.OF_TRUTH`, copy_truth), invalid (`value` says why); committed, incomplete, full
-    (staged_writes.py).
+    (access/users.py, `Command.OF_TRUTH`, copy_truth, prepare_write), invalid (`value` says why); committed, incomplete,
+    full, prepared (staged_writes.py).
     """
 
     ok: bool

@@ -21,6 +21,7 @@ from statemachine.consuming.offset_resets import OffsetResets, ResetReads
 from statemachine.consuming.queue_locks import LockReads, QueueLocks
 from statemachine.dedup import Dedup, DedupReads
 from statemachine.delivery.half_messages import HalfMessages, HalfReads
+from statemachine.delivery.prepared_writes import PreparedReads, PreparedWrites
 from statemachine.delivery.staged_writes import StagedWrites, WriteReads
 from statemachine.delivery.timers import TimerReads, Timers
 from statemachine.family import Family
@@ -51,6 +52,7 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     Timers,
     HalfMessages,
     StagedWrites,
+    PreparedWrites,
     TierSegments,
     Settings,
     Access,
@@ -80,6 +82,7 @@ class StateReads(
     TimerReads,
     HalfReads,
     WriteReads,
+    PreparedReads,
     TrimReads,
     TierReads,
     RemovalReads,

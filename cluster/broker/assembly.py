@@ -23,6 +23,7 @@ from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends
 from cluster.broker.timers.recalls import Recalls
 from cluster.broker.timers.timer_delivery import TimerDelivery
+from cluster.broker.transactions.group_writes import GroupWriteRequests
 from cluster.broker.transactions.staged_delivery import StagedDelivery
 from cluster.broker.transactions.staged_writes import StagedWriteRequests
 from cluster.broker.transactions.transaction_end import Transactions
@@ -105,6 +106,7 @@ class Broker:
         )
         self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
         self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch, self.rights)
+        self.group_writes = GroupWriteRequests(services)
         self.secrets = Secrets(
             config.auth.key_file,
             services.state.access,

@@ -196,7 +196,7 @@ class Remoting:
             Part(name="group requests", codes=GroupStats(services, members, groups).codes()),
             Part(name="send back requests", codes=SendBackRequests(broker.send_backs).codes()),
             Part(name="recalls", codes=RecallRequests(broker.recalls).codes()),
-            Part(name="staged write requests", codes=StagedWriteHandlers(broker.writes).codes()),
+            Part(name="staged write requests", codes=StagedWriteHandlers(broker.writes, broker.group_writes).codes()),
             Part(name="entries", codes=EntryRequests(services, self._read_entries).codes()),
             Part(
                 name="consumers",

@@ -1,4 +1,5 @@
-"""The end of the truth that a node has: it gives it in the first group, and copies it in all others."""
+"""The end of the truth that a node has: it gives it in the first group, and copies it in all others. In these, what is
+prepared for writes to several groups follows the decisions of the first."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from cluster.runtime.peer_frames import Kind
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
 from cluster.truth.truth_source import TruthSource
+from cluster.truth.write_decisions import WriteDecisions
 from raftlog.types import FIRST_GROUP
 
 if TYPE_CHECKING:
@@ -15,12 +17,12 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.runtime.context import NodeContext
     from cluster.runtime.service_lifecycle import Part
-    from cluster.truth.truth_source import Reads
+    from cluster.truth.write_decisions import LeaderReads
     from statemachine.broker_state import BrokerState
 
 
 def truth_of(
-    context: NodeContext, state: BrokerState, services: Reads, proposals: Proposals, links: GroupLinks
+    context: NodeContext, state: BrokerState, services: LeaderReads, proposals: Proposals, links: GroupLinks
 ) -> tuple[Part, ...]:
     """Makes the end of a node, and returns its parts."""
     config = context.config
@@ -52,4 +54,5 @@ def truth_of(
     proposals.decide_elsewhere(acts.ask)
     links.takes(Kind.TRUTH_REPLY, copies.on_answer)
     links.takes(Kind.ACT_REPLY, acts.on_reply)
-    return copies.part(), acts.part()
+    decisions = WriteDecisions(state, services, proposals.submit_commands, config.cluster.group, context.alarms)
+    return copies.part(), acts.part(), decisions.part()

@@ -12,15 +12,17 @@ name, the committed numbers rise. A commit or an attempt that is repeated theref
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import islice
 from typing import Annotated, NamedTuple, Self
 
 from msgspec import Meta
 
+from raftlog.errors import InvariantViolationError
 from statemachine.commands import U63, Command, CommandResult, InvalidCommandError, done, not_found
-from statemachine.family import Families, Family, Reads, applies, family_of
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import GROUPS_LEVEL
 from statemachine.removals import Done, Losers, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, TRANS
@@ -38,9 +40,9 @@ WINNERS_MAX = 4_096
 LOSERS_AT_ONCE = 16
 """The number of losing attempts of the same name that a commit itself discards. If there are more, slices discard them
 (removals.py)."""
-COMMITTED, INCOMPLETE, FULL = "committed", "incomplete", "full"
+COMMITTED, INCOMPLETE, FULL, PREPARED = "committed", "incomplete", "full", "prepared"
 """Codes of command results: the write was committed before; an attempt is missing or incomplete; there are too many
-attempts."""
+attempts; a write of the name is prepared and waits for its decision (prepared_writes.py)."""
 
 WriteName = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 """The name of a write."""
@@ -86,6 +88,12 @@ class AttemptState(IntEnum):
     """A commit named the attempt. Its messages are being copied into their queues."""
     DISCARDED = 2
     """The attempt lost. Its messages are being removed."""
+    PREPARED = 3
+    """The attempt waits for the decision of the first group of brokers, and ends by nothing else."""
+
+
+_DRAINING = (AttemptState.COMMITTED, AttemptState.DISCARDED)
+_KEPT = (AttemptState.OPEN, AttemptState.PREPARED)
 
 
 class Attempt(NamedTuple):
@@ -129,6 +137,7 @@ class StagedWrites(Family):
     up to `committed_writes`."""
 
     ROWS = ((TRANS, b"a"), (TRANS, b"b"), (TRANS, b"w"))
+    LATER_ROWS = (LaterRows(GROUPS_LEVEL, TRANS, b"a", lambda row: row[0] == AttemptState.PREPARED),)
 
     def __init__(self, kv: KV, removals: Removals) -> None:
         """`removals`: the pending removals, which tell the attempts that slices are still going to discard."""
@@ -142,10 +151,12 @@ class StagedWrites(Family):
         self._open: dict[str, SortedMap[int, int]] = {}
         """Name of writes -> (number of each attempt whose row is open -> its write), with the changes of the batch
         being applied."""
+        self._prepared: dict[str, SortedMap[int, int]] = {}
+        """The same of the attempts whose row is prepared. A name has those of one write."""
         for attempt in stored:
-            if attempt.state is AttemptState.OPEN:
-                self._open.setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
-        self.draining = SortedMap((attempt.number, attempt.state) for attempt in stored if attempt.state)
+            if attempt.state in _KEPT:
+                self._list_of(attempt.state).setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
+        self.draining = SortedMap((attempt.number, attempt.state) for attempt in stored if attempt.state in _DRAINING)
         """Number -> state of each attempt whose messages are being copied or removed."""
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
         """The number of staged messages of all attempts that are neither copied nor removed yet."""
@@ -230,7 +241,7 @@ class StagedWrites(Family):
         attempt = self.current(number)
         if attempt is not None:
             left = attempt._replace(left=attempt.left - count, left_bytes=attempt.left_bytes - size)
-            if left.left or left.state is AttemptState.OPEN:
+            if left.left or left.state in _KEPT:
                 self._put(stage, left)
             else:
                 self._drop(stage, left)
@@ -240,30 +251,29 @@ class StagedWrites(Family):
         """Commits the write with its winning attempts. A write that is not newer than the last committed one of its
         name is refused with that one's number: no attempt at it is open. Slices discard the other attempts if there are
         many. The result's value is the number of messages that the write brings."""
-        name, write, counts = command.name, command.write, dict(command.winners)
-        if len(counts) < len(command.winners):
+        return self.commit_with(stage, command.name, command.write, command.now_ms, command.winners)
+
+    def commit_with(
+        self, stage: Stage, name: str, write: int, now_ms: int, winners: Sequence[tuple[int, int]]
+    ) -> CommandResult:
+        """Commits a write as `commit` says. Raises InvalidCommandError."""
+        counts = dict(winners)
+        if len(counts) < len(winners):
             raise InvalidCommandError("an attempt is named twice")
-        before = self._committed(stage, name)
-        if before is not None and write <= before.write:
-            return CommandResult(False, COMMITTED, before.write)
-        for number, count in counts.items():
-            wrong = self._mismatch(number, count, name, write)
-            if wrong:
-                return CommandResult(False, INCOMPLETE, wrong)
-        for number in counts:
-            self._end(stage, number, AttemptState.COMMITTED)
-        if len(self._open.get(name, ())) > LOSERS_AT_ONCE:
-            self._removals.begin_write(stage, Losers(name, write, self._next_number(stage)))
-        else:
-            self._discard_open(stage, name, write)
+        refused = self.refusal(stage, name, write, counts)
+        if refused is not None:
+            return refused
+        if name in self._prepared:
+            return CommandResult(False, PREPARED, min(self._prepared[name].values()))
         total = sum(counts.values())
-        stage.put(TRANS, keys.write_key(name), keys.WRITE.pack(write, total, command.now_ms))
+        self._decide(stage, name, write, counts)
+        stage.put(TRANS, keys.write_key(name), keys.WRITE.pack(write, total, now_ms))
         return done(total)
 
     @applies(DiscardAttempts)
     def discard(self, stage: Stage, command: DiscardAttempts) -> CommandResult:
         """Discards those of these attempts that are open. The result's value is the number of discarded attempts."""
-        return done(sum([self._end(stage, number, AttemptState.DISCARDED) for number in command.attempts]))
+        return done(sum([self.end(stage, number, AttemptState.DISCARDED) for number in command.attempts]))
 
     @applies(ForgetWrite)
     def forget(self, stage: Stage, command: ForgetWrite) -> CommandResult:
@@ -272,8 +282,53 @@ class StagedWrites(Family):
         before = self._committed(stage, name)
         if before is None:
             return not_found(f"no committed write {name!r}")
+        if name in self._prepared:
+            return CommandResult(False, PREPARED, min(self._prepared[name].values()))
         stage.delete(TRANS, keys.write_key(name))
         return done(before.write)
+
+    # -- apply, for prepared_writes.py
+
+    def refusal(self, stage: Stage, name: str, write: int, winners: Mapping[int, int]) -> CommandResult | None:
+        """Returns the result of a command that may not name these attempts as winners of the write, each with the
+        number of its messages; None if it may."""
+        before = self._committed(stage, name)
+        if before is not None and write <= before.write:
+            return CommandResult(False, COMMITTED, before.write)
+        for number, count in winners.items():
+            wrong = self._mismatch(number, count, name, write)
+            if wrong:
+                return CommandResult(False, INCOMPLETE, wrong)
+        return None
+
+    def is_prepared(self, name: str) -> bool:
+        """Returns True if attempts at a write of the name wait for a decision."""
+        return name in self._prepared
+
+    def prepare(self, stage: Stage, numbers: Iterable[int]) -> None:
+        """Has open attempts wait for the decision."""
+        for number in numbers:
+            self._put(stage, self._known(number)._replace(state=AttemptState.PREPARED))
+
+    def commit_prepared(self, stage: Stage, name: str, write: int, total: int, now_ms: int) -> None:
+        """Commits the prepared attempts of the name, and discards those that lose. `total`: their messages."""
+        before = self._committed(stage, name)
+        self._decide(stage, name, write, list(self._prepared.get(name, ())))
+        if before is None or before.write < write:
+            stage.put(TRANS, keys.write_key(name), keys.WRITE.pack(write, total, now_ms))
+
+    def discard_prepared(self, stage: Stage, name: str) -> None:
+        """Discards the prepared attempts of the name."""
+        for number in list(self._prepared.get(name, ())):
+            self._finish(stage, self._known(number), AttemptState.DISCARDED)
+
+    def end(self, stage: Stage, number: int, state: AttemptState) -> bool:
+        """Brings an attempt into the state `state`, if it is open. Returns True if it was."""
+        attempt = self.current(number)
+        if attempt is None or attempt.state is not AttemptState.OPEN:
+            return False
+        self._finish(stage, attempt, state)
+        return True
 
     def discard_losers(self, stage: Stage, losers: Losers, at: bytes, rows_max: int) -> Done:
         """Discards attempts that lost by a commit, from the key `at` on, among the next `rows_max` attempts of their
@@ -294,7 +349,7 @@ class StagedWrites(Family):
         for number, attempt in changed.items():
             if attempt is not None:
                 self._attempts.put(number, attempt)
-                if attempt.state:
+                if attempt.state in _DRAINING:
                     self.draining.put(number, attempt.state)
                 continue
             for rows in (self._attempts, self.draining):
@@ -320,18 +375,26 @@ class StagedWrites(Family):
             return attempt._replace(state=AttemptState.DISCARDED)
         return attempt
 
+    def _decide(self, stage: Stage, name: str, write: int, winners: Iterable[int]) -> None:
+        """Commits the winners. Slices discard the other attempts if there are many."""
+        for number in winners:
+            self._finish(stage, self._known(number), AttemptState.COMMITTED)
+        if len(self._open.get(name, ())) > LOSERS_AT_ONCE:
+            self._removals.begin_write(stage, Losers(name, write, self._next_number(stage)))
+        else:
+            self._discard_open(stage, name, write)
+
+    def _known(self, number: int) -> Attempt:
+        """Returns an attempt that there is."""
+        attempt = self.current(number)
+        if attempt is None:
+            raise InvariantViolationError(f"attempt {number} is listed and has no row")
+        return attempt
+
     def _discard_open(self, stage: Stage, name: str, write: int) -> None:
         """Discards the open attempts at this write or an earlier one of the name."""
         for number in [number for number, of in self._open.get(name, _NONE).items() if of <= write]:
-            self._end(stage, number, AttemptState.DISCARDED)
-
-    def _end(self, stage: Stage, number: int, state: AttemptState) -> bool:
-        """Brings an attempt into the state `state`, if it is open. Returns True if it was."""
-        attempt = self.current(number)
-        if attempt is None or attempt.state is not AttemptState.OPEN:
-            return False
-        self._finish(stage, attempt, state)
-        return True
+            self.end(stage, number, AttemptState.DISCARDED)
 
     def _finish(self, stage: Stage, attempt: Attempt, state: AttemptState) -> None:
         if attempt.left:
@@ -350,13 +413,10 @@ class StagedWrites(Family):
 
     def _put(self, stage: Stage, attempt: Attempt) -> None:
         self.changed[attempt.number] = attempt
-        if attempt.state is AttemptState.OPEN:
-            if attempt.number not in (numbers := self._open.get(attempt.name, _NONE)):
-                if numbers is _NONE:
-                    numbers = self._open[attempt.name] = SortedMap()
-                numbers.put(attempt.number, attempt.write)
-        else:
+        if attempt.state not in _KEPT or attempt.number not in self._list_of(attempt.state).get(attempt.name, _NONE):
             self._close(attempt)
+            if attempt.state in _KEPT:
+                self._list_of(attempt.state).setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
         stage.put(TRANS, keys.attempt_key(attempt.number), keys.ATTEMPT.pack(*attempt[1:-1]) + attempt.name.encode())
 
     def _drop(self, stage: Stage, attempt: Attempt) -> None:
@@ -365,13 +425,18 @@ class StagedWrites(Family):
         self._live -= 1
         stage.delete(TRANS, keys.attempt_key(attempt.number))
 
+    def _list_of(self, state: AttemptState) -> dict[str, SortedMap[int, int]]:
+        """Returns the list of the attempts in this state, one of _KEPT."""
+        return self._open if state is AttemptState.OPEN else self._prepared
+
     def _close(self, attempt: Attempt) -> None:
-        """Removes the attempt from `_open`, because its row is no longer open."""
-        numbers = self._open.get(attempt.name)
-        if numbers is not None and attempt.number in numbers:
-            numbers.remove(attempt.number)
-            if not numbers:
-                del self._open[attempt.name]
+        """Removes the attempt from the list that it is in, because its row is no longer in that state."""
+        for of_names in (self._open, self._prepared):
+            numbers = of_names.get(attempt.name)
+            if numbers is not None and attempt.number in numbers:
+                numbers.remove(attempt.number)
+                if not numbers:
+                    del of_names[attempt.name]
 
 
 class WriteReads(Reads):

@@ -78,6 +78,8 @@
              "a" | number u64                                              attempt row (below)
              "b"                                                           u64, number of the next attempt
              "w" | name of a write, UTF-8                                  write u64 | messages u64 | committed_ms u64
+             "q" | decider u64                                             prepared row (below)
+             "g" | decider u64                                             decision row (below)
     tier     base u64                                                      msgpack array, tier.py
 
     applied row (36 bytes)
@@ -95,6 +97,10 @@
       topic_id u32 | queue_id u32 | size u32 | crc32c u32 | check_ms u64 | checks u32
     attempt row (49 bytes, and the name of the write, UTF-8; staged_writes.py)
       state u8 | write u64 | messages u64 | of those left u64 | their bytes u64 | opened_ms u64 | staged_ms u64
+    prepared row (33 bytes, and the name of the write, UTF-8; prepared_writes.py)
+      state u8 | write u64 | attempts u64 | messages u64 | prepared_ms u64
+    decision row (24 bytes, and the name of the write, UTF-8)
+      write u64 | committed_ms u64 | groups u64: bit g - 1 is set if group g has still to follow
 
 A due_ms from 2^63 on is no time: 2^63 + the number of the attempt that the row's messages are staged for.
 
@@ -179,7 +185,10 @@ HALF = struct.Struct(">IIIIQI")
 HALF_PENDING = struct.Struct(">QQ")
 ATTEMPT = struct.Struct(">BQQQQQQ")
 WRITE = struct.Struct(">QQQ")
+PREPARED = struct.Struct(">BQQQQ")
+DECISION = struct.Struct(">QQQ")
 NEXT_ATTEMPT_KEY = b"b"
+PREPARED_PREFIX, DECISION_PREFIX = b"q", b"g"
 ATTEMPTS, WRITES = (b"a", b"b"), (b"w", b"x")
 """Keys [start, end) of all attempts at staged writes, and of all names with a committed write."""
 
@@ -498,6 +507,22 @@ def attempt_number(key: bytes) -> int:
 def write_key(name: str) -> bytes:
     """Returns the key of the newest committed write of the name."""
     return b"w" + name.encode()
+
+
+def prepared_key(decider: int) -> bytes:
+    """Returns the key of a write that a group has prepared."""
+    return PREPARED_PREFIX + U64.pack(decider)
+
+
+def decision_key(decider: int) -> bytes:
+    """Returns the key of a decision about a write to several groups."""
+    return DECISION_PREFIX + U64.pack(decider)
+
+
+def decider_of(key: bytes) -> int:
+    """Returns the number of the decider in a key made by `prepared_key` or `decision_key`."""
+    decider: int = U64.unpack_from(key, 1)[0]
+    return decider
 
 
 INDEX_BUCKET_KEY_SIZE = _INDEX_BUCKET.size

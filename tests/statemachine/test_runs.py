@@ -47,7 +47,8 @@ def in_groups(entries: Sequence[Entry], rng: Random) -> list[Sequence[Entry]]:
 NEVER_DRAWN = {
     "acknowledge": "needs a MEMBERSHIP entry: test_membership_rows.py",
     "commit_write": "needs staged messages: test_staged_writes.py draws them",
-    "forget_write": "needs a committed write: the same",
+    "prepare_write": "is refused in the first group of brokers: test_prepared_writes.py",
+    "confirm_write": "needs a decision that waits: the same",
     "copy_truth": "is refused in the first group of brokers: test_truth.py",
 }
 """The commands that take no effect in drawn logs, and what shows of them what the tests below show of the others."""

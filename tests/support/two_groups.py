@@ -13,6 +13,7 @@ from cluster.runtime.peer_frames import Kind
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
 from cluster.truth.truth_source import TruthSource
+from cluster.truth.write_decisions import WriteDecisions
 from jepsen_like.sim.checks.truth_check import told
 from raftlog.types import EntryId
 from statemachine.commands import Command
@@ -46,6 +47,9 @@ class Leader:
 
     def writes_open(self) -> bool:
         return self.leads
+
+    def log_time_ms(self) -> int:
+        return int(self.log.log.now_ms)
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         self.confirming.append(done)
@@ -103,6 +107,16 @@ class Two:
             monotonic_ms=lambda: self.now_ms,
             deadline_ms=DEADLINE_MS,
         )
+        self.decisions = WriteDecisions(self.second.log.state, self.second, self.submit_in_second, 2, self.alarms)
+
+    def submit_in_second(
+        self, commands: list[Command], done: Callable[[ProposeResult], None], session: Any = None, author: str = ""
+    ) -> None:
+        """Has the first group decide commands of the truth, as `Proposals.submit_commands` does."""
+        if all(command.OF_TRUTH for command in commands):
+            self.acts.ask(commands, done, author)
+        else:
+            self.second.submit(commands, done)
 
     def carry(self) -> None:
         """Carries all frames that are on their way."""
@@ -121,6 +135,7 @@ class Two:
             self.source.tick(self.now_ms)
             self.copies.tick(self.now_ms)
             self.acts.tick(self.now_ms)
+            self.decisions.tick(self.now_ms)
             self.first.decide()
             self.carry()
             self.second.decide()

@@ -75,6 +75,7 @@ CODES: Final[dict[str, Code]] = {
     "log_waits_for_space": Code("critical", "df -h"),
     "log_pinned": Code("warning", "raftmq retention"),
     "write_left": Code("warning", "raftmq writes list"),
+    "write_undecided": Code("warning", "raftmq writes list"),
     "trimmed_files_left": Code("warning", "raftmq retention"),
     "index_file_failed": Code("warning", "raftmq logs {n}"),
     "unconsumed_messages_expire": Code("warning", "raftmq group list"),

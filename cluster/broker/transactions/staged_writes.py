@@ -23,9 +23,11 @@ from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
+from statemachine.delivery.prepared_writes import ABORTED, DecideWrite, EndPrepared, PreparedState, PreparedWrite
 from statemachine.delivery.staged_writes import (
     COMMITTED,
     FULL,
+    PREPARED,
     Attempt,
     AttemptState,
     CommitWrite,
@@ -95,7 +97,9 @@ def discard_attempts(
     dry_run: bool = False,
 ) -> None:
     """Discards all open attempts at the write, or with `dry_run` only counts them, in work of the `owner`. Leader only.
-    `done` is called when all commands are decided: with a refusal unless all were applied, UNKNOWN if some were."""
+    If the write is prepared here for a commit of several groups, the first group decides that it is aborted; refused if
+    it has decided otherwise. `done` is called when all commands are decided: with a refusal unless all were applied,
+    UNKNOWN if some were."""
     services.turns.begin(owner, _abort(services, name, write, done, dry_run))
 
 
@@ -126,6 +130,40 @@ def _abort(
             refused = refused or _not_written(result)
         ended()
 
+    def aborted(prepared: PreparedWrite, result: ProposeResult) -> None:
+        nonlocal waiting, refused
+        if result.outcome is not Outcome.OK:
+            refused = refused or _not_written(result)
+        elif result.results[-1].value == ABORTED:
+            waiting += 1
+            services.propose(
+                [EndPrepared(prepared.decider, False, services.log_time_ms())], partial(ended_here, prepared)
+            )
+        else:
+            remark = f"write {write} of {name!r} is committed, as the first group of brokers has decided"
+            refused = refused or Refused(Reason.ILLEGAL, remark)
+        ended()
+
+    def ended_here(prepared: PreparedWrite, result: ProposeResult) -> None:
+        nonlocal attempts, entry, refused
+        if result.outcome is Outcome.OK:
+            attempts += prepared.attempts
+            entry = result.entry_id or entry
+        else:
+            refused = refused or _not_written(result)
+        ended()
+
+    for prepared in list(services.state.prepared_writes.prepared.values()):
+        if (prepared.name, prepared.write, prepared.state) == (name, write, PreparedState.UNDECIDED):
+            messages += prepared.messages
+            if dry_run:
+                attempts += prepared.attempts
+            else:
+                waiting += 1
+                group = services.config.cluster.group
+                ask = DecideWrite(name, write, prepared.decider, group, abort=True)
+                services.propose([ask], partial(aborted, prepared))
+            yield
     after: int | None = 0
     while after is not None:
         found, after = services.state.writes.open_of(name, write, after, DISCARDED_MAX)
@@ -256,6 +294,9 @@ class StagedWriteRequests:
                 done(CommitAnswer(write, earlier=False))
             elif answer.code == COMMITTED:
                 done(CommitAnswer(int(answer.value), earlier=True))
+            elif answer.code == PREPARED:
+                remark = f"write {answer.value} of {name!r} is prepared and waits for its decision"
+                done(Refused(Reason.BUSY, f"{remark}: see raftmq writes list"))
             else:
                 done(Refused(Reason.ILLEGAL, f"write {write} of {name!r} is not committed: {answer.value}"))
 

@@ -203,6 +203,27 @@ MESSAGES = (
         body_bytes_max=0,
     ),
     Verb(
+        700_007,
+        "PREPARE_WRITE",
+        OF_WRITE,
+        page=(
+            "{fields}, body as 700003 → `messages`, how many the part of this group of brokers has; or `committed`, if "
+            "that write of the name is committed here"
+        ),
+        fields="name! write! decider!",
+        serves=Serves.LEADER,
+        repeats=Repeats.RECOGNISED,
+    ),
+    Verb(
+        700_008,
+        "COMMIT_GROUPS",
+        OF_WRITE,
+        page="{fields}, body as 700003 → as 700003; `groups`: numbers of groups of brokers, with commas",
+        fields="name! write! decider! groups!",
+        serves=Serves.LEADER,
+        repeats=Repeats.RECOGNISED,
+    ),
+    Verb(
         700_005,
         "ENTRIES_AT",
         on_cluster(GET),

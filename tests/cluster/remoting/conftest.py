@@ -275,7 +275,7 @@ class FakeNode:
             **BrokerFigures(self, self.members, lambda: self.figures).codes(),
             **OrderConf(self).codes(),
             **RecallRequests(no_recalls).codes(),
-            **StagedWriteHandlers(no_writes).codes(),
+            **StagedWriteHandlers(no_writes, no_writes).codes(),
             **EntryRequests(self, self.read_entries).codes(),
         }
         self.table = once_confirmed(self, self.table)

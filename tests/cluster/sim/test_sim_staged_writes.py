@@ -15,8 +15,10 @@ from raftlog.errors import StorageError
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.delivery.staged_writes import WINNERS_MAX, AttemptState
 from statemachine.delivery.timers import TimerCounts
+from statemachine.levels import GROUPS_LEVEL
 from tests.support.sim_cluster import SimCluster, SimNode
 
 SEED = 17
@@ -104,6 +106,24 @@ def test_a_commit_that_lacks_messages_is_refused(sim: SimCluster) -> None:
     assert (code, "is not open" in remark) == (604, True)
     ended(sim)
     assert sim.leader().bodies("T") == []
+
+
+def test_a_cluster_of_one_group_has_no_writes_to_several(sim: SimCluster) -> None:
+    writer = Writer(sim, sim.followers()[0])
+    decider = writer.open()
+    fields = {"name": "q", "write": 0, "decider": decider}
+    code, remark, _ = writer.ask(RequestCode.COMMIT_GROUPS, b"[]", groups="2", **fields)
+    assert (code, "needs level 14" in remark) == (14, True)
+    sim.propose(sim.leader(), Finalize(GROUPS_LEVEL))
+    sim.settle()
+    code, remark, _ = writer.ask(RequestCode.PREPARE_WRITE, json.dumps([[decider, 0]]).encode(), **fields)
+    assert (code, "group 1 commits a write and does not prepare it" in remark) == (604, True), remark
+    code, remark, _ = writer.ask(RequestCode.COMMIT_GROUPS, b"[]", groups="2,3", **fields)
+    assert (code, "there is no group 2" in remark) == (604, True)
+    for groups in ("1", "65", "2,", "x", "-2"):
+        assert writer.ask(RequestCode.COMMIT_GROUPS, b"[]", groups=groups, **fields)[0] == 29
+    assert writer.ask(RequestCode.COMMIT_GROUPS, b"{}", groups="2", **fields)[0] == 29
+    assert [one.state for one in sim.leader().state.writes.attempts()] == [AttemptState.OPEN]
 
 
 @pytest.mark.parametrize("leads", [True, False])

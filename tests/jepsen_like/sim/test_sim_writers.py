@@ -44,12 +44,12 @@ def counts_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def commits_the_others(patch: pytest.MonkeyPatch) -> None:
     """Tries that lost are copied as well."""
-    real = StagedWrites._end
+    real = StagedWrites.end
 
     def end(writes: StagedWrites, stage: Any, number: int, state: AttemptState) -> bool:
         return real(writes, stage, number, AttemptState.COMMITTED)
 
-    patch.setattr(StagedWrites, "_end", end)
+    patch.setattr(StagedWrites, "end", end)
 
 
 def keeps_the_rows(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,363 @@
+"""Staged writes to queues of several groups of brokers: prepared in each, decided once in the first (docs/adr/0109).
+
+The *decider* of such a write is an attempt at it in the first group, which has no messages. While it is open, nothing
+is decided. An entry of the first group's log commits the write together with its decider: this is the decision, and a
+row says which other groups still have to follow it. A decider that ended in any other way has decided that the write is
+aborted; no row says so.
+
+Another group *prepares* the write before: its winning attempts are whole, and from then on they end only by the
+decision. Its leader asks the first group, and lets an entry of its own log end what is prepared. After a commit it
+keeps the row until the first group has noted that the group has followed.
+
+Invariants: the number of a decider is never given again. What is prepared is committed only if the decision names the
+group, and aborted only if the decider is neither open nor in a decision that waits for the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Annotated, ClassVar, NamedTuple, Self
+
+from msgspec import Meta
+
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
+from statemachine.cluster_wide.broker_groups import BrokerGroups
+from statemachine.commands import U63, Command, CommandResult, InvalidCommandError, done, not_found
+from statemachine.delivery.staged_writes import (
+    COMMITTED,
+    FULL,
+    INCOMPLETE,
+    PREPARED,
+    AttemptState,
+    StagedWrites,
+    WriteName,
+)
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, TRANS
+from statemachine.rows.sorted_map import SortedMap
+from statemachine.rows.write_batch import Stage
+
+PREPARED_MAX = 4_096
+"""The most prepared writes of a group at once, with those that were committed and not noted yet. Above it
+`prepare_write` is refused."""
+OPEN, ABORTED = "open", "aborted"
+"""Answers of `decide_write`, beside COMMITTED: nothing is decided; the group has no part in a commit."""
+
+OtherGroup = Annotated[int, Meta(ge=FIRST_GROUP + 1, le=GROUPS_MAX)]
+
+
+class PrepareWrite(Command, tag="prepare_write", frozen=True):
+    """Prepares a write in another group than the first."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    name: WriteName
+    write: U63
+    now_ms: U63
+    """Log time of the proposal."""
+    decider: U63
+    """The number of the attempt in the first group that decides."""
+    winners: Sequence[tuple[U63, U63]]
+    """The winning attempts in this group: [(attempt, number of its messages), ...], at least one."""
+
+
+class CommitGroups(Command, tag="commit_groups", frozen=True):
+    """Commits a write in the first group, and decides thereby that others commit it, too."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    name: WriteName
+    write: U63
+    now_ms: U63
+    """Log time of the proposal."""
+    decider: U63
+    winners: Sequence[tuple[U63, U63]]
+    """The winning attempts in the first group, without the decider; may be empty."""
+    groups: Sequence[OtherGroup]
+    """The other groups, each of which has prepared the write."""
+
+
+class DecideWrite(Command, tag="decide_write", frozen=True):
+    """Asks the first group, for another group that has prepared a write, what is decided."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    name: WriteName
+    write: U63
+    decider: U63
+    broker_group: OtherGroup
+    abort: bool
+    """True to decide now that the write is aborted, if nothing is decided."""
+
+
+class EndPrepared(Command, tag="end_prepared", frozen=True):
+    """Ends what a group has prepared, as it was decided."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    decider: U63
+    committed: bool
+    """False if the decision is to abort."""
+    now_ms: U63
+    """Log time of the proposal."""
+
+
+class ConfirmWrite(Command, tag="confirm_write", frozen=True):
+    """Notes in the first group that another one has followed a decision to commit."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    decider: U63
+    broker_group: OtherGroup
+
+
+class ForgetPrepared(Command, tag="forget_prepared", frozen=True):
+    """Removes the row of a prepared write that was committed, after the first group has noted it."""
+
+    LEVEL: ClassVar[int] = GROUPS_LEVEL
+    decider: U63
+
+
+class PreparedState(IntEnum):
+    """The state of a prepared write. Values are in rows: never renumber."""
+
+    UNDECIDED = 0
+    COMMITTED = 1
+    """It was committed here, and the first group has not noted it yet."""
+
+
+class PreparedWrite(NamedTuple):
+    """A write that a group has prepared."""
+
+    decider: int
+    """The number of the attempt in the first group that decides."""
+    state: PreparedState
+    write: int
+    attempts: int
+    """The number of its winning attempts in this group."""
+    messages: int
+    """The number of messages of these attempts."""
+    prepared_ms: int
+    """Log time at which it was prepared."""
+    name: str
+
+
+class Decision(NamedTuple):
+    """A decision to commit that some groups have not followed yet."""
+
+    decider: int
+    write: int
+    committed_ms: int
+    """Log time of the decision."""
+    groups: tuple[int, ...]
+    """The groups that the first one does not know to have followed, ascending."""
+    name: str
+
+
+class PreparedWrites(Family):
+    """Prepared writes, rows "q" of the family `trans` in other groups than the first, and decisions, rows "g" in the
+    first. Any thread may use `prepared` and `decisions`, which are changed in place."""
+
+    ROWS = ((TRANS, keys.PREPARED_PREFIX), (TRANS, keys.DECISION_PREFIX))
+    LATER_ROWS = (
+        LaterRows(GROUPS_LEVEL, TRANS, keys.PREPARED_PREFIX),
+        LaterRows(GROUPS_LEVEL, TRANS, keys.DECISION_PREFIX),
+    )
+
+    def __init__(self, kv: KV, writes: StagedWrites, broker_groups: BrokerGroups, group: int) -> None:
+        """`group`: the number of the group whose state it is."""
+        self._writes, self._broker_groups, self._own = writes, broker_groups, group
+        found = [_prepared(key, row) for key, row in kv.scan(TRANS, *keys.within(keys.PREPARED_PREFIX))]
+        self.prepared = SortedMap((each.decider, each) for each in found)
+        """The prepared writes by the numbers of their deciders."""
+        self._live = len(found)
+        """The number of prepared writes, with the changes of the batch being applied."""
+        decided = [_decision(key, row) for key, row in kv.scan(TRANS, *keys.within(keys.DECISION_PREFIX))]
+        self.decisions = SortedMap((each.decider, each) for each in decided)
+        """The decisions that groups have to follow, by the numbers of the deciders."""
+        self.changed: dict[int, PreparedWrite | Decision | None] = {}
+        """Decider -> its row that the batch being applied has changed; None if it was removed. A group has rows of one
+        kind."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[StagedWrites], families[BrokerGroups], families.group)
+
+    # -- apply: another group
+
+    @applies(PrepareWrite)
+    def prepare(self, stage: Stage, command: PrepareWrite) -> CommandResult:
+        """Prepares the write with its winning attempts. One that is prepared already, by the same decider, stays as it
+        is. Refused as `commit_write` is; as long as another write of the name is prepared, with that one's decider."""
+        if self._own == FIRST_GROUP:
+            return CommandResult(False, "refused", f"group {FIRST_GROUP} commits a write and does not prepare it")
+        name, write, counts = command.name, command.write, dict(command.winners)
+        if not counts or len(counts) < len(command.winners):
+            raise InvalidCommandError("no attempt is named, or one is named twice")
+        total = sum(counts.values())
+        known = self._current(stage, command.decider)
+        if known is not None:
+            if (known.name, known.write, known.attempts, known.messages) == (name, write, len(counts), total):
+                return done(total)
+            return CommandResult(False, INCOMPLETE, "it is prepared with other attempts")
+        refused = self._writes.refusal(stage, name, write, counts)
+        if refused is not None:
+            return refused
+        other = self._prepared_of(name)
+        if other is not None:
+            return CommandResult(False, PREPARED, other)
+        if self._live >= PREPARED_MAX:
+            return CommandResult(False, FULL, PREPARED_MAX)
+        self._writes.prepare(stage, counts)
+        self._live += 1
+        self._put(
+            stage,
+            PreparedWrite(
+                command.decider, PreparedState.UNDECIDED, write, len(counts), total, command.now_ms, command.name
+            ),
+        )
+        return done(total)
+
+    @applies(EndPrepared)
+    def end(self, stage: Stage, command: EndPrepared) -> CommandResult:
+        """Commits or discards the attempts of a prepared write. The result's value is True if it was not ended
+        before."""
+        known = self._current(stage, command.decider)
+        if known is None or known.state is not PreparedState.UNDECIDED:
+            return done(False)
+        if command.committed:
+            self._writes.commit_prepared(stage, known.name, known.write, known.messages, command.now_ms)
+            self._put(stage, known._replace(state=PreparedState.COMMITTED))
+        else:
+            self._writes.discard_prepared(stage, known.name)
+            self._drop(stage, known)
+        return done(True)
+
+    @applies(ForgetPrepared)
+    def forget(self, stage: Stage, command: ForgetPrepared) -> CommandResult:
+        """Removes the row of a write that was committed. The result's value is True if there was one."""
+        known = self._current(stage, command.decider)
+        if known is None or known.state is not PreparedState.COMMITTED:
+            return done(False)
+        self._drop(stage, known)
+        return done(True)
+
+    # -- apply: the first group
+
+    @applies(CommitGroups)
+    def commit(self, stage: Stage, command: CommitGroups) -> CommandResult:
+        """Commits the write in all groups, if its decider is open and has no messages, and otherwise as `commit_write`
+        does. The result's value is the number of messages that the write brings in the first group."""
+        groups = sorted(set(command.groups))
+        if not groups or len(groups) < len(command.groups):
+            raise InvalidCommandError("no other group is named, or one is named twice")
+        missing = [group for group in groups if not self._broker_groups.exists(group)]
+        if missing:
+            raise InvalidCommandError(f"there is no group {missing[0]}")
+        winners = [*command.winners, (command.decider, 0)]
+        result = self._writes.commit_with(stage, command.name, command.write, command.now_ms, winners)
+        if result.ok:
+            self._note(stage, Decision(command.decider, command.write, command.now_ms, tuple(groups), command.name))
+        return result
+
+    @applies(DecideWrite)
+    def decide(self, stage: Stage, command: DecideWrite) -> CommandResult:
+        """Answers what is decided for a group: the result's value is COMMITTED, ABORTED or OPEN."""
+        decision = self._decided(stage, command.decider)
+        if decision is not None and (decision.name, decision.write) == (command.name, command.write):
+            return done(COMMITTED if command.broker_group in decision.groups else ABORTED)
+        attempt = self._writes.current(command.decider)
+        if attempt is None or (attempt.name, attempt.write) != (command.name, command.write):
+            return done(ABORTED)
+        if attempt.state is not AttemptState.OPEN:
+            return done(ABORTED)
+        if not command.abort:
+            return done(OPEN)
+        self._writes.end(stage, command.decider, AttemptState.DISCARDED)
+        return done(ABORTED)
+
+    @applies(ConfirmWrite)
+    def confirm(self, stage: Stage, command: ConfirmWrite) -> CommandResult:
+        """Notes that a group has followed. The last one removes the decision. `not_found` if the decision does not wait
+        for the group."""
+        decision = self._decided(stage, command.decider)
+        if decision is None or command.broker_group not in decision.groups:
+            return not_found(f"no decision of {command.decider} waits for group {command.broker_group}")
+        left = tuple(group for group in decision.groups if group != command.broker_group)
+        if left:
+            self._note(stage, decision._replace(groups=left))
+        else:
+            self.changed[command.decider] = None
+            stage.delete(TRANS, keys.decision_key(command.decider))
+        return done()
+
+    def publish(self) -> None:
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
+        changed, self.changed = self.changed, {}
+        for decider, row in changed.items():
+            if isinstance(row, PreparedWrite):
+                self.prepared.put(decider, row)
+            elif isinstance(row, Decision):
+                self.decisions.put(decider, row)
+            else:
+                for rows in (self.prepared, self.decisions):
+                    if decider in rows:
+                        rows.remove(decider)
+
+    # -- inside
+
+    def _current(self, stage: Stage, decider: int) -> PreparedWrite | None:
+        key = keys.prepared_key(decider)
+        row = stage.get(TRANS, key)
+        return None if row is None else _prepared(key, row)
+
+    def _prepared_of(self, name: str) -> int | None:
+        """Returns the decider of the prepared write of the name that is not decided; None if there is none."""
+        if not self._writes.is_prepared(name):
+            return None
+        now: Mapping[int, PreparedWrite | Decision | None] = {**self.prepared, **self.changed}
+        for each in now.values():
+            if isinstance(each, PreparedWrite) and each.name == name and each.state is PreparedState.UNDECIDED:
+                return each.decider
+        return None
+
+    def _decided(self, stage: Stage, decider: int) -> Decision | None:
+        key = keys.decision_key(decider)
+        row = stage.get(TRANS, key)
+        return None if row is None else _decision(key, row)
+
+    def _put(self, stage: Stage, row: PreparedWrite) -> None:
+        self.changed[row.decider] = row
+        stage.put(TRANS, keys.prepared_key(row.decider), keys.PREPARED.pack(*row[1:-1]) + row.name.encode())
+
+    def _drop(self, stage: Stage, row: PreparedWrite) -> None:
+        self.changed[row.decider] = None
+        self._live -= 1
+        stage.delete(TRANS, keys.prepared_key(row.decider))
+
+    def _note(self, stage: Stage, row: Decision) -> None:
+        self.changed[row.decider] = row
+        groups = sum([1 << group - 1 for group in row.groups])
+        value = keys.DECISION.pack(row.write, row.committed_ms, groups) + row.name.encode()
+        stage.put(TRANS, keys.decision_key(row.decider), value)
+
+
+class PreparedReads(Reads):
+    """The reads of a state about writes to several groups of brokers."""
+
+    prepared_writes = family_of(PreparedWrites)
+    """Writes that this group has prepared, and decisions that others have to follow."""
+
+
+def _prepared(key: bytes, row: bytes) -> PreparedWrite:
+    state, write, attempts, messages, prepared_ms = keys.PREPARED.unpack_from(row)
+    name = row[keys.PREPARED.size :].decode()
+    return PreparedWrite(keys.decider_of(key), PreparedState(state), write, attempts, messages, prepared_ms, name)
+
+
+def _decision(key: bytes, row: bytes) -> Decision:
+    write, committed_ms, bits = keys.DECISION.unpack_from(row)
+    groups = tuple(group for group in range(FIRST_GROUP, GROUPS_MAX + 1) if bits >> group - 1 & 1)
+    return Decision(keys.decider_of(key), write, committed_ms, groups, row[keys.DECISION.size :].decode())
