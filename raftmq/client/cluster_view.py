@@ -378,7 +378,7 @@ class ClusterView:
         if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
             return None
         table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
-        addresses = [data.brokerAddrs for data in table.values()]
+        addresses = _of_one_group([data.brokerAddrs for data in table.values()], server)
         self.by_id = {k: v for each in addresses for k, v in each.items()}
         leader = next((a["0"] for a in addresses if "0" in a), None)
         others = tuple(v for a in addresses for k, v in a.items() if k != "0")
@@ -595,6 +595,13 @@ class ClusterView:
         if route is None:
             raise Failed(f"{what}: the answer names no queues", retryable=True)
         return route
+
+
+def _of_one_group(named: list[dict[str, str]], server: str) -> list[dict[str, str]]:
+    """Returns the row of the group of brokers to which the server belongs that has named all groups; the first row if
+    no address there is the one at which it was asked. Another group has other queues under the same numbers, and its
+    leader does not lead this one."""
+    return [row for row in named if server in row.values()][:1] or named[:1]
 
 
 def _decode(reply: Reply, kind: type[_T], what: str) -> _T:
