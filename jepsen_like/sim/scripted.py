@@ -354,9 +354,10 @@ class Stage(World, Interpreter):
 
     def do_lead(self, name: str) -> None:
         machine = self._machine(name)
+        nemesis = self.nemesis if self.second is None or machine.group != NUMBER else self.second.nemesis
         end = self.loop.now + LEAD_S
         while not self._leads(machine) and self.loop.now < end and not self.monitor.violations:
-            leader = self.nemesis.leader()
+            leader = nemesis.leader()
             if leader is not None and leader is not machine:
                 leader.hand_over(machine.node_id)  # it may not be fit to lead yet
             self._until(lambda: self._leads(machine), 0.5)
@@ -566,7 +567,8 @@ class Stage(World, Interpreter):
             edges: list[Edge] = [(self._host(a), self._host(b))]
         else:
             own = self._host(what)
-            others = [m.host for m in self.machines.values() if m.host != own]
+            group = self.machines if self.second is None or "@" not in what else self.second.machines
+            others = [m.host for m in group.values() if m.host != own]
             edges = [edge for other in others for edge in ((own, other), (other, own))]
         self.network.cut(edges)
 

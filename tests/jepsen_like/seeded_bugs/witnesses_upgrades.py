@@ -79,3 +79,7 @@ def witness_GR10() -> None:
 
 def witness_GR11() -> None:
     holds("GR11")
+
+
+def witness_GR12() -> None:
+    holds("GR12")

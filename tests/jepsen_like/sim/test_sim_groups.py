@@ -47,6 +47,28 @@ def test_both_groups_serve_clients_across_faults_and_a_run_repeats_exactly() -> 
     assert again.second.changer.made == second.changer.made
 
 
+class Counted(Stage):
+    """A world whose script notes how many sends the second group has acknowledged (`count`)."""
+
+    def __init__(self, script: str) -> None:
+        super().__init__(script)
+        self.counts: list[int] = []
+
+    def do_count(self) -> None:
+        assert self.second is not None
+        self.counts.append(self.second.recorders[2].counts["send ok"])
+
+
+def test_the_second_group_starts_and_serves_without_the_first() -> None:
+    stage = Counted(
+        BEGIN + "second 1\nkill 1 2 3\nkill 1@2 2@2 3@2\nwait 0.2\ncount\nstart 1@2 2@2 3@2\nwait 4\ncount\n"
+        "start 1 2 3\nsettle\n"
+    )
+    assert stage.run().violations == ()
+    before, after = stage.counts
+    assert after > before + 5
+
+
 def test_a_quarter_of_the_seeds_have_nodes_of_a_second_group() -> None:
     assert not any(draw(seed).second for seed in range(SECOND_FROM - 40, SECOND_FROM))
     drawn = [draw(seed) for seed in range(SECOND_FROM, SECOND_FROM + 100)]
