@@ -30,6 +30,12 @@ GROUP = "placed-readers"
 CHECKER = "placed"
 ATTEMPTS = 5
 DIAL_S = 1.5
+PATIENCE_S, ACT_PATIENCE_S = 1.0, 4.0
+"""Seconds after which a client gives a request up, and closes the connection. An act may take longer: who gives it up
+does not hear that it was acknowledged."""
+SLOTS, ACT_SLOTS = 3, 2
+"""Requests that a producer, and the client that changes the truth, have in flight: one that waits for a node that is
+away must not be all that happens."""
 LATER_SHARE = 0.2
 """Share (0 to 1) of the steps before which a client asks for another route."""
 
@@ -56,11 +62,24 @@ class Placed(Asker):
         self._links: dict[str, RawConnection] = {}
         self.routes = 0
 
+    async def _asked(
+        self, link: RawConnection, code: int, ext: dict[str, str], body: bytes = b"", patience_s: float = PATIENCE_S
+    ) -> Answer | None:
+        """Returns the answer to a request; None if there was none for so long, and the connection was closed."""
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self._ask(link, code, ext, body)
+        except TimeoutError:
+            link.transport.abort()
+            return None
+
     async def _look(self, rng: random.Random) -> None:
         """Asks some node of any group for a route, and checks what is always true of one."""
         asked = rng.choice([host for hosts in self._hosts().values() for host in hosts])
         link = await self._link(asked)
-        answer = None if link is None else await self._ask(link, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+        if link is None:
+            return
+        answer = await self._asked(link, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
         self.routes += 1
@@ -95,22 +114,27 @@ class Placed(Asker):
         """Asks the leader of the own group, or now and then another node of it. None: no answer, or not sent."""
         host = self._leader if self._leader and rng.random() < 0.8 else rng.choice(self._hosts()[self.group])
         link = await self._link(host)
-        return None if link is None else await self._ask(link, code, ext, body)
+        return None if link is None else await self._asked(link, code, ext, body)
 
 
 class PlacedProducer(Placed):
-    """Sends with a producer identity, one message after the other, each until it is answered."""
+    """Sends with a producer identity, a few messages at a time, each until it is answered."""
 
     def __init__(self, group: int, host: ClientHost, recorder: Recorder, report: Report, hosts: Hosts) -> None:
         super().__init__(group, host, report, hosts)
         self._recorder = recorder
         self._pid = ""
         self._next = 0
+        self._open: set[int] = set()
+        """Sequences of the sends that are under way."""
         self.name = f"at{group}"
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
         self._pid = rng.randbytes(16).hex()
+        await asyncio.gather(*(self._slot(random.Random(rng.random())) for _ in range(SLOTS)))
+
+    async def _slot(self, rng: random.Random) -> None:
         while not self.stopped:
             await self._pause(rng)
             if not self._leader or rng.random() < LATER_SHARE:
@@ -122,9 +146,15 @@ class PlacedProducer(Placed):
 
     async def _send(self, rng: random.Random) -> None:
         self._next += 1
-        op = self._recorder.invoke("send", {"id": f"{self.name}-{self._next}", "topic": TOPIC})
+        sequence = self._next
+        self._open.add(sequence)
+        await self._until_answered(rng, sequence)
+        self._open.discard(sequence)
+
+    async def _until_answered(self, rng: random.Random, sequence: int) -> None:
+        op = self._recorder.invoke("send", {"id": f"{self.name}-{sequence}", "topic": TOPIC})
         ext = foreign_send(TOPIC, op.value["id"], rng.randrange(QUEUES))
-        ext |= {"raftmqPid": self._pid, "raftmqSeq": str(self._next), "raftmqLow": str(self._next)}
+        ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": str(min(self._open))}
         maybe = False
         for _ in range(ATTEMPTS):
             answer = await self._call(rng, SEND_CODE, ext, self.host.body(TOPIC, op.value["id"], 10))
@@ -153,7 +183,9 @@ class PlacedProducer(Placed):
         """Sends at a node of the first group for a topic that only the second one holds."""
         link = await self._link(rng.choice(self._hosts()[1]))
         ext = foreign_send(SECOND_TOPIC, "astray", 0)
-        answer = None if link is None else await self._ask(link, SEND_CODE, ext, self.host.body(SECOND_TOPIC, "astray"))
+        answer = (
+            None if link is None else await self._asked(link, SEND_CODE, ext, self.host.body(SECOND_TOPIC, "astray"))
+        )
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self._report(CHECKER, f"group 1 stores a message of {SECOND_TOPIC}, which group 2 alone holds")
 
@@ -212,12 +244,12 @@ class PlacedReader(Placed):
             return
         offset = self.offsets[0]
         fields = place_of(GROUP, TOPIC, 0)
-        answer = await self._ask(link, RequestCode.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": str(offset)})
+        answer = await self._asked(link, RequestCode.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": str(offset)})
         if answer is None or answer.code != ResponseCode.SUCCESS:
             self._maybe.add(offset)
             return
         self._committed = offset
-        answer = await self._ask(link, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        answer = await self._asked(link, RequestCode.QUERY_CONSUMER_OFFSET, fields)
         self.judge(answer)
 
     def judge(self, answer: Answer | None) -> None:
@@ -251,6 +283,9 @@ class TruthChanger(Placed):
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
+        await asyncio.gather(*(self._slot(random.Random(rng.random())) for _ in range(ACT_SLOTS)))
+
+    async def _slot(self, rng: random.Random) -> None:
         while not self.stopped:
             await asyncio.sleep(rng.uniform(0.1, 0.5))
             if not self._leader or rng.random() < LATER_SHARE:
@@ -264,7 +299,8 @@ class TruthChanger(Placed):
         link = await self._link(host)
         if link is None:
             return
-        answer = await self._ask(link, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name))
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        answer = await self._asked(link, code, topic_fields(name), patience_s=ACT_PATIENCE_S)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
         self.made.append(name)
