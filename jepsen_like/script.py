@@ -116,6 +116,9 @@ malice SECONDS [ATTACK ...]     users try to read and change what others have (`
                                 `tokens`, the clients of registrations.py, guessers.py and token_owners.py there
 groups SECONDS                  a second group of brokers is added, and copies what it needs, while topics and groups
                                 are changed and deleted (`nodes` says groups=1)
+second SECONDS                  clients use both groups, and change what they share (`nodes` says second=1 groups=1);
+                                N@2 is node N of the second group, wherever a command takes a node
+apart [to|from]                 the groups do not hear each other, or what goes to or comes from the first is lost
 surge [SECONDS]                 clients send more than the log takes (`nodes` says surges=1): bursts for so long, then a
                                 burst and an overload while others send a little
 garbage N                       somebody sends malformed bytes to N, one connection for each kind

@@ -90,6 +90,7 @@ def replay(seed: int, *, core: bool, trace: Path | None) -> int:
 
         return report_seed(seed, trace)
     from jepsen_like.sim.faults.fault_plan import plan
+    from jepsen_like.sim.groups.second_group import options_of
     from jepsen_like.sim.operator import tasks
     from jepsen_like.sim.options import draw
     from jepsen_like.sim.world import run_seed
@@ -99,6 +100,10 @@ def replay(seed: int, *, core: bool, trace: Path | None) -> int:
     click.echo("plan:")
     for fault in plan(options):
         click.echo(f"  {fault.describe()}")
+    if options.second:
+        click.echo("plan of the second group:")
+        for fault in plan(options_of(options)):
+            click.echo(f"  {fault.describe()}")
     wanted = ", ".join(f"{task.kind} {task.node}" for task in tasks(options))
     click.echo(f"operator: {wanted or 'changes nothing'}")
     lines: list[str] = []

@@ -1,6 +1,6 @@
 """The operator who adds a second group of brokers, and changes what it copies (docs/adr/0108).
 
-The group itself does not run: `sim/checks/truth_check.py` copies in its place.
+`sim/checks/truth_check.py` copies in the place of that group, also if there are nodes of it (`sim/groups`).
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class BrokerGroupsOperator:
         self._leader, self._soon = leader, soon
         self.check = TruthCheck(report)
         self.stopped = False
+        self.confirmed: Callable[[], int] = lambda: self.check.copy.truth.copied
+        """Returns the version that the second group has for sure."""
 
     def start(self) -> None:
         """Starts the operator's work."""
@@ -55,16 +57,24 @@ class BrokerGroupsOperator:
             self._act()
             self._soon(LOOKS_EVERY_S, self._look)
 
-    def finish(self) -> bool:
-        """Completes the beginning of the journal; returns True when the copy was compared since. Called again and
+    def add(self) -> bool:
+        """Adds the group and completes the beginning of the journal; returns True when both are done. Called again and
         again."""
-        self.stopped = True
-        leader = self._leader()
-        state = leader.node.state if leader is not None and leader.node is not None else None
+        state = self._state()
         if state is None or not state.truth_journal.is_ready:
             self._act(changes=False)
             return False
-        return self.check.compared >= state.truth_journal.version
+        return True
+
+    def finish(self) -> bool:
+        """Does what `add` does; returns True when the copy was compared since."""
+        self.stopped = True
+        state = self._state()
+        return self.add() and state is not None and self.check.compared >= state.truth_journal.version
+
+    def _state(self) -> BrokerState | None:
+        leader = self._leader()
+        return leader.node.state if leader is not None and leader.node is not None else None
 
     def _act(self, *, changes: bool = True) -> None:
         leader = self._leader()
@@ -79,7 +89,7 @@ class BrokerGroupsOperator:
         elif not state.truth_journal.is_ready:
             run.append(JournalNames(SLICE_NAMES))
         elif changes and self._rng.random() < 0.1:
-            run.append(ForgetEnds(self.check.copy.truth.copied))
+            run.append(ForgetEnds(min(self.check.copy.truth.copied, self.confirmed())))
         if run:
             leader.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
 

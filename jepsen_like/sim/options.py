@@ -52,6 +52,8 @@ LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 """Kinds of faults that `Options.later` counts."""
 STALL_KINDS = ("stall", "stall-more", "stall-before-election", "stall-beside-cut")
 """Kinds of faults that `Options.stalls` counts."""
+GROUP_KINDS = ("groups-apart", "first-headless")
+"""Kinds of faults between groups, which seeds with nodes of a second one have (`sim/groups/group_faults.py`)."""
 
 TIER_BYTES_FROM = 2_500_000
 """First seed with runs whose tier keeps only a limited number of bytes."""
@@ -87,6 +89,8 @@ SURGES_FROM = 954_000_000
 """First seed of those of which a quarter have clients that send more than the log takes."""
 GROUPS_FROM = 970_000_000
 """First seed of those of which a quarter have a second group of brokers."""
+SECOND_FROM = 980_000_000
+"""First seed of those of which a quarter have nodes of that second group."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -231,6 +235,8 @@ class Options(NamedTuple):
     """1: a client sends more than the log takes, and another a little beside it (`sim/clients/surges.py`)."""
     groups: int = 0
     """1: a second group of brokers is added, and copies the truth of the first (`sim/broker_groups.py`)."""
+    second: int = 0
+    """1: three nodes of a second group of brokers run beside the first one (`sim/groups`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -328,6 +334,9 @@ def draw(seed: int) -> Options:
         carried = _with_surges(carried)
     if seed >= GROUPS_FROM:
         carried = carried._replace(groups=int(stream(seed, "groups").random() < 1 / 4))
+    if seed >= SECOND_FROM and stream(seed, "second group").random() < 1 / 4:
+        # Nodes of the older version have no further groups.
+        carried = carried._replace(second=1, groups=1, levels=0, event_budget=2 * carried.event_budget)
     return _with_tier(carried, seed)
 
 

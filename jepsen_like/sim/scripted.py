@@ -18,10 +18,11 @@ from jepsen_like.sim.clients.client_machines import TOPIC, Foreign
 from jepsen_like.sim.clients.offset_commits import OffsetCommits
 from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.scripted_client import ScriptedClient
+from jepsen_like.sim.groups.second_group import NUMBER
 from jepsen_like.sim.hostile.garbage_client import MALFORMED
 from jepsen_like.sim.locks.lock_steps import LockSteps
 from jepsen_like.sim.machines.disk import Loss, loss_of
-from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, host_of
+from jepsen_like.sim.machines.machine import BROKER_PORT, Machine
 from jepsen_like.sim.machines.network import Edge, Endpoint
 from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
@@ -85,7 +86,12 @@ class Stage(World, Interpreter):
         return super().retried() + self.hand.retried
 
     def _machine(self, name: str) -> Machine:
-        return self.machines[node_of(name)]
+        node, _, group = name.partition("@")
+        if not group:
+            return self.machines[node_of(node)]
+        if self.second is None or int(group) != NUMBER:
+            raise ValueError("`nodes` says second=1 groups=1, and nodes of the second group are N@2")
+        return self.second.machines[node_of(node)]
 
     # --- clients -----------------------------------------------------------------------------------------------------
 
@@ -278,6 +284,18 @@ class Stage(World, Interpreter):
         self.broker_groups.start()
         self._pass_time(float(seconds))
 
+    def do_second(self, seconds: str) -> None:
+        if self.second is None:
+            raise ValueError("`nodes` says second=1 groups=1")
+        self._start(self.second.clients)
+        self._pass_time(float(seconds))
+
+    def do_apart(self, way: str = "both") -> None:
+        if self.second is None or way not in ("both", "to", "from"):
+            raise ValueError("`nodes` says second=1 groups=1; apart, apart to (the first group), apart from")
+        pairs = [(a.host, b.host) for a in self.machines.values() for b in self.second.machines.values()]
+        self.network.cut([pair for pair in pairs if way != "to"] + [pair[::-1] for pair in pairs if way != "from"])
+
     def do_surge(self, seconds: str = "0") -> None:
         if self.surges is None:
             raise ValueError("`nodes` says surges=1")
@@ -336,9 +354,10 @@ class Stage(World, Interpreter):
 
     def do_lead(self, name: str) -> None:
         machine = self._machine(name)
+        nemesis = self.nemesis if self.second is None or machine.group != NUMBER else self.second.nemesis
         end = self.loop.now + LEAD_S
         while not self._leads(machine) and self.loop.now < end and not self.monitor.violations:
-            leader = self.nemesis.leader()
+            leader = nemesis.leader()
             if leader is not None and leader is not machine:
                 leader.hand_over(machine.node_id)  # it may not be fit to lead yet
             self._until(lambda: self._leads(machine), 0.5)
@@ -540,7 +559,7 @@ class Stage(World, Interpreter):
         raise ScriptError(f"the scrub does not end: {scrubs.view.failure}")
 
     def _host(self, name: str) -> str:
-        return self.hand.address if name == "client" else host_of(int(name))
+        return self.hand.address if name == "client" else self._machine(name).host
 
     def do_cut(self, what: str) -> None:
         if "->" in what:
@@ -548,7 +567,8 @@ class Stage(World, Interpreter):
             edges: list[Edge] = [(self._host(a), self._host(b))]
         else:
             own = self._host(what)
-            others = [m.host for m in self.machines.values() if m.host != own]
+            group = self.machines if self.second is None or "@" not in what else self.second.machines
+            others = [m.host for m in group.values() if m.host != own]
             edges = [edge for other in others for edge in ((own, other), (other, own))]
         self.network.cut(edges)
 

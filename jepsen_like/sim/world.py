@@ -13,7 +13,6 @@ from typing import NamedTuple
 from zlib import crc32
 
 from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
-from cluster.node.node import Node
 from cluster.peer.transport import BULK, CONTROL
 from cluster.remoting.connection import reply_path
 from cluster.replication.message_batch import Send
@@ -55,6 +54,9 @@ from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
 from jepsen_like.sim.faults.link_faults import LINK_FAULTS
 from jepsen_like.sim.faults.nemesis import Nemesis
 from jepsen_like.sim.faults.stall_faults import STALL_FAULTS, Stalls
+from jepsen_like.sim.group_states import GroupStates
+from jepsen_like.sim.groups.group_faults import group_faults
+from jepsen_like.sim.groups.second_group import SecondGroup
 from jepsen_like.sim.hostile.garbage_client import GarbageClient
 from jepsen_like.sim.hostile.hostile_clients import Hostile
 from jepsen_like.sim.judge import Judge, levels
@@ -179,6 +181,7 @@ class World:
                 self.store, self.monitor.report, copies=not options.tier_bytes, seal_ms=options.tier_seal_ms
             )
         self.machines: dict[NodeId, Machine] = {}
+        self.states = GroupStates(self.machines)
         for node_id in ids:
             self._add_machine(node_id)
         self.recorder = Recorder(self.loop)
@@ -187,6 +190,8 @@ class World:
         silent = [one.host for one in (self.vandal, self.hostile) if one is not None]  # nobody needs to hear them
         hosts = [host.process.host for host in self.hosts if host not in silent]
         further = {**LINK_FAULTS, **LEADER_FAULTS, **STALL_FAULTS}
+        if self.second is not None:
+            further |= group_faults([machine.host for machine in self.second.machines.values()])
         self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts, further)
         self.operator = Operator(
             options, self.machines, self.monitor, self.nemesis.leader, self._add_machine, self._tasks()
@@ -277,6 +282,10 @@ class World:
                 host(), host(), report, self.members, self._reign, self._queued, self._crowded, self._others
             )
 
+        self.second: SecondGroup | None = None
+        if options.second:
+            self.second = SecondGroup(self, self._add_host, planned=bool(self.faults))
+
     def _watch_shared(self, check: AccessCheck) -> None:
         """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
         ports = set(LISTENERS.values())
@@ -304,7 +313,7 @@ class World:
         has made to another leads nowhere. After the heal, nodes find those out in time, and connect again (seed
         41650136). Where it was accepted, one that leads nowhere may stay: nothing is sent there."""
         hosts = {machine.host for machine in self.members()}
-        nodes = self._running()
+        nodes = self.states.running()
         processes = [machine.process for machine in self.members()]
         return (
             len(nodes) == len(hosts)
@@ -316,7 +325,7 @@ class World:
     def _is_shared(self, client_id: str) -> bool:
         """Returns True if clients of several users have the client id, and a node was lost or restarted: then they may
         get no reply within its TTL, which is longer than a run (seed 780000116)."""
-        found = [node.broker.members.producer_users(client_id).keys() for node in self._running()]
+        found = [node.broker.members.producer_users(client_id).keys() for node in self.states.running()]
         return len(set().union(*found)) > 1 and any(len(each.nodes) != 1 for each in self.machines.values())
 
     def _is_calm(self) -> bool:
@@ -326,7 +335,7 @@ class World:
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""
-        nodes = self._running()
+        nodes = self.states.running()
         return len(nodes) == len(self.members()) and all(node.state.level >= OWNERS_LEVEL for node in nodes)
 
     def _brought(self) -> list[tuple[bytes, int]]:
@@ -344,25 +353,25 @@ class World:
         return self.nemesis.leader()
 
     def _open_transactions(self) -> int:
-        return max([node.state.halves.pending.count for node in self._running()], default=1)
+        return max([node.state.halves.pending.count for node in self.states.running()], default=1)
 
     def _timers(self) -> int:
-        return max([node.state.timers.counts.pending for node in self._running()], default=1)
+        return max([node.state.timers.counts.pending for node in self.states.running()], default=1)
 
     def _draining(self) -> int:
-        return max([len(node.state.writes.draining) for node in self._running()], default=1)
+        return max([len(node.state.writes.draining) for node in self.states.running()], default=1)
 
     def _resets_of(self, group: str) -> int:
-        return max([len(node.state.resets_of_group(group)) for node in self._running()], default=1)
+        return max([len(node.state.resets_of_group(group)) for node in self.states.running()], default=1)
 
     def _end_of(self, topic: str, queue: int) -> int:
         """Returns the offset after the queue's last message that any node has applied."""
-        states = [node.state for node in self._running() if topic in node.state.topics]
+        states = [node.state for node in self.states.running() if topic in node.state.topics]
         return max([state.max_offset(state.topics[topic].id, queue) for state in states], default=0)
 
     def _first_of(self, topic: str, queue: int) -> int:
         """Returns the highest first offset that the queue has on any node."""
-        states = [node.state for node in self._running() if topic in node.state.topics]
+        states = [node.state for node in self.states.running() if topic in node.state.topics]
         return max([state.min_offset(state.topics[topic].id, queue) for state in states], default=0)
 
     def clocks_are_close(self) -> bool:
@@ -408,7 +417,9 @@ class World:
             verdict_events, verdict_now, digest = self.loop.events, self.loop.now, self._hash()
             for client in self._clients():
                 client.stopped = True
-            end_run(self.loop, self.network, self.machines.values(), [host.process for host in self.hosts])
+            second = () if self.second is None else self.second.machines.values()
+            machines = [*self.machines.values(), *second]
+            end_run(self.loop, self.network, machines, [host.process for host in self.hosts])
             logging.disable(logging.NOTSET)
             if collects:
                 gc.enable()
@@ -423,10 +434,12 @@ class World:
                 return
 
     def _begin(self) -> None:
-        if self._wait(self._writable, FIRST_LEADER_S, "nobody leads a fresh group"):
+        if self._wait(self.states.writable, FIRST_LEADER_S, "nobody leads a fresh group"):
             if self.users is not None:
                 self._make_users()
             self.judge.create_topics()
+        if self.second is not None and not self.monitor.violations:
+            self.second.begin(self._wait)
 
     def _make_users(self) -> None:
         """Creates the first users. Each change is asked for again until the log has it."""
@@ -449,6 +462,8 @@ class World:
             self.upgrades.start()
         if self.broker_groups is not None:
             self.broker_groups.start()
+        if self.second is not None:
+            self.second.nemesis.start()
         self._pass_time(self.options.fault_phase_s)
         end = self.loop.now + EXTRA_PHASES * self.options.fault_phase_s
         while not self._enough() and self.loop.now < end and not self.monitor.violations:
@@ -460,37 +475,41 @@ class World:
     def _heal(self) -> None:
         self.monitor.log("heal")
         self.nemesis.heal()
+        if self.second is not None:
+            self.second.nemesis.heal()
         if self.store is not None:
             self.store.weather = CALM
         if self.upgrades is not None:
             self.upgrades.healed = True
         if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
             self.nemesis.forget_retired()
-            self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
+            self._wait(self.states.healthy, PROGRESS_S, "no progress after everything was healed")
         if self.upgrades is not None:
             self._wait(self.upgrades.finish, LEVELS_S, "the upgrade cannot be finished", "levels")
-            self._wait(self._healthy, PROGRESS_S, "no progress after the upgrade")
+            self._wait(self.states.healthy, PROGRESS_S, "no progress after the upgrade")
         if self.broker_groups is not None:
             self._wait(self.broker_groups.finish, PROGRESS_S, "a second group cannot be added", "truth")
+        if self.second is not None:
+            self._wait(self.second.states.healthy, PROGRESS_S, "group 2: no progress after everything was healed")
 
     def _stall(self) -> None:
         """Runs the stall phase, in which nothing but the stalls is wrong."""
         if any(self.options.stalls):
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
-            if self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed"):
+            if self._wait(self.states.healthy, PROGRESS_S, "no progress after everything was healed"):
                 Stalls(self).run(STALLS)
-                self._wait(self._healthy, PROGRESS_S, "no progress after the last stall")
+                self._wait(self.states.healthy, PROGRESS_S, "no progress after the last stall")
 
     def _attack(self) -> None:
         """Runs the phase after the heal in which only hostile clients disturb the cluster."""
-        if self.requesters is not None and self._wait(self._healthy, PROGRESS_S, "no progress after the heal"):
+        if self.requesters is not None and self._wait(self.states.healthy, PROGRESS_S, "no progress after the heal"):
             self.requesters.calm = True
             assert self.guessers is not None
             self.guessers.calm = True
         if self.hostile is not None:
             # The last fault may have begun an election that is not over yet.
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
-            self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
+            self._wait(self.states.healthy, PROGRESS_S, "no progress after everything was healed")
             calm = Calm(self)
             calm.attack()
             calm.settle()
@@ -542,12 +561,14 @@ class World:
             return
         if self.store is not None:
             self.store.weather = QUICK  # messages that lie alone are read back one by one
-        if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
+        if not self._wait(self.states.equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
+            return
+        if self.second is not None and not self.second.finish(self._wait):
             return
         if self.surges is not None:
             self.surges.judge()
         if self.monitor.tier is not None:
-            self.monitor.tier.judge_end(self._running())
+            self.monitor.tier.judge_end(self.states.running())
         apart = self.apart
         if apart is not None and not self._wait(
             lambda: apart.done, READER_S, "a queue of a wanted topic is read by nobody", "apart"
@@ -557,7 +578,7 @@ class World:
             return
         self.reader.stopped = True
         self._wait(lambda: self.reader.done, FINISH_S, "the consumer does not end")
-        if self._wait(self._equal, PROGRESS_S, "replicas do not become equal"):
+        if self._wait(self.states.equal, PROGRESS_S, "replicas do not become equal"):
             self.judge.replicas()
         if self.users is not None:
             self.users.check.judge_all()
@@ -583,7 +604,8 @@ class World:
             one for one in (*some, *later, *of_users, self.resized, self.apart, self.surges) if one is not None
         ]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
-        return [*self.producers, *self.foreign, *others, *more, *self.tides]
+        second = [] if self.second is None else self.second.clients
+        return [*self.producers, *self.foreign, *others, *more, *self.tides, *second]
 
     def pass_time(self, seconds: float) -> None:
         """Lets this many seconds of virtual time pass; for the phases that other modules run."""
@@ -624,7 +646,7 @@ class World:
 
     def members(self) -> list[Machine]:
         """Returns the machines whose nodes are members of the Raft group, or will be once all changes are done."""
-        return [machine for machine in self.machines.values() if not machine.retired]
+        return self.states.members()
 
     def _reign_of(self, host: str) -> object:
         """Returns the term of the node at this address if it leads and takes writes, else None."""
@@ -636,7 +658,7 @@ class World:
 
     def _reign(self) -> tuple[int, int] | None:
         """Returns (term, node) of the leader that takes writes; None if there is none."""
-        open_at = [node for node in self._running() if node.proposals.open]
+        open_at = [node for node in self.states.running() if node.proposals.open]
         return max(((node.raw.term, int(node.node_id)) for node in open_at), default=None)
 
     def _queued(self) -> set[str]:
@@ -645,7 +667,7 @@ class World:
 
     def _crowded(self) -> bool:
         """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
-        leaders = [node.proposals for node in self._running() if node.proposals.open]
+        leaders = [node.proposals for node in self.states.running() if node.proposals.open]
         return any(each.limit.overloaded or each.gate.sends.bytes > each.limit.house_bytes for each in leaders)
 
     def _others(self) -> int:
@@ -653,36 +675,21 @@ class World:
         return sum(send.slot.name not in SURGE_TOPICS for send in self._waiting_sends())
 
     def _waiting_sends(self) -> list[Send]:
-        return [send for node in self._running() if node.proposals.open for send in node.proposals._sends]
-
-    def _writable(self) -> bool:
-        return any(
-            m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open
-            for m in self.machines.values()
-        )
+        return [send for node in self.states.running() if node.proposals.open for send in node.proposals._sends]
 
     def _nothing_waits(self) -> bool:
         return not self._timers()
 
     def _nothing_goes(self) -> bool:
-        return not any(node.state.removing for node in self._running())
+        return not any(node.state.removing for node in self.states.running())
 
     def _tiered(self) -> bool:
-        return self.monitor.tier is None or self.monitor.tier.is_complete(self._running())
-
-    def _running(self) -> list[Node]:
-        return [node for m in self.members() if (node := m.readable) is not None and hasattr(node, "raw")]
-
-    def _healthy(self) -> bool:
-        if not self._writable():
-            return False
-        nodes = self._running()
-        return len(nodes) == len(self.members()) and len({node.raw.term for node in nodes}) == 1
+        return self.monitor.tier is None or self.monitor.tier.is_complete(self.states.running())
 
     def _heard(self) -> bool:
         """Returns True if all nodes are healthy and hear each other. A follower whose answers lead nowhere gets no
         entries until it finds that out (ha.housekeeping_interval_ms), so it learns of no change (seed 850000063)."""
-        return self._healthy() and not self.deaf()
+        return self.states.healthy() and not self.deaf()
 
     def deaf(self) -> bool:
         """Returns True if a member sends on a connection to another that leads nowhere, or has none yet: to a machine
@@ -690,24 +697,16 @@ class World:
         ids = {machine.node_id for machine in self.members()}
         linked = all(
             (other, channel) in node.transport.links
-            for node in self._running()
+            for node in self.states.running()
             for other in ids - {node.node_id}
             for channel in (CONTROL, BULK)
         )
         return not linked or self.network.forgets({machine.host for machine in self.members()})
 
-    def _equal(self) -> bool:
-        nodes = self._running()
-        marks = {(n.state.applied, n.raw.raft.log.tail.index, n.raw.commit_index) for n in nodes}
-        return (
-            len(nodes) == len(self.members())
-            and len(marks) == 1
-            and all(n.state.applied.index == n.raw.raft.log.tail.index and not n.installs.missing_bytes for n in nodes)
-        )
-
     def _hash(self) -> str:
         parts = (self.network.hash, self.monitor.hash, self.recorder.hash, self.loop.events, f"{self.loop.now:.9f}")
-        return f"{crc32(repr(parts).encode()):08x}{self.network.hash:08x}"
+        more = () if self.second is None else self.second.hashes()
+        return f"{crc32(repr((*parts, *more)).encode()):08x}{self.network.hash:08x}"
 
     def _verdict(self, events: int, now: float, digest: str, cpu_s: float) -> SimResult:
         monitor, recorder = self.monitor, self.recorder

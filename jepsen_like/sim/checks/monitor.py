@@ -21,7 +21,6 @@ from jepsen_like.sim.checks.refused_sends import Refusals
 from jepsen_like.sim.checks.removal_check import RemovalCheck
 from jepsen_like.sim.checks.tier_check import TierCheck
 from jepsen_like.sim.checks.trim_check import TrimCheck
-from jepsen_like.sim.checks.truth_check import TruthCheck
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import PEER_PORT, SWEEP_ROWS, Machine
@@ -110,6 +109,13 @@ class AppliedUsers(Protocol):
         """Called when a node has learned that its apply lane is done."""
 
 
+class AppliedTruth(Protocol):
+    """A check of what groups of brokers have in common (`jepsen_like.sim.checks.truth_check`)."""
+
+    def applied(self, machine: Machine) -> None:
+        """Called when a node has applied entries."""
+
+
 class Monitor:
     """The `machine.Watcher` of a run. It raises nothing into the nodes: its findings are in `violations`."""
 
@@ -151,7 +157,7 @@ class Monitor:
         """Check of users and access rules; None in runs without users."""
         self.levels: AppliedUsers | None = None
         """Check of the cluster's feature level; None unless nodes of two versions run."""
-        self.truth: TruthCheck | None = None
+        self.truth: AppliedTruth | None = None
         """Check of copies of the truth; None unless a second group of brokers is added."""
         self.tier: TierCheck | None = None
         """Check of tiered storage; None in runs without it."""

@@ -55,6 +55,8 @@ class TruthCheck:
         self._tail = EMPTY_TAIL
         self._ids: dict[int, int] = {}
         """Id of a topic in the first group -> its id in the other."""
+        self.shown: dict[int, dict[str, Any]] = {}
+        """Version -> what the first group had then (`told`), for versions at which both were compared."""
         self.compared = -1
         """The newest version at which both were compared."""
 
@@ -97,6 +99,7 @@ class TruthCheck:
             if there[kind] != rows:
                 self._report(CHECKER, f"{kind} of node {node} differ from their copies at version {self.compared}")
                 return
+        self.shown[self.compared] = here
         names = Counter((change.kind, change.name, change.ended) for change in state.truth_journal.changes(0))
         twice = [name for name, count in names.items() if count > 1]
         if twice:

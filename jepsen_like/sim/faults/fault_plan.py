@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jepsen_like.sim.options import ADDED_KINDS, LATER_KINDS, STALL_KINDS, Options, stream
+from jepsen_like.sim.options import ADDED_KINDS, GROUP_KINDS, LATER_KINDS, STALL_KINDS, Options, stream
 
 LASTS_S = {
     "kill": (0.1, 1.5),
@@ -42,6 +42,8 @@ LASTS_S = {
     "stall-more": (0.1, 5.0),
     "stall-before-election": (0.1, 1.0),
     "stall-beside-cut": (0.1, 5.0),
+    "groups-apart": (0.5, 4.0),
+    "first-headless": (0.5, 3.0),
 }
 """Fault kind -> shortest and longest duration in seconds, after which the nemesis undoes the fault. A kind without a
 row is instantaneous."""
@@ -108,6 +110,7 @@ def _added(options: Options, number: int) -> Iterator[Fault]:
         ("added faults", ADDED_KINDS, options.added),
         ("later faults", LATER_KINDS, options.later),
         ("stalls", STALL_KINDS, options.stalls),
+        ("faults between groups", GROUP_KINDS, (2, 1) if options.second else (0, 0)),
     ):
         rng = stream(options.seed, name)
         for kind in [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]:

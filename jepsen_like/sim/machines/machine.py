@@ -14,6 +14,7 @@ from uuid import UUID
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.config.config import (
     AuthSection,
+    ClusterSection,
     Config,
     FlowSection,
     HaSection,
@@ -62,6 +63,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import create_joining_dir, create_node_dir
 from raftlog.types import FIRST_GROUP, Entry, NodeId
+from statemachine.cluster_wide.broker_groups import usual_name
 from statemachine.levels import LEVEL
 from statemachine.rows.kv import KVCorruptError
 
@@ -90,19 +92,19 @@ PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
 
 
-def host_of(node_id: int) -> str:
+def host_of(node_id: int, group: int = GROUP_ID) -> str:
     """Returns the IP address of a node's machine."""
-    return f"10.0.0.{node_id}"
+    return f"10.0.{0 if group == GROUP_ID else 100 + group}.{node_id}"
 
 
-def uuid_of(node_id: int) -> UUID:
+def uuid_of(node_id: int, group: int = GROUP_ID) -> UUID:
     """Returns the UUID that a node with this id has in every run."""
-    return UUID(int=node_id)
+    return UUID(int=(group - GROUP_ID << 16) + node_id)
 
 
-def peer_of(node_id: int) -> PeerNode:
+def peer_of(node_id: int, group: int = GROUP_ID) -> PeerNode:
     """Returns a node's entry in `peers`: its id and its addresses."""
-    host = host_of(node_id)
+    host = host_of(node_id, group)
     return PeerNode(
         id=node_id, host=host, port=PEER_PORT, listeners={name: f"{host}:{port}" for name, port in LISTENERS.items()}
     )
@@ -154,10 +156,12 @@ class Machine:
         network: Network,
         watcher: Watcher,
         config: Config | None = None,
+        group: int = GROUP_ID,
     ) -> None:
-        """`config`: the node's configuration, if it differs from the one that follows from `options`."""
-        self.node_id = node_id
-        self.host = host_of(node_id)
+        """`config`: the node's configuration, if it differs from the one that follows from `options`. `group`: the
+        number of the node's Raft group."""
+        self.node_id, self.group = node_id, group
+        self.host = host_of(node_id, group)
         self.options, self.loop, self.network, self.watcher = options, loop, network, watcher
         self.fs = FaultyFileSystem()
         self.kv = DigestKV()
@@ -199,10 +203,10 @@ class Machine:
         """True once the machine was switched off for good."""
         self.open_store: Callable[[str], object] | None = None
         """Function that opens the object store of tier.url as this machine reaches it; None without tiered storage."""
-        self.config = config or config_of(node_id, options)
-        voters = tuple(Voter(NodeId(i), uuid_of(i)) for i in range(1, options.nodes + 1))
-        self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
-        identity = Identity(CLUSTER, GROUP_ID, node_id, uuid_of(node_id), START_WALL_MS)
+        self.config = config or config_of(node_id, options, group)
+        voters = tuple(Voter(NodeId(i), uuid_of(i, group)) for i in range(1, options.nodes + 1))
+        self.genesis = genesis = Genesis(CLUSTER, group, options.segment_size, START_WALL_MS, voters)
+        identity = Identity(CLUSTER, group, node_id, uuid_of(node_id, group), START_WALL_MS)
         create = create_node_dir if node_id <= options.nodes else create_joining_dir
         create(self.fs, DATA, identity, genesis)
         write_file(self.fs, DATA / SECRET, encode((CLUSTER_KEY,), str(CLUSTER)))
@@ -548,16 +552,17 @@ class LaneEvents:
             self._process.on_power_cut()
 
 
-def config_of(node_id: int, options: Options) -> Config:
+def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
     """Returns a node's configuration with the settings that the seed drew. It skips the validation for operators, which
     forbids limits as small as these."""
-    host = host_of(node_id)
-    peers = tuple(peer_of(i) for i in sorted({*range(1, options.nodes + 1), node_id}))
+    host = host_of(node_id, group)
+    peers = tuple(peer_of(i, group) for i in sorted({*range(1, options.nodes + 1), node_id}))
     listeners = tuple(
         Listener(name=name, bind=host, port=port, advertised=f"{host}:{port}") for name, port in LISTENERS.items()
     )
     return Config(
         node=NodeSection(id=node_id, data_dir=str(DATA)),
+        cluster=cluster_of(group),
         peers=peers,
         listeners=listeners,
         peer=PeerSection(bind=host, port=PEER_PORT),
@@ -609,3 +614,18 @@ def config_of(node_id: int, options: Options) -> Config:
             else 3_600_000,  # an idle node makes no copy, and deletions wait for it
         ),
     )
+
+
+def cluster_of(group: int) -> ClusterSection:
+    """Returns the section `cluster` of a group's nodes. Those of a further group learn of the others from the first
+    members of group 1, of which some may be gone when they ask."""
+    if group == GROUP_ID:
+        return ClusterSection()
+    first = tuple(f"{host_of(node_id)}:{PEER_PORT}" for node_id in (1, 2, 3))
+    return ClusterSection(group=group, broker_name=name_of(group), first_group=first)
+
+
+def name_of(group: int) -> str:
+    """Returns the broker name of a group."""
+    first = ClusterSection().broker_name
+    return first if group == GROUP_ID else usual_name(first, group)

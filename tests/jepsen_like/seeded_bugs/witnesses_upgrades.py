@@ -59,3 +59,27 @@ def witness_GR05() -> None:
 
 def witness_GR06() -> None:
     holds("GR06")
+
+
+def witness_GR07() -> None:
+    holds("GR07")
+
+
+def witness_GR08() -> None:
+    holds("GR08")
+
+
+def witness_GR09() -> None:
+    holds("GR09")
+
+
+def witness_GR10() -> None:
+    holds("GR10")
+
+
+def witness_GR11() -> None:
+    holds("GR11")
+
+
+def witness_GR12() -> None:
+    holds("GR12")

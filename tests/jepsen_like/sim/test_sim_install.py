@@ -31,7 +31,7 @@ class Watched(Stage):
     def do_trimmed(self) -> None:
         """The leader's is: each node lets its files go for itself, when its own checkpoints allow."""
         leader = self.nemesis.leader()
-        firsts = {node.node_id: node.storage.directory.log.first_index for node in self._running()}
+        firsts = {node.node_id: node.storage.directory.log.first_index for node in self.states.running()}
         if leader is None or not firsts[leader.node_id]:
             self.monitor.report("liveness", f"the script does not get the logs trimmed: {firsts}")
 

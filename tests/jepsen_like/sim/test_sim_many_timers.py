@@ -113,7 +113,7 @@ class Crowded(Stage):
                 self.do_start(str(leader.node_id))
         self._wait(lambda: self.crowd.done, LATE_S, "the crowd is not sent")
         self._wait(self._nothing_waits, LATE_S, "messages that are due are not delivered")
-        self._wait(self._equal, LATE_S, "replicas do not become equal")
+        self._wait(self.states.equal, LATE_S, "replicas do not become equal")
 
 
 def delivered(machine: Machine) -> list[tuple[str, int]]:

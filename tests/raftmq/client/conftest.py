@@ -121,6 +121,8 @@ class FakeCluster:
         self.commits: list[tuple[str, int, int]] = []
         self.created = 0
         self.auto_create = True
+        self.other_groups: list[tuple[str, dict[str, str]]] = []
+        """(broker name, addresses by id) of further groups that every server names."""
         self.deleted: list[str] = []
         self.locks: dict[tuple[str, str, int], str] = {}
         """(group, topic, queue) -> the client that holds it; locks do not expire here."""
@@ -387,7 +389,13 @@ class FakeConnection(asyncio.Protocol):
                 addresses["0"] = cluster.nodes[leader].address
             data = {"brokerName": "raft", "brokerAddrs": addresses, "cluster": "c"}
             ext = {"raftmqClusters": node.clusters} if node.clusters else {}
-            self.reply(opaque, ext=ext, body=json.dumps({"brokerAddrTable": {"raft": data}}).encode())
+            if cluster.other_groups:
+                numbers = ["1/raft", *(f"{at}/{name}" for at, (name, _) in enumerate(cluster.other_groups, 2))]
+                ext["raftmqGroups"] = " ".join(numbers)
+            table = {"raft": data} | {
+                name: {"brokerName": name, "brokerAddrs": at} for name, at in cluster.other_groups
+            }
+            self.reply(opaque, ext=ext, body=json.dumps({"brokerAddrTable": dict(sorted(table.items()))}).encode())
         elif code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             if topic not in cluster.queues and not (topic == "TBW102" and cluster.auto_create):
                 self.reply(opaque, 17, remark="no such topic")

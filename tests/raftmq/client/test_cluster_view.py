@@ -221,3 +221,21 @@ async def test_a_pull_that_runs_out_of_time_says_what_was_answered_before(
         with pytest.raises(Refused, match="there is no x"):
             await mq.pull("T", 0, 0, timeout_s=1.0)
     assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("name", ["a-group", "z-group"])
+async def test_the_leader_of_another_group_is_not_taken_for_the_leader(fake: Any, name: str) -> None:
+    """It has other queues under the same numbers, and offsets that are not those that were committed: seed 980000012,
+    where the own group had no leader for a while."""
+    other, own = fake.nodes[2], fake.nodes[:2]
+    fake.named = own
+    fake.other_groups = [(name, {"0": other.address})]
+    fake.leader = None
+    view = ClusterView(REAL, [node.address for node in own])
+    search = asyncio.create_task(view.find_leader())
+    await asyncio.sleep(0.3)
+    fake.leader = 1
+    assert await search == own[1].address
+    assert other.address not in view.brokers
+    assert view.by_id["0"] == own[1].address
+    view.close()

@@ -1,0 +1,83 @@
+"""Checks what nodes know of other groups, and that they have nothing of the truth that the first group never had
+(docs/adr/0108)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jepsen_like.sim.checks.truth_check import CHECKER, TruthCheck, told
+
+if TYPE_CHECKING:
+    from cluster.placement.group_map import Epoch, Groups
+    from jepsen_like.sim.machines.loop import Process
+    from jepsen_like.sim.machines.machine import Machine
+    from raftlog.types import NodeId
+
+Report = Callable[[str, str], None]
+
+
+class MapCheck:
+    """Follows the map of each process: an epoch only rises, and who leads in a term has led it."""
+
+    def __init__(self, report: Report, leaders: Mapping[int, Mapping[int, NodeId]]) -> None:
+        """`leaders`: number of a group -> term -> the node that led it."""
+        self._report, self._leaders = report, leaders
+        self._seen: dict[Process, Groups] = {}
+        self._epochs: dict[tuple[Process, int], Epoch] = {}
+        self.changes = 0
+        """Number of times that a node's map has changed."""
+
+    def look(self, machine: Machine) -> None:
+        """Looks at the map of a node; called after each of its events, so an unchanged map costs one comparison."""
+        known = getattr(machine.node, "other_groups", None)
+        process = machine.process
+        if known is None or process is None or self._seen.get(process) is known.others():
+            return
+        groups: Groups = known.others()
+        self._seen[process] = groups
+        self.changes += 1
+        for number, record in groups.items():
+            who = f"node {machine.node_id} of group {machine.group}"
+            before = self._epochs.get((process, number))
+            if before is not None and record.epoch < before:
+                self._report("group map", f"{who} went back from {before} of group {number} to {record.epoch}")
+            self._epochs[process, number] = record.epoch
+            led = self._leaders[number].get(record.epoch.term)
+            if led is not None and led != record.leader:
+                what = f"{who} names {record.leader} the leader of group {number} in term {record.epoch.term}"
+                self._report("group map", f"{what}; it was {led}")
+
+
+class CopiesCheck:
+    """Compares what nodes of the second group have with what the first one had at the same version. `compared` counts
+    the comparisons."""
+
+    def __init__(self, report: Report, truth: TruthCheck) -> None:
+        self._report, self._truth = report, truth
+        self.compared = 0
+        self._newest: dict[NodeId, int] = {}
+
+    def applied(self, machine: Machine) -> None:
+        """Compares, if the first group's state at that version is known; called when a node has applied entries."""
+        assert machine.node is not None
+        state = machine.node.state
+        version, who = state.truth.copied, f"node {machine.node_id}"
+        wanted = self._truth.shown.get(version)
+        if wanted is not None:
+            self.compared += 1
+            found = differing(wanted, told(state))
+            if found:
+                self._report(CHECKER, f"{who}: {found} are not those that the first group had at version {version}")
+
+
+def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Returns the kind of what is not the same in two states, with an example; "" if all is."""
+    for kind, rows in wanted.items():
+        if found[kind] != rows:
+            if isinstance(rows, dict):
+                names = sorted(str(name) for name in rows.keys() | found[kind].keys())
+                other = next(name for name in names if rows.get(name) != found[kind].get(name)) if names else ""
+                return f"{kind} ({other})"
+            return kind
+    return ""
