@@ -13,6 +13,7 @@ from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.log_copy import CopyPart, LogCopy, cut
 from raftmq.arrow.ranges import Catalog, QueueRange, Unreadable, plan_topic
+from raftmq_wire.queue_numbers import queue_text, queues_text
 
 _WORDS = ("the option startingOffsets", "the option endingOffsets")
 
@@ -89,8 +90,8 @@ def chosen(topics: Topics, topic: str, planned: Sequence[QueueRange]) -> list[Qu
     missing = sorted(set(topics.queues.get(topic, ())) - {each.queue_id for each in planned})
     if missing:
         raise PlanError(
-            f"the option assign names queue {missing[0]} of {topic}",
-            f"the topic has queues 0 to {len(planned) - 1}",
+            f"the option assign names queue {queue_text(missing[0])} of {topic}",
+            f"the topic has queues {queues_text(each.queue_id for each in planned)}",
             "leave that queue out",
         )
     return [each for each in planned if topics.has(topic, each.queue_id)]

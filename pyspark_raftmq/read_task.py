@@ -22,6 +22,7 @@ from raftmq.arrow.tables import FOLLOWER, check_counted, followers_of, node_for,
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.server_home import use_formats
 from raftmq_wire.errors import LocalError
+from raftmq_wire.queue_numbers import group_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +104,7 @@ def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRan
                 logger.warning("%s is left out: %s", planned, another)
                 return
             check_counted(mq, planned)
-            followers = followers_of(mq) if options.read_from == FOLLOWER else []
+            followers = followers_of(mq, group_of(planned.queue_id)) if options.read_from == FOLLOWER else []
             node = node_for(mq, planned, followers)
             pace = Pace(options.max_bytes_per_second)
             undecodable = Undecodable(options.on_undecodable)

@@ -27,9 +27,10 @@ from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, plan_topics, split, topics_of
 from pyspark_raftmq.read_task import RangePartition, read_partition
-from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset, share
+from pyspark_raftmq.stream_offset import Queue, StreamOffset, id_key, ranges_between, read_offset, share
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.ranges import LATEST
+from raftmq_wire.queue_numbers import queue_text
 from raftmq_wire.topic_identity import TopicIdentity, why_another
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class _Kept(NamedTuple):
 
 def _ids(kept: Mapping[Queue, _Kept]) -> dict[str, TopicIdentity]:
     """Returns the identity of each topic that is there, as far as it is known."""
-    return {topic: found.counted_in for (topic, _), found in kept.items() if found.counted_in is not None}
+    return {id_key(queue): found.counted_in for queue, found in kept.items() if found.counted_in is not None}
 
 
 class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -73,7 +74,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         Raises PlanError."""
         mq = self._connected()
         ranges = plan_topics(mq.admin, self._options, topics_of(mq, self._options), TopicBounds(LATEST))
-        ids = {each.topic: each.counted_in for each in ranges if each.counted_in is not None}
+        ids = {id_key((each.topic, each.queue_id)): each.counted_in for each in ranges if each.counted_in is not None}
         return StreamOffset({(each.topic, each.queue_id): each.start for each in ranges}, ids=ids).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -116,7 +117,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         left = {
             queue: offset
             for queue, offset in done.next.items()
-            if not why_another(done.ids.get(queue[0]), ids.get(queue[0]))
+            if not why_another(done.ids.get(id_key(queue)), ids.get(id_key(queue)))
         }
         return StreamOffset({**left, **read}, began, ids).to_json()
 
@@ -166,7 +167,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                 raise no_plan(self._options, topic, error) from error
             for queue in described.queues:
                 if self._options.topics.has(topic, queue.queue_id):
-                    found[topic, queue.queue_id] = _Kept(queue.min_offset, queue.max_offset, described.identity)
+                    found[topic, queue.queue_id] = _Kept(
+                        queue.min_offset, queue.max_offset, queue.counted_in or described.identity
+                    )
         return found
 
     def _kept_to_target(self) -> dict[Queue, _Kept]:
@@ -205,7 +208,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             another = done.position(queue).why_not_in(found.counted_in)
             if not another and found.first <= offset <= found.end:
                 continue
-            where = f"{queue[0]} queue {queue[1]}"
+            where = f"{queue[0]} queue {queue_text(queue[1])}"
             why = another or f"it keeps offsets {found.first} up to, not including, {found.end}"
             if self._options.fail_on_data_loss:
                 place = "in another topic of this name" if another else "which is not there"

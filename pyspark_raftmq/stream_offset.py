@@ -5,7 +5,9 @@
 `topics` has for each queue the offset to read next. `began` has the first offset of queues whose batch does not begin
 where the offset before it ended: new queues, and those that were created again. Start and end together therefore name
 exact ranges, whatever the cluster keeps when the batch is run again. `ids` has the identity of each topic in which the
-offsets count. It is absent from checkpoints of earlier releases, and added by the first batch.
+offsets count, in another group of brokers than the first under "GROUP/TOPIC": each has its own. It is absent from
+checkpoints of earlier releases, and added by the first batch. Queue ids are numbers of queues
+(`raftmq_wire.queue_numbers`), so those of a checkpoint of a cluster of one group mean the first.
 """
 
 from __future__ import annotations
@@ -15,11 +17,19 @@ from typing import Any, NamedTuple
 
 from pyspark_raftmq.errors import PlanError
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.queue_numbers import FIRST_GROUP, group_of
 from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
 VERSION = 1
 Queue = tuple[str, int]
 """A queue: topic, queue id."""
+
+
+def id_key(queue: Queue) -> str:
+    """Returns the key in `ids` of what the offsets of a queue count in."""
+    topic, number = queue
+    group = group_of(number)
+    return topic if group == FIRST_GROUP else f"{group}/{topic}"
 
 
 class StreamOffset(NamedTuple):
@@ -32,7 +42,7 @@ class StreamOffset(NamedTuple):
 
     def position(self, queue: Queue) -> Position:
         """Returns the position to read next in a queue that the offset has."""
-        return Position(self.next[queue], self.ids.get(queue[0]))
+        return Position(self.next[queue], self.ids.get(id_key(queue)))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON form, sorted, because Spark compares offsets as text."""
@@ -66,7 +76,7 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
     for (topic, queue_id), stop in sorted(end.next.items()):
         first = end.began.get((topic, queue_id), start.next.get((topic, queue_id), stop))
         if first < stop:
-            found.append(QueueRange(topic, queue_id, first, stop, end.ids.get(topic)))
+            found.append(QueueRange(topic, queue_id, first, stop, end.ids.get(id_key((topic, queue_id)))))
     return found
 
 

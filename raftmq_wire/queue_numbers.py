@@ -8,6 +8,7 @@ no group, and may keep what it knows by queue: so there each queue of a topic ha
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 FIRST_GROUP, GROUPS_MAX = 1, 64
 QUEUES_PER_GROUP = 1 << 16
@@ -34,6 +35,13 @@ def queue_text(number: int) -> str:
     """Returns how people read and write the number: "3", or "2/3" for queue 3 of group 2."""
     group = group_of(number)
     return str(number) if group == FIRST_GROUP else f"{group}/{queue_in_group(number)}"
+
+
+def queues_text(numbers: Iterable[int]) -> str:
+    """Returns which queues there are, in words: "0 to 7", or "0 to 7, 2/0 to 2/7"; "none"."""
+    last = {group_of(number): number for number in sorted(numbers)}
+    parts = [f"{queue_text(number_of(group, 0))} to {queue_text(number)}" for group, number in last.items()]
+    return ", ".join(parts) or "none"
 
 
 def parse_queue(text: str) -> int:

@@ -60,7 +60,7 @@ class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 write_id,
                 topic,
             )
-        elif earlier and write_id is not None and any(each.messages for each in staged):
+        elif earlier and write_id is not None and any(each.attempts for each in staged):
             logger.warning(
                 'the write with writeId "%s" was committed, by this program or by another one that wrote with the same '
                 "writeId at the same time: the rows of only one of them are in the topic %s",
@@ -123,10 +123,14 @@ def check_topic(options: SinkOptions) -> None:
 def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> bool:
     """Commits the rows that the tasks staged. Returns True if the write was committed before, also by an earlier
     request of this call; then nothing is changed. Raises WriteError."""
-    winners = [(each.attempt, each.messages) for each in staged if each.attempt is not None]
+    winners: dict[int, list[tuple[int, int]]] = {}
+    for each in staged:
+        for group, attempt in each.attempts.items():
+            winners.setdefault(group, []).append(attempt)
     with options.connect() as mq:
         try:
-            return mq.staged_writes(timeout_s=options.timeout_s).commit(name, write, winners).earlier
+            mq.admin.broker_groups()  # the client must have heard of the groups
+            return mq.staged_writes(timeout_s=options.timeout_s).commit_in_groups(name, write, winners).earlier
         except raftmq.RaftMQError as error:
             raise WriteError(f"{name}, {write}, is not known to be committed", str(error), error.hint) from error
 
@@ -135,7 +139,8 @@ def abort(options: SinkOptions, name: str, write: int) -> None:
     """Discards the staged rows. Raises WriteError; then they are discarded when they expire."""
     with options.connect() as mq:
         try:
-            mq.staged_writes(timeout_s=options.timeout_s).abort(name, write)
+            for group in mq.admin.broker_groups():  # the first one decides for all
+                mq.staged_writes(timeout_s=options.timeout_s).abort(name, write, group=group)
         except raftmq.RaftMQError as error:
             raise WriteError(f"what {name}, {write}, staged is not discarded", str(error), error.hint) from error
 

@@ -64,6 +64,13 @@ class Frames(NamedTuple):
     likewise."""
     term: Any = None
 
+    def of_queue(self, number: int) -> Frames:
+        """Returns the messages with the number of their queue, all of one, in place of what they were stored with
+        (`raftmq_wire.queue_numbers`)."""
+        head = self.head.copy()
+        head["queue_id"] = number
+        return self._replace(head=head)
+
     def take(self, rows: Any) -> Frames:
         """Returns some of the messages; `rows` is a slice, or an array of their numbers."""
         data, *columns = self

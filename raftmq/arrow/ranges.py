@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import Failed
+from raftmq_wire.queue_numbers import queue_text, queues_text
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class QueueRange(NamedTuple):
     """The identity of the topic in which the offsets count; None if it is not known."""
 
     def __str__(self) -> str:
-        return f"{self.topic} queue {self.queue_id} [{self.start}, {self.end})"
+        return f"{self.topic} queue {queue_text(self.queue_id)} [{self.start}, {self.end})"
 
 
 class Unreadable(Failed):
@@ -99,19 +100,29 @@ def plan_topic(
     queues = described.queues
     _check_queues(topic, words[0], starting, queues)
     _check_queues(topic, words[1], ending, queues)
+    met = {queue.queue_id: queue.counted_in or described.identity for queue in queues}
     starting, ending = (
-        _counted(topic, described.identity, word, bounds, clamp=clamp)
+        _counted(topic, met, described.identity, word, bounds, clamp=clamp)
         for word, bounds in zip(words, (starting, ending), strict=True)
     )
     ranges = [_range(admin, topic, queue, starting, ending, words, clamp=clamp) for queue in queues]
-    return [each._replace(counted_in=described.identity) for each in ranges]
+    return [each._replace(counted_in=met[each.queue_id]) for each in ranges]
 
 
-def _counted(topic: str, met: TopicIdentity | None, word: str, bounds: Bounds, *, clamp: bool) -> Bounds:
-    """Returns the bounds with plain offsets in place of kept positions. Raises Unreadable for a position in another
-    topic; with `clamp` it becomes the first offset that is kept."""
+def _counted(
+    topic: str,
+    met: Mapping[int, TopicIdentity | None],
+    of_others: TopicIdentity | None,
+    word: str,
+    bounds: Bounds,
+    *,
+    clamp: bool,
+) -> Bounds:
+    """Returns the bounds with plain offsets in place of kept positions. `met`: queue -> the topic that is there now;
+    `of_others`: that of all queues. Raises Unreadable for a position in another topic; with `clamp` it becomes the
+    first offset that is kept."""
 
-    def plain(bound: Bound) -> Bound:
+    def plain(bound: Bound, met: TopicIdentity | None) -> Bound:
         if not isinstance(bound, Position):
             return bound
         another = bound.why_not_in(met)
@@ -121,15 +132,16 @@ def _counted(topic: str, met: TopicIdentity | None, word: str, bounds: Bounds, *
             logger.warning("%s asked for offset %d of %s: %s", word, bound.offset, topic, another)
         return EARLIEST if another else bound.offset
 
-    return Bounds(plain(bounds.default), {queue: plain(bound) for queue, bound in bounds.by_queue.items()})
+    by_queue = {queue: plain(bound, met[queue]) for queue, bound in bounds.by_queue.items()}
+    return Bounds(plain(bounds.default, of_others), by_queue)
 
 
 def _check_queues(topic: str, word: str, bounds: Bounds, queues: list[QueueInfo]) -> None:
     unknown = sorted(bounds.by_queue.keys() - {queue.queue_id for queue in queues})
     if unknown:
         raise Unreadable(
-            f"{word} names queue {unknown[0]} of {topic}",
-            f"the topic has queues 0 to {len(queues) - 1}",
+            f"{word} names queue {queue_text(unknown[0])} of {topic}",
+            f"the topic has queues {queues_text(queue.queue_id for queue in queues)}",
             "leave that queue out",
         )
 
@@ -146,7 +158,7 @@ def _range(
 ) -> QueueRange:
     bounds = [each.by_queue.get(queue.queue_id, each.default) for each in (starting, ending)]
     start, end = (offset_of(admin, topic, queue, bound) for bound in bounds)
-    where = f"{topic} queue {queue.queue_id}"
+    where = f"{topic} queue {queue_text(queue.queue_id)}"
     kept = f"it keeps offsets {queue.min_offset} up to, not including, {queue.max_offset}"
     if clamp:
         start, end = (min(max(offset, queue.min_offset), queue.max_offset) for offset in (start, end))

@@ -23,6 +23,7 @@ from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.consuming.pull import PulledFrames, PullStatus
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq_wire.message_format import MessageFormatError
+from raftmq_wire.queue_numbers import group_of, queue_in_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,7 @@ class Puller(Protocol):
     ) -> concurrent.futures.Future[PulledFrames]:
         """Begins a pull, as `raftmq.client.sync.Client.pull_frames_soon` does."""
 
-    def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float) -> bytes:
+    def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float, group: int) -> bytes:
         """Returns log entries, as `raftmq.client.sync.Client.entries_at` does."""
 
 
@@ -214,7 +215,8 @@ class RangeReader:
             raise self._gap(first, f"a reply holds what is not a stored message: {error}") from error
         head = frames.head
         wanted = np.arange(first, first + len(head))
-        fits = (head["queue_offset"] == wanted) & (head["queue_id"] == self._planned.queue_id)
+        stored_in = queue_in_group(self._planned.queue_id)
+        fits = (head["queue_offset"] == wanted) & (head["queue_id"] == stored_in)
         fits &= are_of_topic(frames, self._planned.topic)
         if not fits.all():
             at = int(np.argmin(fits))
@@ -223,7 +225,7 @@ class RangeReader:
             raise self._gap(first + at, f"the cluster sent {sent}")
         if len(head) != next_offset - first:
             raise self._gap(first + len(head), f"the cluster sent no more before it went on at {next_offset}")
-        return frames
+        return frames if stored_in == self._planned.queue_id else frames.of_queue(self._planned.queue_id)
 
     def _with_entries(self, first: int, frames: Frames) -> Frames:
         """Returns the frames, from offset `first` on, with the index and term of the Raft entries that contain the
@@ -237,16 +239,17 @@ class RangeReader:
     def _entries(self, offset: int, positions: Any) -> tuple[Any, Any]:
         """Returns (index, term) for each position; the first position is that of the message at `offset`. Raises
         Unreadable."""
-        packed = positions.tobytes()
+        packed, group = positions.tobytes(), group_of(self._planned.queue_id)
         if self._node is not None:
             try:
-                answer = self._mq.entries_at(packed, node=self._node, timeout_s=_FOLLOWER_PATIENCE_S)
+                answer = self._mq.entries_at(packed, node=self._node, timeout_s=_FOLLOWER_PATIENCE_S, group=group)
                 return _unpacked(answer, len(positions))
             except RaftMQError as error:
                 logger.info("%s: %s failed, the leader is asked instead: %s", self._planned, self._node, error)
                 self._node = None
         try:
-            return _unpacked(self._mq.entries_at(packed, node=None, timeout_s=LAG_PATIENCE_S), len(positions))
+            answer = self._mq.entries_at(packed, node=None, timeout_s=LAG_PATIENCE_S, group=group)
+            return _unpacked(answer, len(positions))
         except RaftMQError as error:
             raise Unreadable(
                 f"index and term of the messages of {self._planned} from offset {offset} on are not known",

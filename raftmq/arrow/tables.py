@@ -13,6 +13,7 @@ from raftmq.arrow.undecodable import RAW, Undecodable
 from raftmq.client.errors import RaftMQError
 from raftmq.client.sync import Client, connect
 from raftmq.client.tls import Tls
+from raftmq_wire.queue_numbers import FIRST_GROUP, group_of
 from raftmq_wire.topic_identity import Position, why_another
 
 if TYPE_CHECKING:
@@ -131,9 +132,13 @@ def read_batches(mq: Client, selection: Selection, undecodable: Undecodable | No
     """Yields the batches of the selection, queue by queue. `undecodable` is that of RangeReader. Raises Unreadable."""
     from raftmq.arrow.reading import RangeReader
 
-    followers = followers_of(mq) if selection.read_from == FOLLOWER else []
+    known: dict[int, list[str]] = {}
     for planned in selection.ranges:
         check_counted(mq, planned)
+        group = group_of(planned.queue_id)
+        if group not in known:
+            known[group] = followers_of(mq, group) if selection.read_from == FOLLOWER else []
+        followers = known[group]
         node = node_for(mq, planned, followers)
         reader = RangeReader(mq, planned, node=node, undecodable=undecodable)
         yield from reader.batches(selection.columns, BATCH_ROWS)
@@ -142,9 +147,9 @@ def read_batches(mq: Client, selection: Selection, undecodable: Undecodable | No
             followers.remove(node)  # it failed or lags: the next queues need not find that out again
 
 
-def followers_of(mq: Client) -> list[str]:
-    """Returns the addresses of the followers, in order of their ids."""
-    members = mq.admin.members()
+def followers_of(mq: Client, group: int = FIRST_GROUP) -> list[str]:
+    """Returns the addresses of the followers in a group of brokers, in order of their ids."""
+    members = mq.admin.members(group=group)
     return [members[broker_id] for broker_id in sorted(members, key=int) if broker_id != "0"]
 
 
@@ -164,7 +169,9 @@ def node_for(mq: Client, planned: QueueRange, followers: Sequence[str]) -> str |
 def why_other_topic(mq: Client, planned: QueueRange) -> str:
     """Returns why the range means nothing in the topic that is there now; "" if it is the one in which the range was
     planned."""
-    return "" if planned.counted_in is None else why_another(planned.counted_in, mq.admin.identity(planned.topic))
+    if planned.counted_in is None:
+        return ""
+    return why_another(planned.counted_in, mq.admin.identity(planned.topic, queue_id=planned.queue_id))
 
 
 def check_counted(mq: Client, planned: QueueRange) -> None:

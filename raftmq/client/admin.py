@@ -48,6 +48,9 @@ class QueueInfo(NamedTuple):
     queue_id: int
     min_offset: int
     max_offset: int
+    counted_in: TopicIdentity | None = None
+    """The topic in which the offsets count, for a queue of another group of brokers than the first: each has its own
+    identity of a topic. None for a queue of the first, of which that is `TopicInfo.identity`."""
 
 
 class TopicInfo(NamedTuple):
@@ -151,7 +154,7 @@ class AsyncAdmin(Offsets):
             return self._view.groups.numbers()
 
     async def _existing(self, groups: Iterable[int]) -> list[int]:
-        wanted, known = sorted({*groups}), await self._all_groups()
+        wanted, known = sorted({*groups}), await self.broker_groups()
         if unknown := [group for group in wanted if group not in known]:
             have = ", ".join(map(str, known))
             raise Refused(f"the cluster has no group {unknown[0]}", hint=f"It has {have}.")
@@ -186,7 +189,7 @@ class AsyncAdmin(Offsets):
     async def _groups_of(self, topic: str) -> list[int]:
         """Returns the groups of brokers with queues of the topic, ascending; the first, whether there is such a topic
         or not, in a cluster of one. Raises NotFound."""
-        if (only := await self._all_groups()) == [FIRST_GROUP]:
+        if (only := await self.broker_groups()) == [FIRST_GROUP]:
             return only
         return sorted(each.group for each in (await self._route(topic)).groups)
 
@@ -198,14 +201,16 @@ class AsyncAdmin(Offsets):
         counted = {each for _, told in found for each in told} - {None}
         if len(counted) > 1:
             raise Failed(f"{what}: it was deleted and created again meanwhile", hint="run it again")
-        queues = [queue for queue, _ in found]
+        identity = counted.pop() if counted else None
+        elsewhere = None if group == FIRST_GROUP else identity
+        queues = [queue._replace(counted_in=elsewhere) for queue, _ in found]
         return TopicInfo(
             config.topicName,
             queues[: max(config.readQueueNums, config.writeQueueNums)],
             config.writeQueueNums,
             config.perm,
             config.attributes,
-            counted.pop() if counted else None,
+            identity,
             [each for each in queues[config.readQueueNums :] if each.min_offset < each.max_offset],
         )
 
@@ -217,15 +222,17 @@ class AsyncAdmin(Offsets):
         stored = reply.ext.get(STORED_QUEUES_FIELD, "0")
         return config, max(config.readQueueNums, config.writeQueueNums, int(stored) if stored.isdecimal() else 0)
 
-    async def identity(self, topic: str, node: str | None = None) -> TopicIdentity | None:
-        """Returns the identity of a topic, which says what its offsets count in, in the first of its groups of brokers;
-        None if the node that answers is of a
+    async def identity(
+        self, topic: str, node: str | None = None, *, queue_id: int | None = None
+    ) -> TopicIdentity | None:
+        """Returns the identity of a topic, which says what its offsets count in, in the group of brokers that has this
+        queue, or in the first of its groups; None if the node that answers is of a
         release that tells none. `node` ("host:port"): the topic as that node has it, which may lag behind. Raises
         NotFound."""
         what = f"identity of {topic}"
         if node is None:
-            first = number_of((await self._groups_of(topic))[0], 0)
-            return (await self.counted(RequestCode.GET_MAX_OFFSET, topic, first))[1]
+            at = number_of((await self._groups_of(topic))[0], 0) if queue_id is None else queue_id
+            return (await self.counted(RequestCode.GET_MAX_OFFSET, topic, at))[1]
         try:
             link = await self._view.links.get(node)
             reply = await link.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, timeout_s=_NODE_TIMEOUT_S)
@@ -252,13 +259,13 @@ class AsyncAdmin(Offsets):
         what = f"members of group {group}"
         ext = {"consumerGroup": group}
         found: set[str] = set()
-        for number in await self._all_groups():
+        for number in await self.broker_groups():
             code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
             reply = await self._call_in(number, code, ext, what=what, accept=(0, 1))
             found.update(_decode(reply, _Members, what).consumerIdList if reply.code == 0 else ())
         return sorted(found)
 
-    async def _all_groups(self) -> list[int]:
+    async def broker_groups(self) -> list[int]:
         """Returns the numbers of the cluster's groups of brokers, ascending."""
         if not self._view.groups.heard:
             accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # any answer tells
@@ -345,9 +352,11 @@ class AsyncAdmin(Offsets):
         """Sets the cluster's `auth.mode` to off, observe or enforce."""
         await self._write(RequestCode.SET_AUTH_MODE, {"mode": mode}, f"set auth.mode to {mode}")
 
-    async def members(self) -> dict[str, str]:
-        """Returns the nodes of the cluster as broker id -> "host:port"; "0" is the leader."""
-        return await self._members()
+    async def members(self, *, group: int = FIRST_GROUP) -> dict[str, str]:
+        """Returns the nodes of a group of brokers as broker id -> "host:port"; "0" is the leader."""
+        if group == FIRST_GROUP:
+            return await self._members()
+        return await self._view.groups.of(group).members(**self._limits)
 
     async def view_message(self, topic: str, position: int, *, group: int = FIRST_GROUP) -> Message:
         """Returns the message whose first byte is at `position` in the log of a group of brokers; a body that cannot be

@@ -262,15 +262,18 @@ class AsyncClient:
         request = PullRequest(topic, queue_id, offset, max_messages=max_messages, wait_s=wait_s)
         return await self._pull(request, node, timeout_s, read_frames)
 
-    async def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
+    async def entries_at(
+        self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0, group: int = FIRST_GROUP
+    ) -> bytes:
         """Returns the log entries of stored messages, in the form in which request 700005 answers. `positions` holds
-        the messages' positions, packed, at most 1,024.
+        the messages' positions in the log of a group of brokers, packed, at most 1,024.
 
         With `node` ("host:port") that node is asked, once; without it the leader is asked. Raises RaftMQError.
         """
         what = f"entries of {len(positions) // 8} messages"
         if node is None:
-            return (await self._view.call(RequestCode.ENTRIES_AT, {}, positions, what=what, timeout_s=timeout_s)).body
+            view = self._view.groups.of(group)
+            return (await view.call(RequestCode.ENTRIES_AT, {}, positions, what=what, timeout_s=timeout_s)).body
         try:
             link = await self._view.links.get(node)
             reply = await link.call(RequestCode.ENTRIES_AT, {}, positions, timeout_s=timeout_s)

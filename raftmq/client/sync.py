@@ -263,9 +263,11 @@ class Client:
         )
         return self._thread.begin(work)
 
-    def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
+    def entries_at(
+        self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0, group: int = 1
+    ) -> bytes:
         """Returns the log entries of stored messages; see AsyncClient.entries_at."""
-        return self._thread.run(self._client.entries_at(positions, node=node, timeout_s=timeout_s))
+        return self._thread.run(self._client.entries_at(positions, node=node, timeout_s=timeout_s, group=group))
 
     def close(self, *, current_done: bool = True) -> None:
         """Closes consumers, flushes and closes producers, and ends the connections and the thread; see

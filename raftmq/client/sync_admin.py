@@ -48,9 +48,13 @@ class Admin:
         """Returns the topic's configuration and the range of each of its queues."""
         return self._run(self._admin.describe_topic(name))
 
-    def identity(self, topic: str, node: str | None = None) -> TopicIdentity | None:
+    def identity(self, topic: str, node: str | None = None, *, queue_id: int | None = None) -> TopicIdentity | None:
         """Returns the identity of a topic, which says what its offsets count in; see AsyncAdmin.identity."""
-        return self._run(self._admin.identity(topic, node))
+        return self._run(self._admin.identity(topic, node, queue_id=queue_id))
+
+    def broker_groups(self) -> list[int]:
+        """Returns the numbers of the cluster's groups of brokers, ascending."""
+        return self._run(self._admin.broker_groups())
 
     def groups(self) -> list[str]:
         """Returns the names of all consumer groups, sorted."""
@@ -120,9 +124,9 @@ class Admin:
         """Sets the cluster's `auth.mode` to off, observe or enforce."""
         self._run(self._admin.set_auth_mode(mode))
 
-    def members(self) -> dict[str, str]:
-        """Returns the nodes of the cluster as broker id -> "host:port"; "0" is the leader."""
-        return self._run(self._admin.members())
+    def members(self, *, group: int = 1) -> dict[str, str]:
+        """Returns the nodes of a group of brokers as broker id -> "host:port"; "0" is the leader."""
+        return self._run(self._admin.members(group=group))
 
     def view_message(self, topic: str, position: int, *, group: int = 1) -> Message:
         """Returns the message whose first byte is at `position` in the log of a group of brokers."""

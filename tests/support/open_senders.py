@@ -111,7 +111,11 @@ class OpenLoop:
 
     async def answered(self) -> Counter[int]:
         """Waits until no send waits any more. Returns code -> number of sends."""
-        await until(lambda: not any(each.waiting for each in self.senders), every_s=0.05)
+
+        def waiting() -> int:
+            return sum(each.waiting for each in self.senders)
+
+        await until(lambda: not waiting(), progress=waiting, every_s=0.05)
         assert not [each.twice for each in self.senders if each.twice], "answered twice"
         return Counter(code for each in self.senders for code in each.codes.values())
 

@@ -20,12 +20,18 @@ LONG_S = at_most(60)
 """For what several processes have to do one after the other."""
 
 
-async def until(reached: Callable[[], object], *, every_s: float = 0.002) -> None:
+async def until(
+    reached: Callable[[], object], *, progress: Callable[[], object] | None = None, every_s: float = 0.002
+) -> None:
     """Lets the loop run until `reached()` is true; `every_s=0` looks at every turn of the loop, for a state that soon
-    passes. Raises TimeoutError after PATIENCE_S."""
-    async with asyncio.timeout(PATIENCE_S):
+    passes. Raises TimeoutError after PATIENCE_S, with `progress()` after PATIENCE_S in which that did not change."""
+    loop, far = asyncio.get_running_loop(), None
+    async with asyncio.timeout(PATIENCE_S) as patience:
         while not reached():
             await asyncio.sleep(every_s)
+            if progress is not None and (now := progress()) != far:
+                far = now
+                patience.reschedule(loop.time() + PATIENCE_S)
 
 
 def wait(

@@ -1,5 +1,5 @@
 """Client of staged writes for Spark's sink: it opens attempts, stages messages for them, and commits a write, which
-makes its messages visible (docs/adr/0068).
+makes its messages visible (docs/adr/0068), in several groups of brokers at once (docs/adr/0109).
 
 Every request may safely be carried out twice, so each is repeated until it is answered or its time is over.
 """
@@ -7,12 +7,15 @@ Every request may safely be carried out twice, so each is repeated until it is a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.client.arguments import check_seconds
+from raftmq.client.errors import RaftMQError
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
+from raftmq_wire.queue_numbers import FIRST_GROUP, group_of, queue_in_group
 
 if TYPE_CHECKING:
     from raftmq.client.cluster_view import ClusterView
@@ -39,12 +42,11 @@ class StagedWrites:
         self._thread = thread
         self._timeout_s = timeout_s
 
-    def open(self, name: str, write: int) -> int | None:
-        """Opens an attempt at a write and returns its number; None if that write, or a later one of the name, is
-        committed."""
-        reply = self._ask(
-            RequestCode.OPEN_ATTEMPT, {"name": name, "write": str(write)}, b"", f"write {write} of {name}"
-        )
+    def open(self, name: str, write: int, *, group: int = FIRST_GROUP) -> int | None:
+        """Opens an attempt at a write in a group of brokers and returns its number there; None if that write, or a
+        later one of the name, is committed."""
+        ext = {"name": name, "write": str(write)}
+        reply = self._ask(RequestCode.OPEN_ATTEMPT, ext, b"", f"write {write} of {name}", group)
         attempt = reply.ext.get("attempt")
         return None if attempt is None else int(attempt)
 
@@ -56,29 +58,62 @@ class StagedWrites:
         queue_id: int | None,
         items: Sequence[tuple[bytes, bytes]],
         born_ms: int,
+        *,
+        group: int = FIRST_GROUP,
     ) -> None:
         """Stages messages, each (body, properties), for one queue; nobody sees them before the commit. `sequence`
-        counts the calls of the attempt from 1. Without a queue the leader chooses one. Raises Refused if the attempt
-        was discarded."""
+        counts the calls of the attempt from 1. `group`: the group of brokers of the attempt, in which the queue must
+        be; without a queue its leader chooses one. Raises Refused if the attempt was discarded."""
         ext = {"attempt": str(attempt), "sequence": str(sequence), "topic": topic, "bornTimestamp": str(born_ms)}
         if queue_id is not None:
-            ext["queueId"] = str(queue_id)
+            ext["queueId"] = str(queue_in_group(queue_id) if group == group_of(queue_id) else queue_id)
         what = f"{len(items)} messages to {topic} for attempt {attempt}"
-        self._ask(RequestCode.STAGE_MESSAGES, ext, build_batch([BatchItem(0, *item) for item in items]), what)
+        body = build_batch([BatchItem(0, *item) for item in items])
+        self._ask(RequestCode.STAGE_MESSAGES, ext, body, what, group)
 
     def commit(self, name: str, write: int, winners: Sequence[tuple[int, int]]) -> Committed:
         """Commits the write with the messages of the winning attempts, given as (attempt, number of messages). Raises
         Refused, with nothing changed, if one of them does not exist or is incomplete."""
-        body = json.dumps([list(winner) for winner in winners]).encode()
         ext = {"name": name, "write": str(write)}
-        reply = self._ask(RequestCode.COMMIT_WRITE, ext, body, f"commit of write {write} of {name}")
+        reply = self._ask(RequestCode.COMMIT_WRITE, ext, _packed(winners), f"commit of write {write} of {name}")
         return Committed(int(reply.ext["committed"]), reply.ext["earlier"] == "true")
 
-    def abort(self, name: str, write: int) -> int:
-        """Discards the open attempts at the write; returns how many there were."""
-        ext = {"name": name, "write": str(write)}
-        return int(self._ask(RequestCode.ABORT_WRITE, ext, b"", f"write {write} of {name}").ext["attempts"])
+    def commit_in_groups(self, name: str, write: int, winners: Mapping[int, Sequence[tuple[int, int]]]) -> Committed:
+        """Commits the write with the messages of the winning attempts of each group of brokers: all or none. The first
+        group decides, the others follow by themselves, within about a second. Raises Refused as `commit`."""
+        of_first = winners.get(FIRST_GROUP, ())
+        further = sorted(group for group, of in winners.items() if of and group != FIRST_GROUP)
+        if not further:
+            return self.commit(name, write, of_first)
+        decider = self.open(name, write)
+        if decider is None:
+            self._discard(name, write, further)
+            return Committed(write, earlier=True)
+        ext = {"name": name, "write": str(write), "decider": str(decider)}
+        for group in further:
+            what = f"write {write} of {name} in group {group}"
+            self._ask(RequestCode.PREPARE_WRITE, ext, _packed(winners[group]), what, group)
+        ext["groups"] = ",".join(map(str, further))
+        what = f"commit of write {write} of {name}"
+        reply = self._ask(RequestCode.COMMIT_GROUPS, ext, _packed(of_first), what)
+        return Committed(int(reply.ext["committed"]), reply.ext["earlier"] == "true")
 
-    def _ask(self, code: RequestCode, ext: dict[str, str], body: bytes, what: str) -> Reply:
-        call = self._view.call(code, ext, body, what=what, timeout_s=self._timeout_s, writes=True)
+    def _discard(self, name: str, write: int, groups: Iterable[int]) -> None:
+        """Discards attempts that lost; if a group does not answer they expire."""
+        for group in groups:
+            with suppress(RaftMQError):
+                self.abort(name, write, group=group)
+
+    def abort(self, name: str, write: int, *, group: int = FIRST_GROUP) -> int:
+        """Discards the open attempts at the write in a group of brokers; returns how many there were."""
+        ext = {"name": name, "write": str(write)}
+        return int(self._ask(RequestCode.ABORT_WRITE, ext, b"", f"write {write} of {name}", group).ext["attempts"])
+
+    def _ask(self, code: RequestCode, ext: dict[str, str], body: bytes, what: str, group: int = FIRST_GROUP) -> Reply:
+        view = self._view.groups.of(group)
+        call = view.call(code, ext, body, what=what, timeout_s=self._timeout_s, writes=True)
         return self._thread.run(call)
+
+
+def _packed(winners: Sequence[tuple[int, int]]) -> bytes:
+    return json.dumps([list(winner) for winner in winners]).encode()

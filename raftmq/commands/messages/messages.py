@@ -19,7 +19,7 @@ from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import connect, counted, json_option, servers_option, show
 from raftmq.commands.value_types import NameType, QueueType
 from raftmq_wire.errors import ExitCode, LocalError
-from raftmq_wire.queue_numbers import group_of, number_of, queue_text
+from raftmq_wire.queue_numbers import queue_text, queues_text
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message
@@ -169,7 +169,7 @@ def _selected(
     if wrong := sorted(set(queues) - known):
         raise LocalError(
             f"{topic} has no queue {queue_text(wrong[0])}",
-            f"it has the queues {_ranges(known)}",
+            f"it has the queues {queues_text(known)}",
             f"raftmq topic describe {topic}",
             ExitCode.REFUSED,
         )
@@ -178,9 +178,3 @@ def _selected(
             continue
         if pattern is None or pattern.search(one.decoded().body):
             yield one
-
-
-def _ranges(queues: set[int]) -> str:
-    """Returns which queues there are, in words: "0 to 7", or "0 to 7, 2/0 to 2/7"."""
-    last = {group_of(queue): queue for queue in sorted(queues)}
-    return ", ".join(f"{queue_text(number_of(group, 0))} to {queue_text(queue)}" for group, queue in last.items())

@@ -64,7 +64,7 @@ class Script:
             future.set_result(answer)
         return future
 
-    def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float) -> bytes:
+    def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float, group: int = 1) -> bytes:
         """Ten messages of 100 bytes are in an entry; terms are indexes divided by 100."""
         self.looked_up.append((len(positions) // 8, node))
         if node in self.no_entries_from:

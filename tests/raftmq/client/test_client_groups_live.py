@@ -193,6 +193,8 @@ def test_what_works_while_a_group_is_away(
         mq.send(topic, b"between", queue_id=queue)
     victim = cluster.of_group(away)[0]
     cluster.kill(victim.name)
+    with pytest.raises(RaftMQError):  # what is sent before the client has seen the end of its connection waits there
+        mq.pull(topic, gone[0], 0, timeout_s=1)
     try:
         with connect(servers, timeout_s=3) as new:
             for client in (mq, new):
