@@ -38,3 +38,7 @@ class LocalError(Exception):
         self.why = why
         self.fix = fix
         self.exit_code = exit_code
+
+    def of_group(self, group: int) -> LocalError:
+        """Returns the error of one group of brokers among several, which it names."""
+        return LocalError(f"group {group}: {self.what}", self.why, self.fix, self.exit_code)

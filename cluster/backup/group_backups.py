@@ -136,7 +136,7 @@ def further_sources(
                 own = into.with_name(f"{into.name}.g{group:02}")
                 found[group] = stack.enter_context(found_source(source, own, now_ms, on_stage, is_first=False))
             except LocalError as error:
-                raise LocalError(f"group {group}: {error.what}", error.why, error.fix, error.exit_code) from None
+                raise error.of_group(group) from None
         check_together(truth, {group: truth_in(each.path / STATE) for group, each in found.items()})
         yield found
 

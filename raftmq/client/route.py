@@ -66,8 +66,8 @@ class Route(NamedTuple):
 def route_over(topic: str, groups: Iterable[GroupQueues], fetched_at: float, exists: bool) -> Route:
     """Returns the route of a topic with these queues."""
     ordered = tuple(sorted(groups, key=attrgetter("broker_name")))
-    readable = [range(first, first + each.read) for each in ordered for first in (number_of(each.group, 0),)]
-    writable = [range(first, first + each.write) for each in ordered for first in (number_of(each.group, 0),)]
+    readable = [range(number_of(each.group, 0), number_of(each.group, each.read)) for each in ordered]
+    writable = [range(number_of(each.group, 0), number_of(each.group, each.write)) for each in ordered]
     return Route(topic, ordered, _joined(readable), _joined(writable), fetched_at, exists)
 
 

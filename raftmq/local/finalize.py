@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from raftlog.types import FIRST_GROUP
-from raftmq.local.http.all_groups import of_group
 from raftmq_wire.errors import ExitCode, LocalError
 
 _PATH = "/v1/upgrade/finalize"
@@ -60,7 +59,7 @@ def look_at(apis: Mapping[int, Api]) -> Would:
         try:
             found[group] = api.post(_PATH, {"dry_run": True})
         except LocalError as error:
-            raise of_group(error, group) if len(apis) > 1 else error from None
+            raise error.of_group(group) if len(apis) > 1 else error from None
     would = Would(found)
     low = [group for group, answer in found.items() if answer["level"] < would.level]
     if low:
@@ -88,7 +87,7 @@ def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Answer]:
                 raise
             done = f"raised before: group {', '.join(raised)}" if raised else "no group was raised before"
             why = f"{error.why}; {done}, and those after it were left alone"
-            raise of_group(LocalError(error.what, why, error.fix, error.exit_code), group) from None
+            raise LocalError(error.what, why, error.fix, error.exit_code).of_group(group) from None
         raised.append(str(group))
     return answers
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.refusal import Reason, Refused, not_written
-from cluster.broker.transactions.staged_writes import CommitAnswer
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.transactions.staged_writes import CommitAnswer, commit_answer, no_result
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.delivery.prepared_writes import CommitGroups, DecideWrite, EndPrepared, PrepareWrite
 from statemachine.delivery.staged_writes import COMMITTED, FULL, PREPARED
@@ -49,7 +49,7 @@ class GroupWriteRequests:
 
         def prepared(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
-                done(_not_written(result))
+                done(no_result(result))
                 return
             answer = result.results[-1]
             if answer.ok:
@@ -81,14 +81,14 @@ class GroupWriteRequests:
             if result.outcome is Outcome.OK:
                 self._prepare(part, done, again=False)
             else:
-                done(_not_written(result))
+                done(no_result(result))
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is Outcome.OK:
                 committed = result.results[-1].value == COMMITTED
                 services.propose([EndPrepared(older, committed, services.log_time_ms())], ended)
             else:
-                done(_not_written(result))
+                done(no_result(result))
 
         ask = DecideWrite(left.name, left.write, older, services.config.cluster.group, abort=True)
         services.propose([ask], decided)
@@ -96,25 +96,6 @@ class GroupWriteRequests:
     def commit(self, part: GroupWrite, groups: Sequence[int], done: Callable[[CommitAnswer | Refused], None]) -> None:
         """Has the first group commit the write; `part` is that of the first group, `groups` the others, which have
         prepared theirs. Refused if the decider is not open (any more), or as a commit in one group is."""
-
-        def decided(result: ProposeResult) -> None:
-            if result.outcome is not Outcome.OK:
-                done(_not_written(result))
-                return
-            answer = result.results[-1]
-            if answer.ok:
-                done(CommitAnswer(part.write, earlier=False))
-            elif answer.code == COMMITTED:
-                done(CommitAnswer(int(answer.value), earlier=True))
-            else:
-                done(Refused(Reason.ILLEGAL, f"write {part.write} of {part.name!r} is not committed: {answer.value}"))
-
         now_ms = self._services.log_time_ms()
         command: Command = CommitGroups(part.name, part.write, now_ms, part.decider, part.winners, groups)
-        self._services.propose([command], decided)
-
-
-def _not_written(result: ProposeResult) -> Refused:
-    if result.unacceptable:
-        return Refused(Reason.INVALID, result.remark)
-    return not_written(result.outcome, result.remark)
+        self._services.propose([command], lambda result: done(commit_answer(part.name, part.write, result)))

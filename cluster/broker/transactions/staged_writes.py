@@ -127,13 +127,13 @@ def _abort(
             attempts += int(result.results[-1].value)
             entry = result.entry_id or entry
         else:
-            refused = refused or _not_written(result)
+            refused = refused or no_result(result)
         ended()
 
     def aborted(prepared: PreparedWrite, result: ProposeResult) -> None:
         nonlocal waiting, refused
         if result.outcome is not Outcome.OK:
-            refused = refused or _not_written(result)
+            refused = refused or no_result(result)
         elif result.results[-1].value == ABORTED:
             waiting += 1
             services.propose(
@@ -150,7 +150,7 @@ def _abort(
             attempts += prepared.attempts
             entry = result.entry_id or entry
         else:
-            refused = refused or _not_written(result)
+            refused = refused or no_result(result)
         ended()
 
     for prepared in list(services.state.prepared_writes.prepared.values()):
@@ -203,7 +203,7 @@ class StagedWriteRequests:
 
         def opened(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
-                done(_not_written(result))
+                done(no_result(result))
                 return
             answer = result.results[-1]
             if answer.ok:
@@ -285,22 +285,8 @@ class StagedWriteRequests:
         """Commits the write with these attempts, each given as (number, messages). Refused if an attempt does not exist
         or is incomplete."""
 
-        def decided(result: ProposeResult) -> None:
-            if result.outcome is not Outcome.OK:
-                done(_not_written(result))
-                return
-            answer = result.results[-1]
-            if answer.ok:
-                done(CommitAnswer(write, earlier=False))
-            elif answer.code == COMMITTED:
-                done(CommitAnswer(int(answer.value), earlier=True))
-            elif answer.code == PREPARED:
-                remark = f"write {answer.value} of {name!r} is prepared and waits for its decision"
-                done(Refused(Reason.BUSY, f"{remark}: see raftmq writes list"))
-            else:
-                done(Refused(Reason.ILLEGAL, f"write {write} of {name!r} is not committed: {answer.value}"))
-
-        self._services.propose([CommitWrite(name, write, self._services.log_time_ms(), winners)], decided)
+        command = CommitWrite(name, write, self._services.log_time_ms(), winners)
+        self._services.propose([command], lambda result: done(commit_answer(name, write, result)))
 
     # -- inside
 
@@ -350,7 +336,23 @@ class StagedWriteRequests:
         return False
 
 
-def _not_written(result: ProposeResult) -> Refused:
+def commit_answer(name: str, write: int, result: ProposeResult) -> CommitAnswer | Refused:
+    """Returns the answer to a commit of the write, in one group of brokers or in several, from what it came to."""
+    if result.outcome is not Outcome.OK:
+        return no_result(result)
+    answer = result.results[-1]
+    if answer.ok:
+        return CommitAnswer(write, earlier=False)
+    if answer.code == COMMITTED:
+        return CommitAnswer(int(answer.value), earlier=True)
+    if answer.code == PREPARED:
+        remark = f"write {answer.value} of {name!r} is prepared and waits for its decision"
+        return Refused(Reason.BUSY, f"{remark}: see raftmq writes list")
+    return Refused(Reason.ILLEGAL, f"write {write} of {name!r} is not committed: {answer.value}")
+
+
+def no_result(result: ProposeResult) -> Refused:
+    """Returns the refusal for commands that have no results, because they failed or their outcome is unknown."""
     if result.unacceptable:
         return Refused(Reason.INVALID, result.remark)
     return not_written(result.outcome, result.remark)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.remoting.forward.forward_frame import header_bytes
 from cluster.requests.table import SENDS
 from raftmq_wire.codec import FLAG_ONEWAY, CodecError, decode_header
 
@@ -107,7 +108,7 @@ class EarlyRequests:
 
 def _is_awaited_send(frame: bytes) -> bool:
     try:
-        header = decode_header(frame[0], frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
+        header = decode_header(frame[0], header_bytes(frame))
     except CodecError:  # it will be answered for itself
         return False
     return header.code in SENDS and not header.flag & FLAG_ONEWAY

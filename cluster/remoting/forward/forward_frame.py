@@ -24,6 +24,12 @@ class Forwarded(NamedTuple):
     """Id of the user who signed the request; 0: no user."""
 
 
+def header_bytes(frame: bytes, at: int = 0) -> bytes:
+    """Returns the header of a request or answer of the protocol, without its first length field, that begins at `at`:
+    u8 kind of the header, u24 its length, the header, the body."""
+    return frame[at + 4 : at + 4 + int.from_bytes(frame[at + 1 : at + 4], "big")]
+
+
 def decode_forward(header: list[Any]) -> Forwarded:
     """Decodes the header of a FORWARD frame. Raises WireError if it is malformed."""
     match header:

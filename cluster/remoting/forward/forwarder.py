@@ -26,7 +26,7 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.connection.server import raw_frame
 from cluster.remoting.forward.early_requests import EarlyRequests
-from cluster.remoting.forward.forward_frame import Forwarded, decode_forward
+from cluster.remoting.forward.forward_frame import Forwarded, decode_forward, header_bytes
 from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.remoting.forward.held_request import Held
 from cluster.replication.send_identity import Identity
@@ -510,14 +510,13 @@ class Forwarder:
         open_now = self._leads() and not behind  # what came while writes were not open goes first
         if not open_now and self._early.put(peer, forwarded, frame):
             return
-        end = 4 + int.from_bytes(frame[1:4], "big")
-        header_bytes = frame[4:end]
-        request = decode_header(frame[0], header_bytes)
+        header = header_bytes(frame)
+        request = decode_header(frame[0], header)
         if not open_now and request.code not in SENDS:
             path.hand_back()
             return
         named = user if self._trusted() else 0
-        passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity, named)
+        passed_on = Frame(path, frame[0], request, header, frame[4 + len(header) :], len(frame) - 4, identity, named)
         if not open_now:
             # A later send of its connection may be kept already. If this one came back, it would be stored behind that
             # one, and its client would not learn of it (seed 762000023).
@@ -547,7 +546,7 @@ class Forwarder:
             if held is not None and held.sent_to == peer:
                 self._on_handed_back(forward_id, held)
             return
-        reply = decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
+        reply = decode_header(frame[4], header_bytes(frame, 4))
         held = self._held.get(forward_id)
         if held is None:
             return

@@ -50,7 +50,7 @@ class Offsets:
         self._sequence = 0
         self._unsettled: set[int] = set()
         self._limits: _Limits = {"timeout_s": timeout_s, "refused_s": refused_s}
-        self._call = functools.partial(view.call, timeout_s=timeout_s, refused_s=refused_s)
+        self._call = functools.partial(view.call, **self._limits)
 
     async def _call_at(
         self,

@@ -27,7 +27,6 @@ from raftmq.commands.shared_options import (
 from raftmq.commands.value_types import NodeNameType, StoreType
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.all_groups import Groups, all_groups, in_one, named, one_group
-from raftmq.local.http.all_groups import of_group as error_of_group
 from raftmq.local.http.asked_nodes import ask_all, ask_each
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -151,7 +150,7 @@ def _make_all(groups: Groups, node: NodeName | None, body: dict[str, Any]) -> di
         try:
             made[group] = _make(_choose(groups[group], node, group), own, group)
         except LocalError as error:
-            raise error if len(groups) == 1 else error_of_group(error, group) from None
+            raise error if len(groups) == 1 else error.of_group(group) from None
     return made
 
 

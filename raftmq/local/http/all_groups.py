@@ -97,8 +97,3 @@ def in_one(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     told = dict(answers.get(FIRST_GROUP, {}))
     others = [{"group": group, **answer} for group, answer in answers.items() if group != FIRST_GROUP]
     return {**told, "groups": others} if others else told
-
-
-def of_group(error: LocalError, group: int) -> LocalError:
-    """Returns the error of a group of several, which names the group."""
-    return LocalError(f"group {group}: {error.what}", error.why, error.fix, error.exit_code)
