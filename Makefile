@@ -48,7 +48,8 @@ test: $(STAMPS)/dev  ## the default suite, a file at a time in each of TEST_JOBS
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-ci: $(STAMPS)/dev  ## the tests that are too long for the default suite; .ci/run runs both (PYTEST_ARGS=...)
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "ci and not slow" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "ci and not slow and not alone" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "ci and not slow and alone" $(PYTEST_ARGS) || test $$? = 5  # 5: PYTEST_ARGS has none
 
 test-all: $(STAMPS)/dev  ## both; fails if a test was skipped for want of a tool (docs/testing.md has the list)
 	@$(BIN)/python -m pytest --complete -n $(TEST_JOBS) --dist loadfile -m "not slow and not compat and not browser" $(PYTEST_ARGS)

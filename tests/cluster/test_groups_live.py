@@ -88,9 +88,14 @@ class GroupNode:
         return {name: {*data["brokerAddrs"].values()} for name, data in body["brokerAddrTable"].items()}
 
     def asks(self, path: str) -> Any:
-        """Returns the answer of its HTTP API."""
+        """Returns the answer of its HTTP API, which a node that has just started opens after its other ports."""
+        wait(self._takes_http)
         with urllib.request.urlopen(f"http://127.0.0.1:{self.base + 2}{path}", timeout=at_most(10)) as reply:
             return json.load(reply)
+
+    def _takes_http(self) -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", self.base + 2)) == 0
 
 
 @pytest.fixture

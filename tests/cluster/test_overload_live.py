@@ -28,7 +28,7 @@ from tests.support.live_nodes import LiveCluster
 from tests.support.open_senders import BUSY, OK, OpenLoop, body_of, judge_stored, load_of, open_loop, slow_disks
 from tests.support.wait_until import wait
 
-pytestmark = [pytest.mark.live, pytest.mark.ci, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.ci, pytest.mark.alone, pytest.mark.timeout(600)]
 MIB = 1 << 20
 DISK_KB_S = 2_000
 """The disk of each node takes some 1,900 messages of 1 KiB a second: less than a busy machine can send."""

@@ -110,11 +110,11 @@ def _views(data_dir: Path | None, data: str | None, admin: str | None) -> tuple[
 
 
 def _refuse_if_unable(views: list[dict[str, Any]]) -> None:
+    if not any(view["total"] for view in views):  # a node that is behind knows none yet; the log decides
+        why = "there is no enabled Super: nobody could change anything any more"
+        fix = "raftmq user create NAME --super"
+        raise LocalError("nothing can be enforced yet", why, fix, ExitCode.REFUSED)
     for view in views:
-        if not view["total"]:
-            why = "there is no enabled Super: nobody could change anything any more"
-            fix = "raftmq user create NAME --super"
-            raise LocalError("nothing can be enforced yet", why, fix, ExitCode.REFUSED)
         if view["problem"]:
             why = f"node {view['node']} could verify no signature: {view['problem']}"
             raise LocalError("nothing can be enforced yet", why, "copy auth.key_file to each node", ExitCode.REFUSED)

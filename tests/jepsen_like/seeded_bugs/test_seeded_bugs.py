@@ -134,6 +134,7 @@ def test_representative_bugs_are_caught() -> None:
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(600)
 def test_bugs_drawn_by_the_commit_are_caught_by_their_schedules() -> None:
     """A change may take the fault out of a schedule, which then proves nothing. The whole matrix takes an hour."""
     in_python = [bug for bug in BUGS if all(edit.file != kernels.SOURCE for edit in bug.edits)]

@@ -164,7 +164,7 @@ def test_a_backup_has_all_groups_and_a_restore_brings_all_back(cluster: LocalClu
         again.up()
     try:
         assert [node.name for node in again.nodes] == [1, "2/1"]
-        assert [view.ready for view in again.views()] == [True, True]
+        wait(lambda: [view.ready for view in again.views()] == [True, True], again.views)
         assert stored(again) == [1, 2]
         make_topic(again, "U", [2])  # the groups know each other, and the second copies what is made now
     finally:
