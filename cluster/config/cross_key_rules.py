@@ -183,7 +183,7 @@ def _check_group(config: Config, source: Source) -> None:
     raise ConfigError(
         f"{source.where(('cluster', 'group'))}: cluster.group is {group}, and {key} is not set",
         "all groups of a cluster have its uuid and its secret; only the first group makes them",
-        f"set {key} to that of the cluster (raftmq node list shows its uuid), or cluster.group to {FIRST_GROUP}",
+        f"set {key} to that of the cluster (cluster_id in raftmq status --json), or cluster.group to {FIRST_GROUP}",
     )
 
 

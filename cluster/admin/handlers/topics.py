@@ -127,7 +127,7 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     order: bool | None = None
     attributes: NewAttributes | None = None
     groups: NewGroups | None = None
-    """The groups of brokers in which a new topic gets these numbers of queues each; null for the first one alone."""
+    """The groups of brokers in which a new topic gets these numbers of queues each; null for all."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
     now: bool = False
     """True to hide messages that are not consumed, if the topic gets fewer read queues; false refuses that."""
@@ -281,10 +281,10 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
 
 
 def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] | None:
-    """Returns the groups of brokers that a new topic is to be in, ascending; None if the request names none. Raises
-    ApiError."""
+    """Returns the groups of brokers that a new topic is to be in, ascending; None if it exists, or the cluster has one
+    group. Raises ApiError."""
     if wanted.groups is None:
-        return None
+        return None if existed else sorted(call.port.state.broker_groups.by_number) or None
     if existed and wanted.if_exists == "update":
         why = f"topic {wanted.name} is there already; in another group it would have other queues, and keys would move"
         raise ApiError("refused", why, "leave groups out")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import json_option, show
 from raftmq.commands.value_types import ApiType
@@ -210,7 +211,9 @@ def _init_one(
     loaded = load(config, os.environ)
     if via is None:
         steps = next_steps(loaded, config, tls_dir)
-        show(as_json, answer, f"created the first node of the new cluster {made.cluster_uuid}", *steps)
+        group = loaded.cluster.group
+        what = "the new cluster" if group == FIRST_GROUP else f"group {group} of the cluster"
+        show(as_json, answer, f"created the first node of {what} {made.cluster_uuid}", *steps)
         return
     told = [f"created a node of the cluster {made.cluster_uuid}; start it:"]
     show(as_json, answer, *told, *(f"    {step}" for step in steps_after_join(loaded, config, via, tls_dir)))

@@ -1,0 +1,128 @@
+"""`make bench-groups`: measures what further groups of brokers cost, and what they bring, on this machine.
+
+Clusters of one, two and four groups of three nodes run beside each other. In alternating rounds each gets IN_FLIGHT
+(512) sends of 1 KiB in flight at every group's leader, from a process for each group. A row has the CPU time of all
+nodes for a message, and the messages of all groups for a CPU second of the busiest node: what a machine with a core for
+each process would do. The last rows have a quarter of the sends in flight at each of four groups. Figures are the
+medians of ROUNDS (3) of SECONDS (6) each; ratios are against one group in the same round. With JSON=1 in the
+environment {"rows": [...]} alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from load import Result
+from tables import show
+from three_nodes import load
+
+import raftmq
+from cluster.config.local_layout import groups_of
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+ROUNDS = int(os.environ.get("ROUNDS") or "3")
+SECONDS = float(os.environ.get("SECONDS") or "6")
+IN_FLIGHT = int(os.environ.get("IN_FLIGHT") or "512")
+MOST = 4
+TOPIC = "bench"
+MIB = 1 << 20
+
+
+class Figures:
+    """What a cluster did in one round."""
+
+    def __init__(self, results: list[Result], cpu_s: list[float]) -> None:
+        """`results`: of each group's load. `cpu_s`: of each process."""
+        self.messages = sum(result.messages for result in results)
+        self.per_second = sum(result.messages / result.seconds for result in results)
+        self.cpu_us = sum(cpu_s) * 1e6 / max(1, self.messages)
+        self.per_busiest_cpu_s = self.messages / max(cpu_s)
+
+
+class Groups:
+    """A local cluster of so many groups of three nodes."""
+
+    def __init__(self, folder: Path, groups: int) -> None:
+        self.cluster = LocalCluster(folder / f"{groups}")
+        begun_s = time.monotonic()
+        self.cluster.up(3, base_port=free_base_port(12 * groups), groups=groups)
+        self.ready_s = time.monotonic() - begun_s
+        with raftmq.connect(self.cluster.servers) as mq:
+            mq.admin.create_topic(TOPIC, queues=4)
+
+    def processes(self) -> list[psutil.Process]:
+        """Returns the nodes' processes, the same order at each call."""
+        return [psutil.Process(node.pid) for node in self.cluster.nodes]
+
+    def leaders(self) -> list[int]:
+        """Returns the broker port of each group's leader."""
+        nodes = {node.key: node.broker_port for node in self.cluster.nodes}
+        views = {view.group: view.leader for view in self.cluster.views()}
+        return [nodes[group, views[group] or 0] for group in groups_of(self.cluster.nodes)]
+
+    def measure(self, pool: ProcessPoolExecutor, in_flight: int, seconds: float) -> Figures:
+        """Runs a load on each group at the same time."""
+        processes = self.processes()
+        before = [sum(each.cpu_times()[:2]) for each in processes]
+        asked = [pool.submit(load, port, in_flight, seconds, topic=TOPIC) for port in self.leaders()]
+        results = [each.result() for each in asked]
+        used = [sum(each.cpu_times()[:2]) - then for each, then in zip(processes, before, strict=True)]
+        return Figures(results, used)
+
+
+def rows_of(figures: dict[str, list[Figures]]) -> list[dict[str, object]]:
+    """Returns a row for each load; ratios are of the same round's first load."""
+    first = next(iter(figures.values()))
+    return [
+        {
+            "load": name,
+            "messages_per_second": round(median(each.per_second for each in found)),
+            "cpu_us_per_message": round(median(each.cpu_us for each in found), 1),
+            "cpu_ratio": round(median(a.cpu_us / b.cpu_us for a, b in zip(found, first, strict=True)), 2),
+            "messages_per_busiest_cpu_second": round(median(each.per_busiest_cpu_s for each in found)),
+            "busiest_ratio": round(
+                median(a.per_busiest_cpu_s / b.per_busiest_cpu_s for a, b in zip(found, first, strict=True)), 2
+            ),
+        }
+        for name, found in figures.items()
+    ]
+
+
+def main() -> None:
+    """Starts the clusters in a temporary directory, measures them in turns, and ends them."""
+    figures: dict[str, list[Figures]] = {}
+    with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder, ExitStack() as ending:
+        pool = ending.enter_context(ProcessPoolExecutor(MOST, mp_context=get_context("spawn")))
+        clusters = {}
+        for count in (1, 2, MOST):
+            clusters[count] = Groups(Path(folder), count)
+            ending.callback(clusters[count].cluster.down)
+        sizes = [round(each.memory_info().rss / MIB) for each in clusters[MOST].processes()]
+        print(
+            f"{MOST} groups were ready in {clusters[MOST].ready_s:.1f} s; MiB of each process: {sizes}", file=sys.stderr
+        )
+        loads = [(f"{count} x {IN_FLIGHT}", count, IN_FLIGHT) for count in clusters]
+        loads.append((f"{MOST} x {IN_FLIGHT // MOST}", MOST, IN_FLIGHT // MOST))
+        for each in clusters.values():
+            each.measure(pool, IN_FLIGHT, 1.0)
+        for _ in range(ROUNDS):
+            for name, count, in_flight in loads:
+                figures.setdefault(name, []).append(clusters[count].measure(pool, in_flight, SECONDS))
+    show(rows_of(figures), "groups x sends in flight at each; medians")
+
+
+if __name__ == "__main__":
+    main()
