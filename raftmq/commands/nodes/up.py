@@ -34,7 +34,9 @@ _WATCH_S = 0.3
 
 @click.command()
 @click.option("--nodes", type=int, help="Number of nodes of a new cluster (default: 3).")
-@click.option("--groups", type=int, metavar="N", hidden=True, help="Number of groups, each with a log of its own.")
+@click.option(
+    "--groups", type=int, metavar="N", help="Number of groups of brokers, each with a log and a leader (default: 1)."
+)
 @data_option
 @click.option(
     "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
