@@ -184,7 +184,7 @@ class LocalCluster:
         (`lost_nodes`). So is a further group without one (`dead_groups`): it stops no other group. Raises
         LocalError, and ends the processes that it started, if a port is in use, the directory holds something else, all
         nodes that can be started run already, a node ends while it starts, the cluster has more than `groups` groups,
-        or a group is not ready within `timeout_s`.
+        or a group is not ready within `timeout_s` for each group there is.
         """
         if groups is not None:
             check_groups(groups)
@@ -224,8 +224,9 @@ class LocalCluster:
                     self.start(node.name)
                     started.append(node)
                 on_stage("waiting for a leader")
-                for group in groups_of(there):
-                    self._wait_up(group, lost, timeout_s, moved=base_port is not None)
+                groups = groups_of(there)  # all start at the same time, on the same cores
+                for group in groups:
+                    self._wait_up(group, lost, timeout_s * len(groups), moved=base_port is not None)
                     if group == FIRST_GROUP:
                         add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
                 if auth:
