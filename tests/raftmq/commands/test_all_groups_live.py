@@ -15,6 +15,7 @@ from cluster.config.local_layout import NodeRecord
 from jepsen_like.hostile.request_fields import send_fields
 from jepsen_like.hostile.wire import HOST, frames_of, request
 from raftmq import cli
+from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import addresses_of
@@ -22,6 +23,8 @@ from raftmq.local.process import free_base_port
 from raftmq_wire.codec import ext_of
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.errors import ExitCode
+from raftmq_wire.message_format import encode_message_id
+from raftmq_wire.queue_numbers import number_of
 from statemachine.levels import LEVEL
 from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
@@ -99,9 +102,14 @@ def test_fsck_of_a_cluster_reads_the_directories_of_all_groups(cluster: LocalClu
 
 def make_topic(cluster: LocalCluster, name: str, groups: list[int]) -> None:
     """Makes a topic in these groups, and waits until the second one knows it."""
-    first, second = (AdminApi(addresses_of(cluster.of_group(group))) for group in (1, 2))
-    first.post("/v1/topics", {"name": name, "queues": 1, "groups": groups})
-    wait(lambda: name in [topic["name"] for topic in second.local("/v1/topics")["topics"]], f"{name} is not there")
+    AdminApi(addresses_of(cluster.of_group(1))).post("/v1/topics", {"name": name, "queues": 1, "groups": groups})
+    wait_for_copy(cluster, "topics", name)
+
+
+def wait_for_copy(cluster: LocalCluster, kind: str, name: str) -> None:
+    """Waits until the second group knows what the first one has made."""
+    second = AdminApi(addresses_of(cluster.of_group(2)))
+    wait(lambda: name in [each["name"] for each in second.local(f"/v1/{kind}")[kind]], f"{name} is not there")
 
 
 def ask(node: NodeRecord, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
@@ -211,3 +219,98 @@ def test_the_tier_of_each_group_is_closed_listed_and_verified(cluster: LocalClus
     text = run("tier", "status", as_json=False)[1]
     assert f"tier       {(cluster.data.parent / 'store' / 'g02').as_uri()}" in text
     assert [line.split() for line in text.splitlines() if line.startswith("group ")] == [["group", "1"], ["group", "2"]]
+
+
+def test_queues_of_all_groups_are_named_in_reads_and_resets(cluster: LocalCluster, run: Run) -> None:
+    make_topic(cluster, "Q", [1, 2])
+    make_topic(cluster, "One", [1])
+    with connect(cluster.servers) as mq:
+        mq.admin.create_group("billing")
+        wait_for_copy(cluster, "groups", "billing")
+        for number in range(3):
+            mq.send("Q", b"n%d" % number, queue_id=number_of(2, 0) if number else 0, key=f"k{number}")
+        mq.admin.commit("billing", "Q", 0, 1)
+        mq.admin.commit("billing", "Q", number_of(2, 0), 1)
+    code, told = run("group", "describe", "billing")
+    assert (code, told["lag"]) == (0, 1)
+    assert [(each["queue_id"], each["committed_offset"]) for each in told["offsets"]] == [(0, 1), (65536, 1)]
+    assert [line.split()[1] for line in run("group", "describe", "billing", as_json=False)[1].splitlines()[2:]] == [
+        "0",
+        "2/0",
+    ]
+    (listed,) = [each for each in run("group", "list")[1]["groups"] if each["name"] == "billing"]
+    assert (listed["lag"], listed["topics"]) == (1, ["Q"])
+    (listed,) = [each for each in run("topic", "list")[1]["topics"] if each["name"] == "Q"]
+    assert (listed["messages"], listed["write_queues"], listed["groups"]) == (3, 2, [1, 2])
+    described = run("topic", "describe", "Q")[1]
+    assert [(each["queue_id"], each["max_offset"]) for each in described["queues"]] == [(0, 1), (65536, 2)]
+    assert "2/0" in run("topic", "describe", "Q", as_json=False)[1]
+
+    reset = ("group", "reset", "billing", "--topic", "Q", "--yes")
+    moved = run(*reset, "--to", "earliest", "--dry-run")[1]["queues"]
+    assert [(each["queue_id"], each["offset"], each["again"]) for each in moved] == [(0, 0, 1), (65536, 0, 1)]
+    moved = run(*reset, "--to", "latest", "--queue", "2/0")[1]["queues"]
+    assert [(each["queue_id"], each["before"], each["offset"]) for each in moved] == [(65536, 1, 2)]
+    assert "2/0" in run(*reset, "--to", "earliest", as_json=False)[1]
+    with connect(cluster.servers) as mq:
+        assert [each.committed for each in mq.admin.offsets("billing", "Q")] == [0, 0]
+    code, refused = run(*reset, "--to", "earliest", "--queue", "3/0")
+    assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, "there is no group 3")
+    one = run("group", "reset", "billing", "--topic", "One", "--to", "earliest", "--yes")
+    assert (one[0], [each["queue_id"] for each in one[1]["queues"]]) == (0, [0]), "group 2 has no queue of it"
+    code, refused = run("group", "reset", "billing", "--topic", "One", "--to", "earliest", "--queue", "2/0", "--yes")
+    assert (code, refused["error"]["what"]) == (ExitCode.USAGE, "topic One has no queue in this group of brokers")
+    told = run("group", "clone", "billing", "audit", "--yes")[1]
+    assert [(each["topic"], each["queue_id"], each["offset"]) for each in told["offsets"] if each["topic"] == "Q"] == [
+        ("Q", 0, 0),
+        ("Q", 65536, 0),
+    ]
+    assert run("messages", "browse", "Q", "--queue", "2/0", "--format", "{queue} {body}", as_json=False)[1].split("\n")[
+        :2
+    ] == ["2/0 n1", "2/0 n2"]
+    assert run("topic", "delete", "Q", "--yes")[1]["topic"]["messages"] == 3
+
+
+def test_dead_letters_of_all_groups_are_listed_and_resent(cluster: LocalCluster, run: Run) -> None:
+    make_topic(cluster, "D", [1, 2])
+    with connect(cluster.servers) as mq:
+        for number in range(3):
+            mq.send("D", b"d%d" % number, queue_id=number_of(2, 0) if number else 0)
+        with mq.consumer("letters", "D") as consumer:
+            for _ in range(3):
+                consumer.dead_letter(next(consumer))
+            code, told = run("dlq", "list", "letters")
+            assert (code, told["kept"]) == (0, 3)
+            found = sorted((one.get("broker_group", 1), one["offset"], one["body"]) for one in told["letters"])
+            assert [(group, offset) for group, offset, _ in found] == [(1, 0), (2, 0), (2, 1)]
+            assert {body for group, _, body in found if group == 2} == {"d1", "d2"}
+            assert {line.split()[0] for line in run("dlq", "list", "letters", as_json=False)[1].splitlines()[1:4]} == {
+                "0",
+                "2/0",
+                "2/1",
+            }
+            assert run("dlq", "resend", "letters", "--offset", "2/1")[1]["sent"] == 1
+            again = next(consumer)
+            assert (again.topic, again.reconsume_times) == ("D", 0)
+            assert again.body == next(body.encode() for group, offset, body in found if (group, offset) == (2, 1))
+            assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 2
+            assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 0
+        code, refused = run("dlq", "resend", "letters", "--offset", "2/9")
+        assert refused["error"]["what"] == "letters has no dead letter at offset 2/9"
+        assert run("dlq", "purge", "letters", "--yes")[1]["deleted"] == 3
+        wait(lambda: run("dlq", "list", "letters")[1]["kept"] == 0, "the second group has not deleted them")
+
+
+def test_a_message_is_found_at_a_position_of_its_group(cluster: LocalCluster, run: Run) -> None:
+    make_topic(cluster, "P", [1, 2])
+    with connect(cluster.servers) as mq:
+        mq.send("P", b"one", queue_id=0)
+        mq.send("P", b"two", queue_id=number_of(2, 0))
+        (message,) = mq.pull("P", number_of(2, 0), 0).messages
+    code, told = run("messages", "find", "--topic", "P", "--position", f"2/{message.position}")
+    assert (code, told["body"], told["queue_id"]) == (0, "two", 65536)
+    (node,) = cluster.of_group(2)
+    by_id = encode_message_id((HOST, node.broker_port), message.position)
+    text = run("messages", "find", "--topic", "P", "--id", by_id, as_json=False)[1]
+    assert f"P queue 2/0 offset 0, position 2/{message.position}" in text
+    assert run("messages", "find", "--topic", "P", "--position", str(message.position))[0] != 0
