@@ -25,7 +25,7 @@ from raftmq.commands.shared_options import (
 )
 from raftmq.commands.value_types import NameType, QueueType
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
-from raftmq.local.http.all_groups import all_groups, in_each, named_group, told_by_each
+from raftmq.local.http.all_groups import all_groups, alone, in_each, named_group, told_by_each
 from raftmq.local.http.group_sums import one_change, one_group, one_list
 from raftmq_wire.queue_numbers import group_of, queue_in_group, queue_text
 
@@ -133,6 +133,7 @@ def clone(
         count = len(cloned({**body, "dry_run": True})["offsets"])
         click.confirm(f"replace {count} offsets of {name} by those of {source}?", abort=True, err=True)
     answer = cloned(body)
+    show_problems(alone(groups, "changed"))
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -271,6 +272,7 @@ def reset(
         count = len(moved({**body, "dry_run": True})["queues"])
         click.confirm(f"move the offsets of {name} in {topic} ({counted(count, 'queue')})?", abort=True, err=True)
     answer = moved(body)
+    show_problems(alone(groups, "changed"))
     if as_json:
         print_json({"schema": 1, **answer})
         return

@@ -185,11 +185,11 @@ def retention_lines(view: ClusterView) -> list[str]:
     from cluster.retention.views import differing
 
     settings = {
-        node.record.id: node.status["retention"]
+        node.record.name: node.status["retention"]
         for node in view.nodes
         if node.status and not node.is_removed and node.status.get("retention")
     }
-    return differing(settings, view.leader)
+    return differing(settings, view.leader_name)
 
 
 def link_lines(view: ClusterView) -> list[str]:

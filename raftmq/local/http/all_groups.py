@@ -77,6 +77,30 @@ def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[in
     return told, [f"not in this: group {group}, {error.what}" for group, error in silent.items()]
 
 
+def alone(groups: Groups, done: str, then: str = "") -> list[str]:
+    """Returns a warning if a person gave the addresses of one group, and the cluster has others; [] if it has none, or
+    the node does not say. `done`: what is done to that group alone; `then`: more about the others."""
+    addresses = groups.get(FIRST_GROUP)
+    if not isinstance(addresses, GivenAddresses):
+        return []
+    try:
+        view = AdminApi(addresses).local("/v1/broker-groups")
+    except LocalError:  # a node of an earlier release has one group
+        return []
+    return alone_told(view, done, then)
+
+
+def alone_told(view: Mapping[str, Any], done: str, then: str = "") -> list[str]:
+    """Returns the same warning. `view`: the answer to `GET /v1/broker-groups`."""
+    others = [str(row["group"]) for row in view["groups"] if row["group"] != view["group"]]
+    if not others:
+        return []
+    return [
+        f"only group {view['group']} is {done}, whose addresses were given; the others, {', '.join(others)}, are "
+        f"{done} at theirs{then}"
+    ]
+
+
 def _is_not_found(error: LocalError) -> bool:
     return isinstance(error, ApiRefusal) and error.code == "not_found"
 
@@ -128,6 +152,11 @@ def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple
     if not found:
         raise next(iter(silent.values()))
     return found, silent
+
+
+def leader_of(asked: Sequence[Asked]) -> Asked:
+    """Returns the answer of the leader among nodes of one group that say who leads; without it, the first one."""
+    return next((each for each in asked if each.view["node"] == name_of(each.group, each.view["leader"])), asked[0])
 
 
 def named(view: dict[str, Any], group: int) -> dict[str, Any]:

@@ -314,3 +314,31 @@ def test_a_message_is_found_at_a_position_of_its_group(cluster: LocalCluster, ru
     text = run("messages", "find", "--topic", "P", "--id", by_id, as_json=False)[1]
     assert f"P queue 2/0 offset 0, position 2/{message.position}" in text
     assert run("messages", "find", "--topic", "P", "--position", str(message.position))[0] != 0
+
+
+def test_retention_is_shown_and_run_in_all_groups(run: Run) -> None:
+    code, told = run("retention")
+    assert (code, told["run"], [view["node"] for view in told["nodes"]]) == (0, None, [1, "2/1"])
+    code, told = run("retention", "--run")
+    assert (code, told["run"]["index"], [each["group"] for each in told["run"]["groups"]]) == (0, None, [2])
+    text = run("retention", "--run", as_json=False)[1]
+    assert [line for line in text.splitlines() if line.startswith("group ")] == ["group 1", "group 2"]
+    assert text.count("nothing has expired") == 2
+
+
+def test_an_event_of_any_group_is_acknowledged(run: Run) -> None:
+    code, refused = run("alarm", "ack", "unsafe_recovered")
+    assert (code, refused["error"]["what"]) == (
+        ExitCode.REFUSED,
+        "there is no event behind unsafe_recovered any more",
+    )
+
+
+def test_who_names_the_addresses_of_one_group_hears_of_the_others(cluster: LocalCluster, run: Run) -> None:
+    make_topic(cluster, "A", [1, 2])
+    (node,) = cluster.of_group(2)
+    there = ("--admin", f"127.0.0.1:{node.admin_port}")
+    for command, done in ((["retention"], "shown"), (["tier", "seal"], "sealed")):
+        code, text = run(*command, *there, as_json=False, here=False)
+        warning = f"only group 2 is {done}, whose addresses were given; the others, 1, are {done} at theirs"
+        assert (code, warning in text) == (0, True), text
