@@ -342,3 +342,18 @@ def test_who_names_the_addresses_of_one_group_hears_of_the_others(cluster: Local
         code, text = run(*command, *there, as_json=False, here=False)
         warning = f"only group 2 is {done}, whose addresses were given; the others, 1, are {done} at theirs"
         assert (code, warning in text) == (0, True), text
+
+
+def test_members_and_access_are_shown_of_all_groups(run: Run) -> None:
+    code, told = run("node", "list")
+    assert (code, [member["id"] for member in told["members"]]) == (0, [1])
+    assert [(each["group"], [member["id"] for member in each["members"]]) for each in told["groups"]] == [(2, [1])]
+    text = run("node", "list", as_json=False)[1]
+    assert [line.split()[0] for line in text.splitlines() if " leader " in line] == ["1", "2/1"]
+    assert "groups" not in run("node", "list", "--in-group", "2")[1]
+    code, told = run("auth", "show")
+    assert (code, [view["node"] for view in told["nodes"]]) == (0, [1, "2/1"])
+    assert [view["node"] for view in run("auth", "key")[1]["nodes"]] == [1, "2/1"]
+    code, answer = run("node", "can-stop", "2/1", as_json=False)
+    assert (code, "do not stop node 2/1 now" in answer) == (ExitCode.REFUSED, True)
+    assert "raftmq node add --in-group 2 --data" in answer.splitlines()[-1]
