@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.config.local_layout import NodeName, name_of
+from cluster.config.local_layout import NodeName, group_folder, name_of
 from raftlog.types import FIRST_GROUP
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import NodeDirectory, json_option, show
@@ -100,7 +100,7 @@ def _tell_plan(survivor: Survivor, as_json: bool) -> None:
 
 def _tell_done(survivor: Survivor, members: Membership, as_json: bool) -> None:
     node, was = _name(survivor), survivor.identity.cluster_uuid
-    home = f".raftmq/{f'g{survivor.identity.group_id:02}/' * (survivor.identity.group_id != FIRST_GROUP)}n1"
+    home = group_folder(Path(".raftmq"), survivor.identity.group_id) / "n1"
     where = "" if survivor.identity.group_id == FIRST_GROUP else f" --in-group {survivor.identity.group_id}"
     cluster_id = f"set cluster.id to {members.cluster_uuid}" if where else "remove cluster.id if it is set"
     others = (

@@ -357,3 +357,38 @@ def test_members_and_access_are_shown_of_all_groups(run: Run) -> None:
     code, answer = run("node", "can-stop", "2/1", as_json=False)
     assert (code, "do not stop node 2/1 now" in answer) == (ExitCode.REFUSED, True)
     assert "raftmq node add --in-group 2 --data" in answer.splitlines()[-1]
+
+
+def test_metadata_of_all_groups_is_exported_and_imported(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
+    make_topic(cluster, "M", [2])
+    with connect(cluster.servers) as mq:
+        mq.admin.create_group("meta")
+        wait_for_copy(cluster, "groups", "meta")
+        for _ in range(3):
+            mq.send("M", b"m")
+        mq.admin.commit("meta", "M", number_of(2, 0), 3)
+        file = tmp_path / "metadata.json"
+        code, told = run("metadata", "export", "--to", str(file))
+        assert code == 0, told
+        document = json.loads(file.read_text())
+        (topic,) = [each for each in document["topics"] if each["name"] == "M"]
+        assert (topic["place"], topic["read_queues"]) == ([[2, 1, 1]], 1)
+        (second,) = document["further"]
+        assert (second["group_id"], second["ends"]["M"]) == (2, [3])
+        offset = {"group": "meta", "topic": "M", "queue_id": 0, "offset": 3}
+        assert offset in second["offsets"]
+        assert run("metadata", "import", str(file), "--yes")[1]["changes"] == []
+        second["offsets"] = [{**offset, "offset": 1}]
+        topic["attributes"] = {"dedup": "strict"}
+        document["topics"].append({**topic, "name": "N", "place": [[1, 2, 2], [2, 1, 1]]})
+        file.write_text(json.dumps(document))
+        code, told = run("metadata", "import", str(file), "--yes")
+        assert (code, told["applied"]) == (0, True), told
+        assert "~ offset of meta in M/2/0: 3 -> 1 (back: 2 again)" in told["changes"]
+        assert mq.admin.committed("meta", "M", number_of(2, 0)) == 1
+        wait(lambda: len(mq.admin.describe_topic("N").queues) == 3, "N is not there")
+        assert [queue.queue_id for queue in mq.admin.describe_topic("M").queues] == [number_of(2, 0)], "where it was"
+        document["further"][0]["group_id"] = 3
+        file.write_text(json.dumps(document))
+        changes = run("metadata", "import", str(file), "--dry-run")[1]["changes"]
+    assert "! group of brokers 3: 1 offsets are left out, the cluster does not have it" in changes
