@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from cluster.config.local_layout import NodeRecord
@@ -96,6 +97,8 @@ def test_fsck_of_a_cluster_reads_the_directories_of_all_groups(cluster: LocalClu
         assert [each.get("node") for each in told["directories"]] == [None, "2/1"]
         text = run("fsck", str(cluster.data / "g02" / "n1"), as_json=False, here=False)[1]
         assert text.startswith(f"node 2/1, {homes[1]}: sound")
+        plan = run("rebuild", str(cluster.data / "g02" / "n1"), "--plan", here=False)[1]["plan"]
+        assert (plan["node"], plan["directory"]) == ("2/1", homes[1])
     finally:
         cluster.up()
 
@@ -221,7 +224,7 @@ def test_the_tier_of_each_group_is_closed_listed_and_verified(cluster: LocalClus
     assert [line.split() for line in text.splitlines() if line.startswith("group ")] == [["group", "1"], ["group", "2"]]
 
 
-def test_queues_of_all_groups_are_named_in_reads_and_resets(cluster: LocalCluster, run: Run) -> None:
+def test_queues_of_all_groups_are_named_in_reads_and_resets(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
     make_topic(cluster, "Q", [1, 2])
     make_topic(cluster, "One", [1])
     with connect(cluster.servers) as mq:
@@ -268,6 +271,9 @@ def test_queues_of_all_groups_are_named_in_reads_and_resets(cluster: LocalCluste
     assert run("messages", "browse", "Q", "--queue", "2/0", "--format", "{queue} {body}", as_json=False)[1].split("\n")[
         :2
     ] == ["2/0 n1", "2/0 n2"]
+    file = tmp_path / "q.parquet"
+    assert run("export", "Q", "--to", str(file))[1]["messages"] == 3
+    assert sorted(pq.read_table(file)["queue_id"].to_pylist()) == [0, 65536, 65536]
     assert run("topic", "delete", "Q", "--yes")[1]["topic"]["messages"] == 3
 
 
