@@ -283,10 +283,10 @@ def _explain(error: Exception, arguments: list[str]) -> LocalError | None:
 
 
 def _show(error: LocalError, arguments: list[str]) -> int:
-    from raftmq.commands.aimed import aimed, kept, where
+    from raftmq.commands.aimed import aimed, group_in, kept, where
     from raftmq.commands.shared_options import show_error
 
-    fix = aimed(kept(error.fix, cli, arguments), cli, where(arguments))
+    fix = aimed(kept(error.fix, cli, arguments), cli, where(arguments), error.group or group_in(arguments))
     show_error(error.what, error.why, fix)
     if "--json" in arguments or "json" in _outputs(arguments):
         told = {"what": error.what, "why": error.why, "type": fix, "exit_code": int(error.exit_code)}

@@ -32,13 +32,17 @@ def fix_label(fix: str) -> str:
 class LocalError(Exception):
     """An error of three lines for a person, with the exit code. Nothing was lost; `fix` is what to type."""
 
-    def __init__(self, what: str, why: str, fix: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
+    def __init__(
+        self, what: str, why: str, fix: str, exit_code: ExitCode = ExitCode.FAILED, *, group: int | None = None
+    ) -> None:
+        """`group`: the group of brokers that it is about, if that is known; ids of nodes in `fix` are those there."""
         super().__init__(f"{what}\n{why}\n{fix}")
         self.what = what
         self.why = why
         self.fix = fix
         self.exit_code = exit_code
+        self.group = group
 
     def of_group(self, group: int) -> LocalError:
         """Returns the error of one group of brokers among several, which it names."""
-        return LocalError(f"group {group}: {self.what}", self.why, self.fix, self.exit_code)
+        return LocalError(f"group {group}: {self.what}", self.why, self.fix, self.exit_code, group=group)

@@ -14,6 +14,7 @@ FIRST_GROUP, GROUPS_MAX = 1, 64
 QUEUES_PER_GROUP = 1 << 16
 """More than a topic may have in one group."""
 _TEXT = re.compile(r"(?:(\d{1,4})/)?(\d{1,5})", re.ASCII)
+_OFFSET = re.compile(r"(?:(\d{1,4})/)?(\d{1,18})", re.ASCII)
 
 
 def number_of(group: int, queue: int) -> int:
@@ -51,3 +52,18 @@ def parse_queue(text: str) -> int:
     if not FIRST_GROUP <= group <= GROUPS_MAX or queue >= QUEUES_PER_GROUP:
         raise ValueError(f'"{text}" is no queue; write its number, or GROUP/NUMBER, for example 2/3')
     return number_of(group, queue)
+
+
+def offset_text(group: int, offset: int) -> str:
+    """Returns how people read and write a position of a group's log, or an offset in a queue that each group has one
+    of: "120", or "2/120" in group 2."""
+    return str(offset) if group == FIRST_GROUP else f"{group}/{offset}"
+
+
+def parse_offset(text: str) -> tuple[int, int]:
+    """Returns (group, offset) of "120" or "2/120". Raises ValueError."""
+    found = _OFFSET.fullmatch(text)
+    group = int(found[1] or FIRST_GROUP) if found else 0
+    if found is None or not FIRST_GROUP <= group <= GROUPS_MAX:
+        raise ValueError(f'"{text}" is none; write a number, or GROUP/NUMBER, for example 2/120')
+    return group, int(found[2])

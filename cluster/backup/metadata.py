@@ -5,8 +5,9 @@ Importing never removes anything, and is idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,19 +28,22 @@ from cluster.runtime.request_limits import (
     Word,
 )
 from raftlog.format_versions import is_known, why_unknown
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
+from raftmq_wire.queue_numbers import number_of, queue_text
 from raftmq_wire.topic_identity import TopicIdentity, why_another
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command
 from statemachine.consuming.groups import GroupConfig, PutGroup, Subscribe
-from statemachine.topics.topics import CreateTopic, TopicConfig
+from statemachine.topics.topics import CreateTopic, TopicConfig, place_rows
 
 SCHEMA = 11
+BrokerGroup = Annotated[int, msgspec.Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]
 KIND = "raftmq metadata"
 
 
-class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A topic with everything that was ever set on it."""
 
     name: NewTopic
@@ -49,6 +53,9 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     order: bool
     sys_flag: Unsigned32
     attributes: Attributes
+    place: list[tuple[BrokerGroup, Unsigned31, Unsigned31]] = []
+    """[group of brokers, read queues, write queues] of each that has queues of the topic; empty if the first one alone
+    has. With it, `read_queues` and `write_queues` are the most that one of them has."""
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +89,22 @@ class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The offset of the next message that the group consumes."""
 
 
+class FurtherGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The offsets in the queues of a further group of brokers, as `Metadata` has those of the first."""
+
+    cluster_uuid: str
+    group_id: BrokerGroup
+    applied_index: int
+    offsets: list[OffsetRecord]
+    ends: dict[str, list[int]]
+    topic_ids: dict[str, int]
+
+    def identity(self, topic: str) -> TopicIdentity | None:
+        """Returns the identity of the topic of that name in this group of brokers; None if it has none."""
+        found = self.topic_ids.get(topic)
+        return None if found is None else TopicIdentity(self.cluster_uuid, self.group_id, found)
+
+
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The JSON document with topics, groups and offsets."""
 
@@ -100,6 +123,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The Raft group; with `cluster_uuid` and `topic_ids` it says in which topics the offsets count."""
     topic_ids: dict[str, int] = {}
     """Topic -> its id, which no other topic of the cluster ever gets. Documents of format 10 have none."""
+    further: list[FurtherGroup] = []
+    """What the other groups of brokers have, in a document of the whole cluster; a node tells of its own alone."""
 
     def identity(self, topic: str) -> TopicIdentity | None:
         """Returns the identity of the topic of that name; None if the document does not say."""
@@ -130,7 +155,30 @@ def export(state: BrokerState, cluster_uuid: str, group_id: int = 0) -> Metadata
 
 def topic_record(topic: TopicConfig) -> TopicRecord:
     """Converts a topic into its record in the document."""
-    return TopicRecord(**topic.to_map())
+    if not topic.place:
+        return TopicRecord(**topic.to_map())
+    place = place_rows(topic.place)
+    most = {"read_queues": max(read for _, read, _ in place), "write_queues": max(write for *_, write in place)}
+    return TopicRecord(**(topic.to_map() | most), place=place)
+
+
+def as_text(document: Metadata) -> bytes:
+    """Returns the document as a file has it. That of a cluster of one group is as earlier releases read it."""
+    told = msgspec.to_builtins(document)
+    if not document.further:
+        del told["further"]
+    return msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
+
+
+def of_cluster(told: Mapping[int, Metadata]) -> Metadata:
+    """Returns one document of what the groups of brokers tell, group -> its own."""
+    first, *others = (told[group] for group in sorted(told))
+    if not others:
+        return first
+    further = [
+        FurtherGroup(**{name: getattr(each, name) for name in FurtherGroup.__struct_fields__}) for each in others
+    ]
+    return msgspec.structs.replace(first, further=further)
 
 
 def group_record(group: GroupConfig) -> GroupRecord:
@@ -185,6 +233,14 @@ class Plan(NamedTuple):
     changes: list[Change]
     kept: int
     """The number of topics and groups that only the cluster has; they stay as they are."""
+    further: Mapping[int, list[OffsetRecord]] = MappingProxyType({})
+    """The offsets in further groups of brokers: group -> those in its queues."""
+
+    @property
+    def wanted(self) -> int:
+        """The number of things that would be created or changed."""
+        offsets = len(self.offsets) + sum(len(each) for each in self.further.values())
+        return len(self.topics) + len(self.groups) + offsets
 
 
 Record = TypeVar("Record", TopicRecord, GroupRecord)
@@ -196,11 +252,18 @@ def plan(wanted: Metadata, present: Metadata) -> Plan:
     topics = _differing(wanted.topics, present.topics, "topic", changes)
     groups = _differing(wanted.groups, present.groups, "group", changes)
     offsets = _offset_changes(wanted, present, changes)
+    further, known = dict[int, list[OffsetRecord]](), {each.group_id: each for each in present.further}
+    for each in wanted.further:
+        if (there := known.get(each.group_id)) is not None:
+            further[each.group_id] = _offset_changes(each, there, changes)
+        elif each.offsets:
+            why = f"{len(each.offsets)} offsets are left out, the cluster does not have it"
+            changes.append(Change("!", f"group of brokers {each.group_id}: {why}"))
     kept = sum(
         len({record.name for record in has} - {record.name for record in wants})
         for has, wants in ((present.topics, wanted.topics), (present.groups, wanted.groups))
     )
-    return Plan(topics, groups, offsets, changes, kept)
+    return Plan(topics, groups, offsets, changes, kept, further)
 
 
 def _differing(wanted: Sequence[Record], present: Sequence[Record], what: str, changes: list[Change]) -> list[Record]:
@@ -208,6 +271,8 @@ def _differing(wanted: Sequence[Record], present: Sequence[Record], what: str, c
     differing = []
     for record in wanted:
         old = known.get(record.name)
+        if isinstance(old, TopicRecord) and not getattr(record, "place", ()):
+            old = msgspec.structs.replace(old, place=[])  # a document of one group leaves a topic where it is
         if old == record:
             continue
         differing.append(record)
@@ -223,7 +288,9 @@ def _fields(old: Record, new: Record) -> str:
     return ", ".join(f"{name} {before!r} -> {after!r}" for name, before, after in pairs if before != after)
 
 
-def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) -> list[OffsetRecord]:
+def _offset_changes(
+    wanted: Metadata | FurtherGroup, present: Metadata | FurtherGroup, changes: list[Change]
+) -> list[OffsetRecord]:
     """Returns the offsets to set, and adds their lines to `changes`. Leaves out offsets beyond a queue's end, and those
     that count in another topic of the same name, because a consumer that starts there would miss messages."""
     has = {(each.group, each.topic, each.queue_id): each.offset for each in present.offsets}
@@ -232,7 +299,8 @@ def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) 
         key = (record.group, record.topic, record.queue_id)
         ends = present.ends.get(record.topic, [])
         now, end = has.get(key), ends[record.queue_id] if record.queue_id < len(ends) else 0
-        where = f"offset of {record.group} in {record.topic}/{record.queue_id}"
+        queue = number_of(present.group_id or FIRST_GROUP, record.queue_id)
+        where = f"offset of {record.group} in {record.topic}/{queue_text(queue)}"
         if now == record.offset:
             continue
         if record.offset > end:
@@ -252,6 +320,8 @@ def commands_for(record: TopicRecord | GroupRecord) -> list[Command]:
     """Returns the state machine's commands that create or change the topic or group to match `record`."""
     config = msgspec.to_builtins(record)
     if isinstance(record, TopicRecord):
+        if record.place:  # it says all numbers of queues
+            del config["read_queues"], config["write_queues"]
         return [CreateTopic(config, if_absent=False)]
     rows = [(topic, *row) for topic, row in config.pop("subscriptions").items()]
     return [PutGroup(config, if_absent=False), Subscribe(record.name, rows)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.backup.segments import bases_of, last_of, walk
+from cluster.config.local_layout import GROUP_FOLDERS
 from raftlog import membership as memberships
 from raftlog.core.message_plausibility import TERM_STEP_MAX
 from raftlog.errors import RaftLogError
@@ -29,9 +30,11 @@ from raftlog.storage.files.identity import Ancestor, Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail
+from raftlog.types import EMPTY_TAIL, FIRST_GROUP, NOBODY, Entry, EntryType, HardState, LogTail
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.rows import keys
+from statemachine.rows.kv import META
 from statemachine.trim import Trim, load_mark
 from statemachine.trim import encode as encode_trim
 
@@ -65,6 +68,8 @@ class Survivor(NamedTuple):
     """One sentence for each log file that cannot be read completely. All of the log was read."""
     missing: tuple[int, int]
     """Positions [first, second) of the group's log that this node had yet to fetch from other nodes; equal if none."""
+    other_groups: tuple[int, ...]
+    """The other groups of brokers of its cluster, as far as this node knows; none if the cluster has one."""
 
     @property
     def losses(self) -> list[str]:
@@ -101,10 +106,11 @@ def look_at(directory: Path) -> Survivor:
         lock.close()
 
 
-def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
-    """Makes the node the only voter of a new cluster; returns the new MEMBERSHIP. Raises LocalError.
+def recover(directory: Path, cluster_uuid: str, now_ms: int, into: uuid.UUID | None = None) -> Membership:
+    """Makes the node the only voter of its group in a new cluster; returns the new MEMBERSHIP. Raises LocalError.
 
-    `cluster_uuid` must be the directory's. The same call finishes a recovery that was interrupted: the new IDENTITY is
+    `cluster_uuid` must be the directory's. `into`: the new cluster into which a survivor of another group was recovered
+    already; None for one of its own. The same call finishes a recovery that was interrupted: the new IDENTITY is
     written last.
     """
     survivor = look_at(directory)
@@ -115,13 +121,20 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
             f"raftmq unsafe-recover {directory} --plan",
             ExitCode.REFUSED,
         )
+    if into == survivor.identity.cluster_uuid:
+        raise LocalError(
+            f"{into} is the cluster that {directory} belongs to",
+            "the lost nodes have that id too, and could come back as a majority",
+            "the id that raftmq unsafe-recover printed for the survivor of another group",
+            ExitCode.USAGE,
+        )
     if not survivor.sound:
         raise _damaged(directory, "its log is damaged below what it had synced")
     fs = OsFileSystem()
     try:
         opened = open_node_dir(fs, directory)
         try:
-            members = _append(opened, survivor, now_ms)
+            members = _append(opened, survivor, now_ms, into)
         finally:
             opened.close(clean=True)
         _settle_term(fs, directory, survivor.identity.group_id)
@@ -156,7 +169,7 @@ def _settle_term(fs: OsFileSystem, directory: Path, group_id: int) -> None:
     fs.fsync_dir(directory)
 
 
-def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
+def _append(opened: NodeDir, survivor: Survivor, now_ms: int, into: uuid.UUID | None) -> Membership:
     log, identity = opened.log, opened.identity
     if log.damage:
         raise _damaged(opened.path, f"its log is damaged in entries {log.damage.ranges[0].first_index} and later")
@@ -166,6 +179,13 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
         )
     begun = newest_above(log, survivor.applied_index)
     if begun is not None and begun.cluster_uuid != identity.cluster_uuid:
+        if into not in (None, begun.cluster_uuid):
+            raise LocalError(
+                f"{opened.path} is on its way into cluster {begun.cluster_uuid}",
+                f"an earlier recovery was interrupted; it cannot go into {into} any more",
+                f"the same command with --into-cluster {begun.cluster_uuid}, or without it",
+                ExitCode.REFUSED,
+            )
         return begun
     saved = opened.hard_state_store.load().term
     term = (log.tail.term if ran_away(saved, log.tail.term) else max(saved, log.tail.term)) + 1
@@ -174,7 +194,7 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
         f"(term {log.tail.term}): what the lost nodes had acknowledged beyond that is gone"
     )
     members = Membership(
-        uuid.uuid4(), (Voter(identity.node_id, identity.node_uuid),), (), memberships.UNSAFE_RECOVER, detail
+        into or uuid.uuid4(), (Voter(identity.node_id, identity.node_uuid),), (), memberships.UNSAFE_RECOVER, detail
     )
     payloads = [(EntryType.MEMBERSHIP, memberships.encode(members))]
     if survivor.missing[0] < survivor.missing[1]:  # nobody has it any more, and the node would wait for it
@@ -232,6 +252,7 @@ def _read(directory: Path) -> Survivor:
     with CheckpointReader(directory / layout.STATE) as reader:
         applied, members = reader.mark.index, reader.membership
         begin = load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
+        known = [keys.broker_group_number(key) for key, _ in reader.scan(META, *keys.BROKER_GROUPS)]
     withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
     return Survivor(
         directory,
@@ -246,6 +267,7 @@ def _read(directory: Path) -> Survivor:
         withheld.reason if withheld else "",
         tuple(_damage(log, bases, group_id)),
         (begin, max(begin, bases[0])),
+        tuple(sorted({FIRST_GROUP, *known} - {group_id})) if known or group_id != FIRST_GROUP else (),
     )
 
 
@@ -269,7 +291,7 @@ def _saved(path: Path, group_id: int) -> HardState:
 
 
 def _no_node(directory: Path) -> LocalError:
-    inside = sorted(directory.glob("n*/data")) if directory.is_dir() else []
+    inside = [*sorted(directory.glob("n*/data")), *sorted(directory.glob(f"{GROUP_FOLDERS}/n*/data"))]
     return LocalError(
         f"{directory} holds no node",
         f"there is no {layout.IDENTITY} in it"

@@ -4,11 +4,14 @@ differ."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from cluster.config.config import RetentionSection
+from cluster.config.local_layout import NodeName, key_of
+
+_N = TypeVar("_N", bound=NodeName)
 
 
 class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,11 +119,15 @@ def settings_of(section: RetentionSection) -> dict[str, Setting]:
     return {field.name: getattr(section, field.name) for field in msgspec.structs.fields(section)}
 
 
-def differing(nodes: Mapping[int, Mapping[str, Setting]], leader: int | None) -> list[str]:
-    """Returns one line per key whose value is not the same on all `nodes` (node -> its settings)."""
+def differing(nodes: Mapping[_N, Mapping[str, Setting]], leader: _N | None) -> list[str]:
+    """Returns one line per key whose value is not the same on all `nodes` (name of a node -> its settings)."""
     lines = []
     for key in sorted({key for settings in nodes.values() for key in settings}):
-        values = {node: settings[key] for node, settings in sorted(nodes.items()) if key in settings}
+        values = {
+            node: settings[key]
+            for node, settings in sorted(nodes.items(), key=lambda each: key_of(each[0]))
+            if key in settings
+        }
         if len({repr(value) for value in values.values()}) < 2:
             continue
         told = ", ".join(f"{_said(value)} on node {node}" for node, value in values.items())
@@ -128,7 +135,7 @@ def differing(nodes: Mapping[int, Mapping[str, Setting]], leader: int | None) ->
     return lines
 
 
-def _counts(key: str, values: Mapping[int, Setting], leader: int | None) -> str:
+def _counts(key: str, values: Mapping[_N, Setting], leader: _N | None) -> str:
     if key in OWN:
         return "each node goes by its own"
     if leader is None or leader not in values:

@@ -1,5 +1,9 @@
 """Advice that reaches the same cluster: a command that is told to be typed gets the options by which the running one
-found its cluster. Typed without them, it would find another cluster, that of the working directory."""
+found its cluster. Typed without them, it would find another cluster, that of the working directory.
+
+A group of brokers calls its nodes by their ids. In advice of a further group they get their names, "2/1": the id alone
+is that of a node of the first group.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,13 @@ from collections.abc import Mapping, Sequence
 import click
 from click.core import ParameterSource
 
+from cluster.config.local_layout import name_of
+from raftlog.types import FIRST_GROUP
+from raftmq.commands.value_types import NodeNameType
+
 WHERE = ("--data", "--admin", "--servers")
 """The options that say which cluster is meant."""
+_IN_GROUP = re.compile(r"(\d{1,2})/\d+", re.ASCII)
 _COMMAND = re.compile(r"(?<![\w/.-])raftmq [a-z][^(`&;,\n]*?(?=\s*(?:[(`&;,\n]|$))")
 
 
@@ -49,8 +58,14 @@ def kept(text: str, root: click.Group, arguments: Sequence[str]) -> str:
     return _COMMAND.sub(whole, text)
 
 
-def aimed_here(text: str) -> str:
-    """Returns the text `aimed` by the options of the running command, if there is one."""
+def group_in(arguments: Sequence[str]) -> int:
+    """Returns the group of brokers that a command line names, as in "2/1"; the first if it names none."""
+    found = (_IN_GROUP.fullmatch(word.rpartition("=")[2]) for word in arguments)
+    return next((int(each[1]) for each in found if each), FIRST_GROUP)
+
+
+def aimed_here(text: str, group: int = FIRST_GROUP) -> str:
+    """Returns the text `aimed` by the options of the running command, if there is one. `group`: that of its nodes."""
     context = click.get_current_context(silent=True)
     if context is None:
         return text
@@ -59,18 +74,18 @@ def aimed_here(text: str) -> str:
         value = context.params.get(name[2:]) or context.meta.get(f"raftmq.{name[2:]}")
         if value and context.get_parameter_source(name[2:]) is not ParameterSource.ENVIRONMENT:
             given[name] = str(value)
-    return aimed(text, context.find_root().command, given)
+    return aimed(text, context.find_root().command, given, group)
 
 
-def aimed(text: str, root: click.Command, given: Mapping[str, str]) -> str:
+def aimed(text: str, root: click.Command, given: Mapping[str, str], group: int = FIRST_GROUP) -> str:
     """Returns the text, in which each command of `root` has those options of `given` that it takes, unless it says
-    itself which cluster it means. Words that are no command stay as they are."""
-    if not given:
+    itself which cluster it means, and names nodes of that `group`. Words that are no command stay as they are."""
+    if not given and group == FIRST_GROUP:
         return text
-    return _COMMAND.sub(lambda found: _aimed(found[0], root, given), text)
+    return _COMMAND.sub(lambda found: _aimed(found[0], root, given, group), text)
 
 
-def _aimed(line: str, root: click.Command, given: Mapping[str, str]) -> str:
+def _aimed(line: str, root: click.Command, given: Mapping[str, str], group: int) -> str:
     try:
         words = shlex.split(line)[1:]
     except ValueError:
@@ -86,9 +101,15 @@ def _aimed(line: str, root: click.Command, given: Mapping[str, str]) -> str:
     if isinstance(command, click.Group) or any(word.partition("=")[0] in (*WHERE, "--help") for word in words):
         return line
     try:
-        _, left, _ = command.make_parser(click.Context(command, resilient_parsing=True)).parse_args(list(words))
+        values, left, _ = command.make_parser(click.Context(command, resilient_parsing=True)).parse_args(list(words))
     except click.UsageError:
         return line
     if left:  # a sentence that begins with a command
         return line
+    for parameter in command.params:
+        value = values.get(parameter.name or "")
+        if isinstance(parameter.type, NodeNameType) and isinstance(value, str) and value.isdecimal():
+            line = re.sub(rf"(?<= ){value}(?![\w/])", str(name_of(group, int(value))), line, count=1)
+    if group != FIRST_GROUP and "--in-group" in taken and "--in-group" not in words:
+        line += f" --in-group {group}"
     return " ".join([line, *(f"{name} {shlex.quote(value)}" for name, value in given.items() if name in taken)])

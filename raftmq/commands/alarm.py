@@ -10,8 +10,8 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show, show_problems
-from raftmq.local.http.admin_http import AdminApi, admin_addresses
-from raftmq.local.http.all_groups import all_groups, ask_all_of
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.all_groups import all_groups, alone, ask_all_of, in_one
 
 
 @command_group()
@@ -39,5 +39,18 @@ def _line(row: dict[str, Any]) -> str:
 @cluster_options
 def ack(key: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Acknowledge the event behind the alarm KEY: the alarm ends on every node, permanently."""
-    answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/alarms/{quote(key, safe='')}/ack", {})
-    show(as_json, answer, f"acknowledged: {answer['event']}")
+    groups = all_groups(admin, data)
+    answers: dict[int, dict[str, Any]] = {}
+    without: ApiRefusal | None = None
+    for group, addresses in groups.items():
+        try:
+            answers[group] = AdminApi(addresses).post(f"/v1/alarms/{quote(key, safe='')}/ack", {})
+        except ApiRefusal as refusal:
+            if refusal.code != "not_found":
+                raise refusal if len(groups) == 1 else refusal.of_group(group) from None
+            without = without or refusal  # each group has events of its own
+    if without is not None and not answers:
+        raise without
+    show_problems(alone(groups, "asked"))
+    told = {group: f"{f'group {group}: ' * (len(groups) > 1)}{answer['event']}" for group, answer in answers.items()}
+    show(as_json, in_one(answers), *(f"acknowledged: {event}" for event in told.values()))

@@ -13,7 +13,7 @@ import click
 from cluster.config.local_layout import NodeName, key_of, name_of
 from raftmq.local_path import param_name
 from raftmq_wire.errors import ExitCode, LocalError
-from raftmq_wire.queue_numbers import parse_queue
+from raftmq_wire.queue_numbers import FIRST_GROUP, parse_offset, parse_queue
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
@@ -44,6 +44,24 @@ class QueueType(click.ParamType[int]):
             return click.IntRange(0).convert(value, param, ctx)
         try:
             return parse_queue(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class OffsetType(click.ParamType[tuple[int, int]]):
+    """A position of a group's log, or an offset in a queue that each group of brokers has one of: a number, or in a
+    further group GROUP/NUMBER. The value is (group, number)."""
+
+    name = "offset"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Returns (group, number). Raises BadParameter."""
+        if isinstance(value, tuple):
+            return value
+        if "/" not in str(value):
+            return FIRST_GROUP, click.IntRange(0).convert(value, param, ctx)
+        try:
+            return parse_offset(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

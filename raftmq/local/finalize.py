@@ -17,9 +17,6 @@ Answer = dict[str, Any]
 class Api(Protocol):
     """The HTTP API of one group, as `AdminApi` is."""
 
-    def local(self, path: str) -> Answer:
-        """Sends a GET that the answering node answers about itself. Raises LocalError."""
-
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         """Sends a POST. Raises LocalError."""
 
@@ -90,19 +87,3 @@ def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Answer]:
             raise LocalError(error.what, why, error.fix, error.exit_code).of_group(group) from None
         raised.append(str(group))
     return answers
-
-
-def alone(api: Api) -> list[str]:
-    """Returns a warning if the group that answers there is one of several, and a person named only its addresses; []
-    if it is the only one, or does not say."""
-    try:
-        view = api.local("/v1/broker-groups")
-    except LocalError:  # a node of an earlier release has one group
-        return []
-    others = [str(row["group"]) for row in view["groups"] if row["group"] != view["group"]]
-    if not others:
-        return []
-    return [
-        f"only group {view['group']} is raised, whose addresses were given; the others, {', '.join(others)}, are "
-        f"raised at theirs, and group {FIRST_GROUP} last"
-    ]

@@ -45,6 +45,7 @@ def require(
                 why,
                 answer["do_now"] + otherwise,
                 ExitCode.REFUSED,
+                group=key_of(node)[0],
             )
         tell(f"waiting: {why}")
         time.sleep(POLL_S)

@@ -95,7 +95,7 @@ async def change_metadata(call: Call) -> MetadataChanged:
     _check_topics(wanted.topics)
     _check_groups(call.port, wanted.groups)
     if wanted.topics and not wanted.now:
-        await refuse_to_hide(call, map(msgspec.structs.asdict, wanted.topics))
+        await refuse_to_hide(call, [_own(record, call.port.config.cluster.group) for record in wanted.topics])
     records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
     run = [command for record in records for command in commands_for(record)]
     if wanted.offsets:
@@ -110,6 +110,12 @@ async def change_metadata(call: Call) -> MetadataChanged:
         if not answer.ok:
             raise ApiError("bad_command", str(answer.value), f"{fix}: what was valid is done")
     return _changed(call.port, wanted, entry)
+
+
+def _own(record: TopicRecord, group: int) -> dict[str, Any]:
+    """Returns the topic's name and the number of read queues that it gets in this group of brokers."""
+    placed = {number: read for number, read, _ in record.place}
+    return {"name": record.name, "read_queues": placed.get(group, record.read_queues)}
 
 
 def _check_topics(records: Sequence[TopicRecord]) -> None:

@@ -112,6 +112,9 @@ class OffsetResets:
         queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
         found: dict[int, int] = {}
         refused: list[Refused] = []
+        if not queues:  # the topic has none in this group of brokers
+            done([])
+            return
 
         def told(queue_id: int, offset: int | Refused) -> None:
             if refused:
@@ -140,7 +143,7 @@ class OffsetResets:
         topic = self._checked(wish)
 
         def propose(found: list[QueueOffset] | Refused) -> None:
-            if isinstance(found, Refused):
+            if isinstance(found, Refused) or not found:
                 done(found)
                 return
 
@@ -183,7 +186,8 @@ class OffsetResets:
             raise Refused(Reason.NO_GROUP, f"consumer group {wish.group} does not exist")
         if wish.queue_id is not None and not 0 <= wish.queue_id < topic.read_queues:
             remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
-            raise Refused(Reason.INVALID, remark)
+            none = f"topic {topic.name} has no queue in this group of brokers"
+            raise Refused(Reason.INVALID, remark if topic.read_queues else none)
         return topic
 
     def _offset(self, wish: ResetWish, topic: TopicConfig, queue_id: int) -> int | Refused:

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.access.common import addresses, people_options
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import told_time
 from raftmq.commands.shared_options import counted, print_table, show, show_problems
-from raftmq.local.http.admin_http import AdminApi, node_addresses
-from raftmq.local.http.asked_nodes import ask_all
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.all_groups import all_groups, ask_all_of
 from raftmq.local.settled_changes import while_passing
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -83,7 +84,7 @@ def key_(rotate: bool, data_dir: Path | None, data: str | None, admin: str | Non
     older = max(view["older"] for view in views)
     click.echo(f"key      {views[0]['key'] or 'none yet: it comes with the first user'}")
     click.echo(f"older    {counted(older, 'user')} with a secret that an earlier key encrypts")
-    print_table(["node", "keys in its file"], [[view["node"], ", ".join(view["keys"]) or None] for view in views])
+    print_table(["node", "keys in its file"], [[str(view["node"]), ", ".join(view["keys"]) or None] for view in views])
     show_problems(problems)
 
 
@@ -104,9 +105,11 @@ def _new_key(views: list[dict[str, Any]]) -> str:
 
 
 def _views(data_dir: Path | None, data: str | None, admin: str | None) -> tuple[list[dict[str, Any]], list[str]]:
-    where = addresses(admin, data, data_dir) if data_dir is not None else node_addresses(admin, data)
-    answers, silent = ask_all(where, "/v1/auth")
-    return [view for _, view in answers], [f"{address}: {error.what}" for address, error in silent.items()]
+    """Asks the nodes of all groups: what is set in the first one counts in all. Returns the answers, and a sentence
+    about each address without one."""
+    there = {FIRST_GROUP: addresses(admin, data, data_dir)} if data_dir is not None else None
+    asked, silent = ask_all_of(there or all_groups(admin, data, members=True), "/v1/auth")
+    return [each.view for each in asked], [f"{address}: {error.what}" for address, error in silent.items()]
 
 
 def _refuse_if_unable(views: list[dict[str, Any]]) -> None:
@@ -133,7 +136,7 @@ def _tell(views: list[dict[str, Any]]) -> None:
         if view["problem"]:
             click.echo(f"node {view['node']} cannot read the secrets of users: {view['problem']}")
     rows = [
-        [view["node"], each["address"], each["times"], each["last"], each["why"], told_time(each["at"])]
+        [str(view["node"]), each["address"], each["times"], each["last"], each["why"], told_time(each["at"])]
         for view in views
         for each in view["denials"][:SHOWN]
     ]

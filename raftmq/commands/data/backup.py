@@ -26,7 +26,7 @@ from raftmq.commands.shared_options import (
 )
 from raftmq.commands.value_types import NodeNameType, StoreType
 from raftmq.local.http.admin_http import AdminApi
-from raftmq.local.http.all_groups import Groups, all_groups, in_one, named, one_group
+from raftmq.local.http.all_groups import Groups, all_groups, alone, in_one, named, one_group
 from raftmq.local.http.asked_nodes import ask_all, ask_each
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -101,7 +101,9 @@ def create(
     while True:
         began = time.monotonic()
         try:
-            _tell(_make_all(_groups(admin, data, node), node, body), as_json)
+            groups = _groups(admin, data, node)
+            _tell(_make_all(groups, node, body), as_json)
+            show_problems(alone(groups, "backed up"))
         except LocalError as error:
             if every is None:
                 raise

@@ -54,7 +54,7 @@ def _of_cluster(directory: Path) -> list[Path]:
     return [Path(load(file).node.data_dir) for file in node_files(directory)]
 
 
-def _node_of(directory: Path) -> NodeName | None:
+def node_of(directory: Path) -> NodeName | None:
     """Returns the name of the node of a data directory, if it is of a further group; else None."""
     from raftlog.errors import IdentityError
     from raftlog.storage.files import identity as identities
@@ -79,7 +79,7 @@ def _refused(error: Exception) -> LocalError:
 def _lines(report: FsckReport) -> list[str]:
     noted = f", {len(report.judged)} notes" if report.judged else ""
     more = f"  ... and {len(report.judged) - _SHOWN} more; all of them: --json"
-    node = _node_of(report.directory)
+    node = node_of(report.directory)
     who = report.directory if node is None else f"node {node}, {report.directory}"
     return [
         f"{who}: {f'sound{noted}' if report.sound else 'DAMAGED'}",
@@ -96,7 +96,7 @@ def _lines_of(finding: Finding, cure: str) -> tuple[str, str]:
 
 
 def _as_json(report: FsckReport) -> dict[str, Any]:
-    node = _node_of(report.directory)
+    node = node_of(report.directory)
     return {
         "directory": str(report.directory),
         **({} if node is None else {"node": node}),

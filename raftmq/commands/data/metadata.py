@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import NOW, cluster_options, print_json, show
-from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.commands.shared_options import NOW, cluster_options, print_json, show, show_problems
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.all_groups import Groups, all_groups, alone, in_each
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -35,10 +37,12 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 
     The document contains no messages; for those, see raftmq backup.
     """
-    import msgspec
+    from cluster.backup.metadata import as_text
 
-    present = _present(AdminApi(admin_addresses(admin, data)))
-    content = msgspec.json.format(msgspec.json.encode(present), indent=1) + b"\n"
+    groups = all_groups(admin, data)
+    present = _present(groups)
+    show_problems(alone(groups, "exported"))
+    content = as_text(present)
     if to is None:
         click.echo(content, nl=False)
         return
@@ -52,7 +56,8 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
         raise LocalError(
             f"{to} cannot be written", error.strerror or str(error), f"ls -ld {to.parent}    (or another --to FILE)"
         ) from None
-    told = {"topics": len(present.topics), "groups": len(present.groups), "offsets": len(present.offsets)}
+    offsets = sum(map(len, (present.offsets, *(each.offsets for each in present.further))))
+    told = {"topics": len(present.topics), "groups": len(present.groups), "offsets": offsets}
     answer = {"file": str(to), "applied_index": present.applied_index, **told}
     show(as_json, answer, f"{to}: " + ", ".join(f"{count} {name}" for name, count in told.items()))
 
@@ -89,19 +94,24 @@ def import_(
             f"raftmq metadata import {file} --dry-run --json    (or --yes)",
             ExitCode.USAGE,
         )
-    api = AdminApi(admin_addresses(admin, data))
-    todo = plan(wanted, _present(api))
+    groups = all_groups(admin, data)
+    todo = plan(wanted, _present(groups))
+    show_problems(alone(groups, "changed"))
     if not as_json:
         _show(todo)
-    count = len(todo.topics) + len(todo.groups) + len(todo.offsets)
+    count = todo.wanted
     apply = bool(count) and not dry_run and (yes or click.confirm(f"make these {count} changes?", err=True))
     if apply:
+        api = AdminApi(groups[FIRST_GROUP])
         parts = list(_parts(todo))
         for part in parts:
             if "topics" in part and not now:  # a refusal comes before anything is changed
                 api.post("/v1/metadata", part | {"dry_run": True})
         for part in parts:
             api.post("/v1/metadata", part | {"now": True} if now else part)
+        for group, offsets in todo.further.items():
+            for part in _in_parts("offsets", offsets):
+                AdminApi(groups[group]).post("/v1/metadata", part)
     if as_json:
         changes = [f"{change.sign} {change.what}" for change in todo.changes]
         print_json({"schema": 1, "applied": apply, "changes": changes, "count": count, "kept": todo.kept})
@@ -111,12 +121,13 @@ def import_(
         click.echo("nothing was changed (--dry-run)")
 
 
-def _present(api: AdminApi) -> Metadata:
+def _present(groups: Groups) -> Metadata:
     import msgspec
 
-    from cluster.backup.metadata import Metadata
+    from cluster.backup.metadata import Metadata, of_cluster
 
-    return msgspec.convert(api.get("/v1/metadata"), Metadata)
+    told = in_each(groups, lambda api: msgspec.convert(api.get("/v1/metadata"), Metadata))
+    return of_cluster(told)
 
 
 def _show(todo: Plan) -> None:
@@ -130,18 +141,22 @@ def _show(todo: Plan) -> None:
 
 
 def _parts(todo: Plan) -> Iterator[dict[str, Any]]:
-    """Yields requests of at most CHUNK_BYTES, topics before groups before offsets."""
+    """Yields requests of at most CHUNK_BYTES for the first group, topics before groups before offsets."""
+    for name, records in (("topics", todo.topics), ("groups", todo.groups), ("offsets", todo.offsets)):
+        yield from _in_parts(name, records)
+
+
+def _in_parts(name: str, records: Iterable[Any]) -> Iterator[dict[str, Any]]:
     import msgspec
 
-    for name, records in (("topics", todo.topics), ("groups", todo.groups), ("offsets", todo.offsets)):
-        part: list[Any] = []
-        size = 0
-        for record in records:
-            length = len(msgspec.json.encode(record))
-            if part and size + length > CHUNK_BYTES:
-                yield {name: part}
-                part, size = [], 0
-            part.append(msgspec.to_builtins(record))
-            size += length
-        if part:
+    part: list[Any] = []
+    size = 0
+    for record in records:
+        length = len(msgspec.json.encode(record))
+        if part and size + length > CHUNK_BYTES:
             yield {name: part}
+            part, size = [], 0
+        part.append(msgspec.to_builtins(record))
+        size += length
+    if part:
+        yield {name: part}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.commands.data.fsck import node_of
 from raftmq.commands.shared_options import NodeDirectory, json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -79,8 +80,10 @@ def _lines(plan: RebuildPlan, trash: str, *, done: bool) -> list[str]:
         f"  vote      withheld until the log has caught up: {plan.applied} had been applied, the log ends at "
         f"{plan.replay_to}"
     )
+    node = node_of(plan.directory)
+    who = plan.directory if node is None else f"node {node}, {plan.directory}"
     return [
-        f"{'rebuilt' if done else 'plan for'} {plan.directory}",
+        f"{'rebuilt' if done else 'plan for'} {who}",
         *(f"  because   {reason}" for reason in plan.because),
         f"  state     from {source}",
         f"  replay    {plan.entries:,} entries ({plan.bytes:,} bytes), {plan.replay_from}..{plan.replay_to}, from "
@@ -92,4 +95,5 @@ def _lines(plan: RebuildPlan, trash: str, *, done: bool) -> list[str]:
 
 
 def _as_json(plan: RebuildPlan) -> dict[str, Any]:
-    return {**plan._asdict(), "directory": str(plan.directory)}
+    node = node_of(plan.directory)
+    return {**plan._asdict(), "directory": str(plan.directory), **({} if node is None else {"node": node})}

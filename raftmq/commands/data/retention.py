@@ -3,15 +3,16 @@ ones now."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from cluster.config.local_layout import name_of
 from cluster.retention.views import differing
 from cluster.runtime.byte_sizes import size_of
-from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table
-from raftmq.local.http.admin_http import AdminApi, node_addresses
-from raftmq.local.http.asked_nodes import each_node
+from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show_problems
+from raftmq.local.http.all_groups import Asked, all_groups, alone, each_node_of, in_each, in_one, leader_of
 
 _HOUR_MS = 3_600_000
 
@@ -25,18 +26,28 @@ def retention(run: bool, dry_run: bool, data: str | None, admin: str | None, as_
 
     Nodes remove messages that are older than [retention] allows automatically; --run makes the leader check now.
     """
-    addresses = node_addresses(admin, data)
+    groups = all_groups(admin, data, members=True)
     if dry_run and not run:
         raise click.UsageError("--dry-run goes with --run")
     path = "/v1/retention/run?dry_run=true" if dry_run else "/v1/retention/run"
-    ran = AdminApi(addresses).post(path, {}) if run else None
-    views = [view for _, view in each_node(addresses, "/v1/retention")]
+    ran = in_each(groups, lambda api: api.post(path, {}), "raftmq retention") if run else {}
+    asked, silent = each_node_of(groups, "/v1/retention")
     if as_json:
-        print_json({"schema": 1, "run": ran, "nodes": views})
-        return
+        print_json({"schema": 1, "run": in_one(ran) if ran else None, "nodes": [each.view for each in asked]})
+    shown = {each.group: [one for one in asked if one.group == each.group] for each in asked}
+    for group, nodes in shown.items() if not as_json else ():
+        if len(groups) > 1:
+            click.echo(f"group {group}")
+        _show(nodes, ran.get(group))
+    show_problems([*silent, *alone(groups, "shown")])
+
+
+def _show(asked: Sequence[Asked], ran: dict[str, Any] | None) -> None:
+    """Prints what the nodes of one group say, and what was removed there."""
+    views = [each.view for each in asked]
+    leader = leader_of(asked).view
     if ran is not None:
         click.echo(_told(ran))
-    leader = next((view for view in views if view["node"] == view["leader"]), views[0])
     click.echo(_rules(leader))
     if leader["log_held_by"]:
         click.echo(f"more would be removed; it is held by: {leader['log_held_by']}")
@@ -44,11 +55,12 @@ def retention(run: bool, dry_run: bool, data: str | None, admin: str | None, as_
         waiting = f"{leader['pinned_timers']} timers and {leader['pinned_halves']} half messages"
         why = "being stored further on" if leader["carrying"] else leader["carry_held_by"] or "to be stored further on"
         click.echo(f"{waiting} wait in {size_of(leader['pinned_log_bytes'])} of log that would be removed: {why}")
-    for line in differing({view["node"]: view["settings"] for view in views}, leader["leader"]):
+    leads = None if leader["leader"] is None else name_of(asked[0].group, leader["leader"])
+    for line in differing({view["node"]: view["settings"] for view in views}, leads):
         click.echo(line)
     rows = [
         [
-            view["node"],
+            str(view["node"]),
             view["trim_position"],
             view["first_position"],
             size_of(view["end_position"] - view["first_position"]),
@@ -58,7 +70,8 @@ def retention(run: bool, dry_run: bool, data: str | None, admin: str | None, as_
         ]
         for view in views
     ]
-    print_table(["node", "log begins at", "files from", "on disk", "files left", "held by", "disk used"], rows)
+    titles = ["node", "log begins at", "files from", "on disk", "files left", "held by", "disk used"]
+    print_table(titles, rows, left=("on disk", "held by", "disk used"))
 
 
 def _told(ran: dict[str, Any]) -> str:

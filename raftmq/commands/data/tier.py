@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from cluster.config.local_layout import name_of
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, scrubbed
-from raftmq.local.http.all_groups import Asked, Groups, all_groups, each_node_of, in_one, named
+from raftmq.local.http.all_groups import Groups, all_groups, alone, each_node_of, in_each, in_one, leader_of, named
 from raftmq.local.http.list_pages import SINCE, whole_list
 from raftmq_wire.errors import ExitCode
 
@@ -29,7 +28,9 @@ def status(data: str | None, admin: str | None, as_json: bool) -> None:
     Exits with 1 if the leader cannot reach the store.
     """
     asked, silent = each_node_of(all_groups(admin, data, members=True), "/v1/tier")
-    leaders = [_leader([each for each in asked if each.group == group]) for group in {each.group: 0 for each in asked}]
+    leaders = [
+        leader_of([each for each in asked if each.group == group]) for group in {each.group: 0 for each in asked}
+    ]
     if as_json:
         print_json({"schema": 1, "nodes": [each.view for each in asked]})
     else:
@@ -45,11 +46,6 @@ def _tell_group(group: int, shown: Sized) -> None:
     """Prints the number of a group, if several are shown."""
     if len(shown) > 1:
         click.echo(f"group      {group}")
-
-
-def _leader(asked: list[Asked]) -> Asked:
-    """Returns the answer of a group's leader; without it, the first one."""
-    return next((each for each in asked if each.view["node"] == name_of(each.group, each.view["leader"])), asked[0])
 
 
 def _show(view: dict[str, Any]) -> None:
@@ -98,16 +94,15 @@ def seal(data: str | None, admin: str | None, as_json: bool) -> None:
     The upload goes on when the command ends: `raftmq tier status` shows how far it is.
     """
     groups = all_groups(admin, data)
-    answers = {
-        group: named(AdminApi(addresses, "raftmq tier status").post("/v1/tier/seal", {}), group)
-        for group, addresses in groups.items()
-    }
+    sealed = in_each(groups, lambda api: api.post("/v1/tier/seal", {}), "raftmq tier status")
+    answers = {group: named(answer, group) for group, answer in sealed.items()}
     told = [
         f"{f'group {group}: ' * (len(groups) > 1)}closed: all of the log below position {answer['position']} goes to "
         "the tier now"
         for group, answer in answers.items()
     ]
     show(as_json, in_one(answers), *told, "it is there when `raftmq tier status` shows it as verified")
+    show_problems(alone(groups, "sealed"))
 
 
 @tier.command()

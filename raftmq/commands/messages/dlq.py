@@ -11,8 +11,9 @@ from raftmq.commands.messages.message_copies import copied_before, origin_of, se
 from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import connect, counted, json_option, print_json, print_table, servers_option, show
-from raftmq.commands.value_types import NameType
+from raftmq.commands.value_types import NameType, OffsetType
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.queue_numbers import FIRST_GROUP, group_of, number_of, offset_text
 
 if TYPE_CHECKING:
     from raftmq.client.message import Message
@@ -47,7 +48,7 @@ def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
     marks = ["?" if resent is None else "yes" if origin_of(one) in resent else "" for one in letters]
     rows: list[list[object]] = [
         [
-            one.queue_offset,
+            offset_text(*_offset_of(one)),
             time_text(one.store_ms),
             one.properties.get("RETRY_TOPIC", ""),
             one.reconsume_times,
@@ -57,7 +58,8 @@ def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
         for one, mark in zip(letters, marks, strict=True)
     ]
     if rows:
-        print_table(["offset", "stored", "topic", "attempts", "key", "resent"], rows)
+        titles = ["offset", "stored", "topic", "attempts", "key", "resent"]
+        print_table(titles, rows, left=[each for each in titles if each not in ("offset", "attempts")])
     told_marks = f"; {marks.count('yes')} of the {len(marks)} shown resent" if "yes" in marks else ""
     click.echo(f"{_counted(kept)} of {group}{told_marks}")
 
@@ -78,13 +80,13 @@ def _counted(count: int) -> str:
 
 @dlq.command("resend")
 @GROUP
-@click.option("--offset", "offsets", type=click.IntRange(0), multiple=True, help="This one; repeatable.")
+@click.option("--offset", "offsets", type=OffsetType(), multiple=True, help="This one; repeatable.")
 @click.option("--all", "everything", is_flag=True, help="All that are kept.")
 @click.option("--again", is_flag=True, help="Also those that were resent before.")
 @servers_option
 @json_option
 def resend(
-    group: str, offsets: tuple[int, ...], everything: bool, again: bool, servers: str | None, as_json: bool
+    group: str, offsets: tuple[tuple[int, int], ...], everything: bool, again: bool, servers: str | None, as_json: bool
 ) -> int:
     """Send dead letters to GROUP again, as if they had not failed before. They stay among the dead letters.
 
@@ -98,14 +100,14 @@ def resend(
         raise click.UsageError("name the letters with --offset, or write --all")
     with connect(servers) as mq, mq.producer() as producer:
         letters, _ = dead_letters(mq, group, None if everything else set(offsets), None)
-        missing = sorted(set(offsets) - {one.queue_offset for one in letters})
+        missing = sorted(set(offsets) - {_offset_of(one) for one in letters})
         if missing:
             raise LocalError(
-                f"{group} has no dead letter at offset {missing[0]}",
+                f"{group} has no dead letter at offset {offset_text(*missing[0])}",
                 "nothing was sent; retention may have removed it",
                 f"raftmq dlq list {group}",
             )
-        copied = send_copies(mq, producer, RETRY_PREFIX + group, letters, again=again, queue_id=0)
+        copied = send_copies(mq, producer, RETRY_PREFIX + group, letters, again=again, queue_of=_queue_for)
     sent = copied.sent
     left = len(letters) - sent - len(copied.left_out)
     rest = f"; {left} were resent before (--again sends them too)" if left else ""
@@ -135,33 +137,58 @@ def purge(group: str, yes: bool, dry_run: bool, servers: str | None, as_json: bo
     show(as_json, {"group": group, "deleted": kept}, f"deleted {_counted(kept)} of {group}")
 
 
-def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | None) -> tuple[list[Message], int]:
-    """Returns the oldest dead letters, or those at the offsets `wanted`, with bodies as stored, and how many are kept.
-    Raises LocalError if there is no such group. A group without dead letters has no topic for them, and none are
-    returned."""
+def dead_letters(
+    mq: Client, group: str, wanted: set[tuple[int, int]] | None, most: int | None
+) -> tuple[list[Message], int]:
+    """Returns the oldest dead letters, or those `wanted`, (group of brokers, offset), with bodies as stored, and how
+    many are kept: each group of brokers has its own. Raises LocalError if there is no such consumer group. One without
+    dead letters has no topic for them, and none are returned."""
     from raftmq.client.errors import NotFound
 
-    topic = PREFIX + group
-    try:
-        low, high = mq.admin.min_offset(topic, 0), mq.admin.max_offset(topic, 0)
-    except NotFound:
-        if _is_missing(mq, group):
-            raise LocalError(
-                f"there is no consumer group {group}",
-                "a group exists once a consumer has joined it",
-                "raftmq group list",
-                ExitCode.REFUSED,
-            ) from None
-        return [], 0
+    found: list[Message] = []
+    kept, is_there = 0, False
+    for number in mq.admin.broker_groups():
+        own = None if wanted is None else {offset for each, offset in wanted if each == number}
+        try:
+            letters, held = _letters_in(mq, PREFIX + group, number_of(number, 0), own, most)
+        except NotFound:
+            continue
+        found, kept, is_there = found + letters, kept + held, True
+    if not is_there and _is_missing(mq, group):
+        raise LocalError(
+            f"there is no consumer group {group}",
+            "a group exists once a consumer has joined it",
+            "raftmq group list",
+            ExitCode.REFUSED,
+        )
+    return sorted(found, key=lambda one: one.store_ms)[:most], kept
+
+
+def _letters_in(
+    mq: Client, topic: str, queue: int, wanted: set[int] | None, most: int | None
+) -> tuple[list[Message], int]:
+    """Does the same in one group of brokers, whose queue 0 has this number. Raises NotFound."""
+    low, high = mq.admin.min_offset(topic, queue), mq.admin.max_offset(topic, queue)
     found: list[Message] = []
     offset = low
     while offset < high and (most is None or len(found) < most) and wanted != set():
-        pulled = mq.pull(topic, 0, offset, as_stored=True)
+        pulled = mq.pull(topic, queue, offset, as_stored=True)
         found += [one for one in pulled.messages if wanted is None or one.queue_offset in wanted]
         if pulled.next_offset <= offset:
             break
         offset = pulled.next_offset
-    return found[:most], high - low
+    return found, high - low
+
+
+def _offset_of(letter: Message) -> tuple[int, int]:
+    """Returns the group of brokers that has the letter, and its offset there."""
+    return group_of(letter.queue_id), letter.queue_offset
+
+
+def _queue_for(letter: Message) -> int:
+    """Returns the queue of the retry topic to which the letter is sent: its consumers are those of its group of
+    brokers, which may be the only one that has its topic."""
+    return number_of(group_of(letter.queue_id), 0)
 
 
 def _is_missing(mq: Client, group: str) -> bool:
@@ -176,8 +203,10 @@ def _is_missing(mq: Client, group: str) -> bool:
 
 
 def _to_json(one: Message) -> dict[str, Any]:
+    group = group_of(one.queue_id)
     return {
         "offset": one.queue_offset,
+        **({} if group == FIRST_GROUP else {"broker_group": group}),
         "position": one.position,
         "stored_ms": one.store_ms,
         "topic": one.properties.get("RETRY_TOPIC"),

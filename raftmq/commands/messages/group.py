@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
 import click
 
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
 from raftmq.commands.point_in_time import AGES, moment_ms
-from raftmq.commands.shared_options import cluster_options, counted, plain, print_json, print_pages, print_table, show
-from raftmq.commands.value_types import NameType
+from raftmq.commands.shared_options import (
+    cluster_options,
+    counted,
+    plain,
+    print_json,
+    print_pages,
+    print_table,
+    show,
+    show_problems,
+)
+from raftmq.commands.value_types import NameType, QueueType
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.all_groups import all_groups, alone, in_each, named_group, told_by_each
+from raftmq.local.http.group_sums import one_change, one_group, one_list
+from raftmq_wire.queue_numbers import group_of, queue_in_group, queue_text
 
 NAME = click.argument("name", type=NameType("group"), shell_complete=complete_groups)
 
@@ -72,16 +86,22 @@ def create(
 @cluster_options
 def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Delete the group NAME with its offsets. A consumer that is connected makes it again."""
-    api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}"
-    if dry_run or not yes:
+    groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}"
+    api, plan = AdminApi(groups[FIRST_GROUP]), dict[str, Any]()
+    if dry_run or not yes or len(groups) > 1:
         with near_name(api, "/v1/groups", name):
-            plan = api.delete(f"{path}?dry_run=true")
+            told, silent = told_by_each(groups, lambda each: each.delete(f"{path}?dry_run=true"))
+        show_problems(silent)
+        plan = one_group(told)
+    if dry_run or not yes:
         held = f"{plan['offsets']} offsets, lag {plan['lag']}, {plan['members']} connected consumers"
         if dry_run:
             show(as_json, plan, f"nothing was changed; {name} would go ({held})")
             return
         click.confirm(f"delete {name} ({held})?", abort=True, err=True)
     answer = api.delete(path)
+    if len(groups) > 1:  # the others follow the first group; what they had they told before
+        answer |= {field: plan[field] for field in ("offsets", "lag", "members")}
     show(as_json, answer, f"deleted {name} with {answer['offsets']} offsets")
 
 
@@ -103,35 +123,48 @@ def clone(
     as_json: bool,
 ) -> None:
     """Give the group NAME the committed offsets of the group SOURCE. No consumer of NAME should be connected."""
-    api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}/clone"
+    groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}/clone"
     body = {"source": source, "topic": topic, "dry_run": dry_run}
+
+    def cloned(body: dict[str, Any]) -> dict[str, Any]:
+        return one_change(in_each(groups, lambda api: api.post(path, body), f"raftmq group describe {name}"), "offsets")
+
     if not yes and not dry_run:
-        count = len(api.post(path, {**body, "dry_run": True})["offsets"])
+        count = len(cloned({**body, "dry_run": True})["offsets"])
         click.confirm(f"replace {count} offsets of {name} by those of {source}?", abort=True, err=True)
-    answer = api.post(path, body)
+    answer = cloned(body)
+    show_problems(alone(groups, "changed"))
     if as_json:
         print_json({"schema": 1, **answer})
         return
     click.echo(f"nothing was changed; {name} would have these offsets" if dry_run else f"{name} has these offsets now")
-    rows = [[each["topic"], each["queue_id"], each["before"], each["offset"]] for each in answer["offsets"]]
-    print_table(["topic", "queue", "before", "offset"], rows, none=f"{source} has committed nothing")
+    rows = [[each["topic"], queue_text(each["queue_id"]), each["before"], each["offset"]] for each in answer["offsets"]]
+    none = f"{source} has committed nothing"
+    print_table(["topic", "queue", "before", "offset"], rows, none=none, left=("topic",))
 
 
 @group.command("list")
 @cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List all groups with their lag."""
-    api = AdminApi(admin_addresses(admin, data))
+    groups = all_groups(admin, data)
+    answers: Iterable[dict[str, Any]] = AdminApi(groups[FIRST_GROUP]).pages("/v1/groups")
+    silent: list[str] = []
+    if as_json or len(groups) > 1:
+        told, silent = told_by_each(groups, lambda api: api.whole("/v1/groups", "groups"))
+        answers = [one_list(told, "groups", one_group)]
     if as_json:
-        print_json({"schema": 1, **api.whole("/v1/groups", "groups")})
+        print_json({"schema": 1, **next(iter(answers))})
+        show_problems(silent)
         return
     pages = (
         [[g["name"], ", ".join(g["topics"]), g["members"], g["lag"], _remark_on(g)] for g in page["groups"]]
-        for page in api.pages("/v1/groups")
+        for page in answers
     )
     none = "no groups yet; one appears with its first consumer: raftmq consume TOPIC --group NAME"
     titles = ["group", "topics", "members", "lag", "remark"]
     print_pages(titles, pages, none=none, left=("group", "topics", "remark"))
+    show_problems(silent)
 
 
 @group.command("describe")
@@ -139,9 +172,11 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 @cluster_options
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the members of the group NAME and its offset and lag in each queue."""
-    api = AdminApi(admin_addresses(admin, data))
-    with near_name(api, "/v1/groups", name):
-        answer = api.whole(f"/v1/groups/{quote(name, safe='')}", "offsets")
+    groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}"
+    with near_name(AdminApi(groups[FIRST_GROUP]), "/v1/groups", name):
+        told, silent = told_by_each(groups, lambda api: api.whole(path, "offsets"))
+    answer = one_group(told)
+    show_problems(silent)
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -154,7 +189,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
         [
             [
                 o["topic"],
-                o["queue_id"],
+                queue_text(o["queue_id"]),
                 o["committed_offset"],
                 o["min_offset"],
                 o["max_offset"],
@@ -209,7 +244,7 @@ def _seconds(ms: int | None) -> str | None:
 @click.option(
     "--to", "where", type=ResetTo(), required=True, help="earliest, latest, an offset, a time or an age (2h)."
 )
-@click.option("--queue", type=click.IntRange(0), help="This queue alone (default: all of the topic).")
+@click.option("--queue", type=QueueType(), help="This queue alone (default: all of the topic).")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change, in messages.")
 @cluster_options
@@ -225,18 +260,26 @@ def reset(
     as_json: bool,
 ) -> None:
     """Move the offsets of the group NAME in a topic, also while it is consuming."""
-    api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}/reset"
-    body = {"topic": topic, "queue_id": queue, "dry_run": dry_run, **where}
+    groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}/reset"
+    own = None if queue is None else queue_in_group(queue)
+    body = {"topic": topic, "queue_id": own, "dry_run": dry_run, **where}
+    asked = groups if queue is None else named_group(groups, group_of(queue))
+
+    def moved(body: dict[str, Any]) -> dict[str, Any]:
+        return one_change(in_each(asked, lambda api: api.post(path, body), f"raftmq group describe {name}"), "queues")
+
     if not yes and not dry_run:
-        count = len(api.post(path, {**body, "dry_run": True})["queues"])
+        count = len(moved({**body, "dry_run": True})["queues"])
         click.confirm(f"move the offsets of {name} in {topic} ({counted(count, 'queue')})?", abort=True, err=True)
-    answer = api.post(path, body)
+    answer = moved(body)
+    show_problems(alone(groups, "changed"))
     if as_json:
         print_json({"schema": 1, **answer})
         return
     done = f"{name} goes on in {topic} from these offsets; running consumers are told with their next pull"
     click.echo(f"nothing was changed; {name} would go on in {topic} from these offsets" if dry_run else done)
     rows = [
-        [each["queue_id"], each["before"], each["offset"], each["again"], each["skipped"]] for each in answer["queues"]
+        [queue_text(each["queue_id"]), each["before"], each["offset"], each["again"], each["skipped"]]
+        for each in answer["queues"]
     ]
-    print_table(["queue", "before", "offset", "again", "skipped"], rows)
+    print_table(["queue", "before", "offset", "again", "skipped"], rows, left=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -9,8 +10,9 @@ import click
 from raftmq.commands.messages.printing import remark_on, to_json, undecoded
 from raftmq.commands.point_in_time import PointInTime, time_text
 from raftmq.commands.shared_options import connect, console, json_option, print_json, servers_option
-from raftmq.commands.value_types import NameType
+from raftmq.commands.value_types import NameType, OffsetType
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.queue_numbers import FIRST_GROUP, group_of, offset_text
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message
@@ -28,7 +30,7 @@ MOST = 64
 )
 @click.option("--key", metavar="KEY", help="A key of the message (one word), or its id.")
 @click.option("--id", "message_id", metavar="ID", help="The id of a message, or a RocketMQ offsetMsgId.")
-@click.option("--position", type=click.IntRange(min=0), metavar="N", help="Where the message begins in the commit log.")
+@click.option("--position", type=OffsetType(), metavar="N", help="Where the message begins in the commit log.")
 @click.option(
     "--since",
     type=PointInTime(ages=True),
@@ -55,7 +57,7 @@ def message(
     topic: str | None,
     key: str | None,
     message_id: str | None,
-    position: int | None,
+    position: tuple[int, int] | None,
     since: int | None,
     until: int | None,
     most: int,
@@ -84,7 +86,7 @@ def message(
             found = _by_id(mq, topic, message_id)
             nothing = f"no message{f' of {topic}' if topic else ''} has the id {message_id}"
         else:
-            found, nothing = _at(mq, topic, position or 0), ""
+            found, nothing = _at(mq, topic, *(position or (FIRST_GROUP, 0))), ""
     if not found:
         why = "a majority confirmed that no such message is stored now"
         raise LocalError(nothing, why, f"raftmq consume {topic} --json" if topic else "raftmq topic list")
@@ -123,16 +125,39 @@ def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
                 f"raftmq messages find --topic NAME --id {message_id}",
             )
         return found
-    return _at(mq, topic, position)
+    return _at(mq, topic, _group_of_id(mq, message_id, position), position)
 
 
-def _at(mq: Client, topic: str | None, position: int) -> list[Message]:
-    """Returns the message at a position. Raises LocalError, with one text for both cases, if there is no message or its
-    bytes have changed."""
+def _group_of_id(mq: Client, message_id: str, position: int) -> int:
+    """Returns the group of brokers of an offsetMsgId, which names the node that stored the message. Raises
+    LocalError."""
+    from cluster.config.config import join_address
+    from raftmq_wire.message_format import MessageFormatError, decode_message_id
+
+    groups = mq.admin.broker_groups()
+    if len(groups) == 1:
+        return groups[0]
+    address = "no address"
+    with contextlib.suppress(MessageFormatError):
+        address = join_address(*decode_message_id(message_id)[0])
+    for group in groups:
+        if address in mq.admin.members(group=group).values():
+            return group
+    raise LocalError(
+        f"{message_id} does not tell the group of brokers that has the message",
+        f"no node of the cluster is at {address} now, and each group has a log of its own",
+        f"raftmq messages find --position GROUP/{position}",
+        ExitCode.REFUSED,
+    )
+
+
+def _at(mq: Client, topic: str | None, group: int, position: int) -> list[Message]:
+    """Returns the message at a position of the log of a group of brokers. Raises LocalError, with one text for both
+    cases, if there is no message or its bytes have changed."""
     from raftmq.client.errors import NotFound
 
     try:
-        return [mq.admin.view_message(topic or "", position)]
+        return [mq.admin.view_message(topic or "", position, group=group)]
     except NotFound as error:
         why = "a message is shown if a queue of a topic refers to its position and the node can read it intact"
         raise LocalError(str(error), why, "raftmq inspect-consistency") from None
@@ -140,7 +165,8 @@ def _at(mq: Client, topic: str | None, position: int) -> list[Message]:
 
 def _print(one: Message) -> None:
     stored = time_text(one.store_ms, exact=True)
-    console().print(f"{one.place}, position {one.position}, stored {stored}", markup=False)
+    position = offset_text(group_of(one.queue_id), one.position)
+    console().print(f"{one.place}, position {position}, stored {stored}", markup=False)
     for name, value in one.properties.items():
         console().print(f"  {name}: {value}", markup=False)
     if one.undecoded:

@@ -7,7 +7,7 @@ log do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -78,11 +78,17 @@ def copied_before(mq: Client, to: str, originals: Iterable[Message]) -> set[str]
 
 
 def send_copies(
-    mq: Client, producer: Producer, to: str, originals: list[Message], *, again: bool, queue_id: int | None = None
+    mq: Client,
+    producer: Producer,
+    to: str,
+    originals: list[Message],
+    *,
+    again: bool,
+    queue_of: Callable[[Message], int | None] = lambda one: None,
 ) -> Copied:
     """Sends copies of the originals that have none in the topic `to` yet, or of all with `again`; returns the number of
-    copies, and the originals that no copy can be made of. Bodies go on as they are stored. Raises RaftMQError; a
-    repetition then sends the rest."""
+    copies, and the originals that no copy can be made of. Bodies go on as they are stored. `queue_of`: the queue for
+    the copy of an original; None for any. Raises RaftMQError; a repetition then sends the rest."""
     from raftmq.client.errors import Refused
 
     known = set() if again else copied_before(mq, to, originals)
@@ -93,7 +99,7 @@ def send_copies(
             continue
         kept = {name: value for name, value in one.properties.items() if is_copied(name)}
         try:
-            producer.send_copy(to, one, kept | {ORIGIN: origin}, queue_id=queue_id)
+            producer.send_copy(to, one, kept | {ORIGIN: origin}, queue_id=queue_of(one))
         except Refused as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise

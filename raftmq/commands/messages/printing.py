@@ -13,7 +13,7 @@ import click
 
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import counted, plain, yaml_document, yaml_wanted
-from raftmq_wire.queue_numbers import queue_text
+from raftmq_wire.queue_numbers import group_of, offset_text, queue_text
 
 if TYPE_CHECKING:
     from raftmq.client import Message
@@ -24,7 +24,7 @@ _FIELDS: Final[dict[str, Callable[[Message], str | bytes]]] = {
     "id": lambda one: one.message_id,
     "key": lambda one: one.key or "",
     "offset": lambda one: str(one.queue_offset),
-    "position": lambda one: str(one.position),
+    "position": lambda one: offset_text(group_of(one.queue_id), one.position),
     "queue": lambda one: queue_text(one.queue_id),
     "tag": lambda one: one.tag or "",
     "time": lambda one: stored(one),

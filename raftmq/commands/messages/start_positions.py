@@ -59,13 +59,14 @@ def walk(
     known = [each for each in described.queues if not queues or each.queue_id in queues]
     following = {queue.queue_id: _begin(mq, topic, queue, start) for queue in known}
     ends = {queue.queue_id: queue.max_offset for queue in known}
+    counted_in = {queue.queue_id: queue.counted_in or described.identity for queue in known}
     while True:
         idle = True
         for queue_id, offset in list(following.items()):
             if not follow and offset >= ends[queue_id]:
                 del following[queue_id]
                 continue
-            at = Position(offset, described.identity)
+            at = Position(offset, counted_in[queue_id])
             try:
                 pulled = mq.pull(topic, queue_id, at, _PULL_MESSAGES, filter=expression, as_stored=True)
             except NotFound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from cluster.runtime.byte_sizes import size_of
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_topics, near_name
 from raftmq.commands.shared_options import (
@@ -20,9 +22,13 @@ from raftmq.commands.shared_options import (
     print_pages,
     print_table,
     show,
+    show_problems,
 )
 from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq.local.http.all_groups import all_groups, told_by_each
+from raftmq.local.http.group_sums import one_list, one_topic, one_topic_with_queues
+from raftmq_wire.queue_numbers import queue_text
 
 NAME = click.argument("name", type=NameType("topic"), shell_complete=complete_topics)
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -111,9 +117,15 @@ def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
 @cluster_options
 def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """List the topics."""
-    api = AdminApi(admin_addresses(admin, data))
+    groups = all_groups(admin, data)
+    answers: Iterable[dict[str, Any]] = AdminApi(groups[FIRST_GROUP]).pages("/v1/topics")
+    silent: list[str] = []
+    if as_json or len(groups) > 1:
+        told, silent = told_by_each(groups, lambda api: api.whole("/v1/topics", "topics"))
+        answers = [one_list(told, "topics", one_topic)]
     if as_json:
-        print_json({"schema": 1, **api.whole("/v1/topics", "topics")})
+        print_json({"schema": 1, **next(iter(answers))})
+        show_problems(silent)
         return
     pages = (
         [
@@ -121,11 +133,12 @@ def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool)
             for t in page["topics"]
             if with_system or not t["name"].startswith("%")
         ]
-        for page in api.pages("/v1/topics")
+        for page in answers
     )
     none = "no topics yet; create one with: raftmq topic create NAME"
     titles = ["topic", "queues", "messages", "on disk", "attributes"]
     print_pages(titles, pages, none=none, left=("topic", "attributes"))
+    show_problems(silent)
 
 
 @topic.command("alter")
@@ -170,9 +183,11 @@ def alter(
 @cluster_options
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the queues of the topic NAME."""
-    api = AdminApi(admin_addresses(admin, data))
-    with near_name(api, "/v1/topics", name):
-        answer = api.whole(f"/v1/topics/{quote(name, safe='')}", "queues")
+    groups, path = all_groups(admin, data), f"/v1/topics/{quote(name, safe='')}"
+    with near_name(AdminApi(groups[FIRST_GROUP]), "/v1/topics", name):
+        told, silent = told_by_each(groups, lambda api: api.whole(path, "queues"))
+    answer = one_topic_with_queues(told)
+    show_problems(silent)
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -184,7 +199,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
     print_table(
         ["queue", "min offset", "max offset", "remark"],
         [
-            [queue["queue_id"], queue["min_offset"], queue["max_offset"], "hidden" if queue.get("hidden") else ""]
+            [queue_text(queue["queue_id"]), queue["min_offset"], queue["max_offset"], _mark(queue)]
             for queue in answer["queues"]
         ],
         left=("remark",),
@@ -198,18 +213,33 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
 @cluster_options
 def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Delete the topic NAME with its queues and all groups' offsets for it."""
-    api = AdminApi(admin_addresses(admin, data))
+    groups, path = all_groups(admin, data), f"/v1/topics/{quote(name, safe='')}"
+    api = AdminApi(groups[FIRST_GROUP])
+
+    def held() -> dict[str, Any]:
+        with near_name(api, "/v1/topics", name):
+            told, silent = told_by_each(groups, lambda each: _topic(each, name))
+        show_problems(silent)
+        return one_topic(told)
+
     if dry_run:
         with near_name(api, "/v1/topics", name):
-            plan = api.delete(f"/v1/topics/{quote(name, safe='')}?dry_run=true")
+            plan = api.delete(f"{path}?dry_run=true")
+        if len(groups) > 1:
+            plan["topic"] = held()
         show(as_json, plan, f"nothing was changed; {name} would go with {_held(plan['topic'])}")
         return
+    before = held() if len(groups) > 1 or not yes else {}
     if not yes:
-        with near_name(api, "/v1/topics", name):
-            held = _held(_topic(api, name))
-        click.confirm(f"delete {name} with {held}?", abort=True, err=True)
-    answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
+        click.confirm(f"delete {name} with {_held(before)}?", abort=True, err=True)
+    answer = api.delete(path)
+    if len(groups) > 1:  # the others follow the first group; what they had they told before
+        answer["topic"] = before
     show(as_json, answer, f"deleted {name} ({counted(answer['topic']['messages'])})")
+
+
+def _mark(queue: dict[str, Any]) -> str:
+    return "hidden" if queue.get("hidden") else ""
 
 
 def _topic(api: AdminApi, name: str) -> dict[str, Any]:

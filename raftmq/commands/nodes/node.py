@@ -28,10 +28,12 @@ from raftmq.commands.shared_options import (
     print_json,
     print_table,
     show,
+    show_problems,
 )
 from raftmq.commands.value_types import AddressType, ApiType, ListenerType, NodeNameType
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, F, admin_addresses, drain_node
+from raftmq.local.http.all_groups import all_groups, in_one, told_by_each
 from raftmq.local.http.asked_nodes import no_group, no_node, not_among_given
 from raftmq.local.settled_changes import when_settled
 from raftmq.local_path import LocalPath
@@ -81,15 +83,20 @@ def node() -> None:
 
 
 @node.command("list")
-@GROUP
+@click.option("--in-group", "group", type=click.IntRange(1, GROUPS_MAX), hidden=True, help="One group (default: all).")
 @cluster_options
-def list_nodes(group: int, data: str | None, admin: str | None, as_json: bool) -> None:
+def list_nodes(group: int | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """List the members: addresses, how far each lags behind the leader, and how long its disk takes for a sync."""
-    api = AdminApi(_of_group(group, admin, data), LOOK)
-    view = _from_leader(api)
+    groups = all_groups(admin, data) if group is None else {group: _of_group(group, admin, data)}
+    views, silent = told_by_each(groups, _from_leader)
     if as_json:
-        print_json({"schema": 1, **view})
-        return
+        print_json({"schema": 1, **(in_one(views) if group is None else views[group])})
+    for each, view in views.items() if not as_json else ():
+        _show_members(view, each)
+    show_problems(silent)
+
+
+def _show_members(view: dict[str, Any], group: int) -> None:
     out = console()
     out.print(_headline(view, group))
     print_table(
@@ -445,7 +452,8 @@ def can_stop(node: NodeName, data: str | None, admin: str | None, as_json: bool)
         )
     allowed = f"node {node} may be stopped: writes go on"
     refused = [f"do not stop node {node} now: {reason}" for reason in answer["reasons"]]
-    show(as_json, answer, *([allowed] if answer["allowed"] else [*refused, f"type: {aimed_here(answer['do_now'])}"]))
+    advice = [f"type: {aimed_here(answer['do_now'], key_of(node)[0])}"]
+    show(as_json, answer, *([allowed] if answer["allowed"] else [*refused, *advice]))
     return ExitCode.OK if answer["allowed"] else ExitCode.REFUSED
 
 

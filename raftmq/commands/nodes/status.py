@@ -139,14 +139,14 @@ def _problems(view: ClusterView) -> list[tuple[str, str]]:
     used."""
     findings = view.findings()
     if findings is not None:
-        return finding_lines(findings)
+        return finding_lines(findings, view.group)
     notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view), *python_lines(view)]
     return [*(("red", line) for line in alarm_lines(view)), *(("yellow", line) for line in notes)]
 
 
-def finding_lines(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Returns (style, line) for the findings of the cluster, in the order of the API: what it is, since when, and what
-    to type."""
+def finding_lines(findings: list[dict[str, Any]], group: int = FIRST_GROUP) -> list[tuple[str, str]]:
+    """Returns (style, line) for the findings of a group, in the order of the API: what it is, since when, and what to
+    type."""
     lines = []
     for each in findings:
         style = STYLES.get(each["severity"], "yellow")
@@ -156,7 +156,9 @@ def finding_lines(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
         lines.append((style, f"{each['severity']}: {each['code']} ({each['object']}) since {since} UTC{why}"))
         lines.append((style, f"    {each['says']}"))
         if not because:
-            lines.append(("green", f"    type: {aimed_here(each['do_now'])}    (more: raftmq runbook {each['code']})"))
+            lines.append(
+                ("green", f"    type: {aimed_here(each['do_now'], group)}    (more: raftmq runbook {each['code']})")
+            )
     return lines
 
 
@@ -185,11 +187,11 @@ def retention_lines(view: ClusterView) -> list[str]:
     from cluster.retention.views import differing
 
     settings = {
-        node.record.id: node.status["retention"]
+        node.record.name: node.status["retention"]
         for node in view.nodes
         if node.status and not node.is_removed and node.status.get("retention")
     }
-    return differing(settings, view.leader)
+    return differing(settings, view.leader_name)
 
 
 def link_lines(view: ClusterView) -> list[str]:

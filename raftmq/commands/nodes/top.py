@@ -80,7 +80,7 @@ def page(
     leader = f"node {view.leader_name} leads, term {view.term}" if view.leader else "no leader"
     if not view.leader and view.group != FIRST_GROUP:
         leader = f"no leader of group {view.group}"
-    lines = [Text(line, style=style) for style, line in finding_lines(findings[:FINDINGS_MAX])]
+    lines = [Text(line, style=style) for style, line in finding_lines(findings[:FINDINGS_MAX], view.group)]
     more = (
         [Text(f"{len(findings) - FINDINGS_MAX} more findings: raftmq status")] if len(findings) > FINDINGS_MAX else []
     )

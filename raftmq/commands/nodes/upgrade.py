@@ -22,9 +22,9 @@ from raftmq.commands.shared_options import (
     show_problems,
 )
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.finalize import alone, finalized, in_order, look_at
+from raftmq.local.finalize import finalized, in_order, look_at
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses
-from raftmq.local.http.all_groups import all_groups, in_one
+from raftmq.local.http.all_groups import all_groups, alone, in_one
 from raftmq.local.http.credentials import like
 from raftmq.local.rolling_restart import Restarted, RollingRestart
 from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
@@ -94,8 +94,7 @@ def finalize(yes: bool, data: str | None, admin: str | None, as_json: bool) -> N
     if not would.left:
         show(as_json, in_one(would.groups), *_already(would.groups))
         return
-    if isinstance(groups[FIRST_GROUP], GivenAddresses):
-        show_problems(alone(apis[FIRST_GROUP]))
+    show_problems(alone(groups, "raised", f", and group {FIRST_GROUP} last"))
     question = (
         f"raise the cluster from level {would.before} to {would.level}? An older version then refuses its data "
         "directories, backups, snapshots and tier"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from cluster.config.local_layout import NodeName, find_data_dir, key_of, name_of, read_cluster
 from raftlog.types import FIRST_GROUP
-from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.http.asked_nodes import ask_all, each_node, no_group, not_among_given
 from raftmq.local.http.credentials import addresses_of
 from raftmq_wire.errors import ExitCode, LocalError
 
+_T = TypeVar("_T")
 Groups = Mapping[int, Sequence[str]]
 """Group -> the "host:port" of its HTTP APIs, in the order of the groups' numbers."""
 
@@ -28,13 +29,80 @@ def all_groups(admin: str | None, data: str | None, *, members: bool = False) ->
 
 def one_group(groups: Groups, node: NodeName | None) -> Groups:
     """Returns the group of `node` alone; all without one. Raises LocalError if the cluster has no such group."""
-    if node is None:
-        return groups
-    group, _ = key_of(node)
+    return groups if node is None else named_group(groups, key_of(node)[0])
+
+
+def named_group(groups: Groups, group: int) -> Groups:
+    """Returns the group of that number alone. Raises LocalError if the cluster has no such group."""
     if group not in groups:
         is_given = isinstance(groups.get(FIRST_GROUP), GivenAddresses)
         raise not_among_given(group) if is_given else no_group(group, groups)
     return {group: groups[group]}
+
+
+def in_each(groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list") -> dict[int, _T]:
+    """Has each group do or tell something, one after the other. Returns group -> result. `look`: the command that shows
+    if a change has happened. Raises the LocalError of the first that refuses; the groups after it are not asked."""
+    done: dict[int, _T] = {}
+    for group, addresses in groups.items():
+        try:
+            done[group] = ask(AdminApi(addresses, look))
+        except LocalError as error:
+            if len(groups) == 1 or (not done and _is_not_found(error)):
+                raise
+            before = f"done before: group {', '.join(map(str, done))}" if done else "no group was asked before"
+            why = f"{error.why}; {before}, and those after it were left alone"
+            raise LocalError(error.what, why, error.fix, error.exit_code).of_group(group) from None
+    return done
+
+
+def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[int, _T], list[str]]:
+    """Asks each group for what it knows. Returns group -> answer, and a sentence about each group that does not answer
+    or has no leader. A name that one knows and another one has not copied yet is found in the first alone. Raises
+    LocalError if no group answers, or one refuses."""
+    told: dict[int, _T] = {}
+    silent: dict[int, LocalError] = {}
+    for group, addresses in groups.items():
+        try:
+            told[group] = ask(AdminApi(addresses))
+        except LocalError as error:
+            if told and _is_not_found(error):
+                continue
+            passes = isinstance(error, ApiRefusal) and error.is_passing
+            if not passes and error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            silent[group] = error
+    if not told:
+        raise next(iter(silent.values()))
+    return told, [f"not in this: group {group}, {error.what}" for group, error in silent.items()]
+
+
+def alone(groups: Groups, done: str, then: str = "") -> list[str]:
+    """Returns a warning if a person gave the addresses of one group, and the cluster has others; [] if it has none, or
+    the node does not say. `done`: what is done to that group alone; `then`: more about the others."""
+    addresses = groups.get(FIRST_GROUP)
+    if not isinstance(addresses, GivenAddresses):
+        return []
+    try:
+        view = AdminApi(addresses).local("/v1/broker-groups")
+    except LocalError:  # a node of an earlier release has one group
+        return []
+    return alone_told(view, done, then)
+
+
+def alone_told(view: Mapping[str, Any], done: str, then: str = "") -> list[str]:
+    """Returns the same warning. `view`: the answer to `GET /v1/broker-groups`."""
+    others = [str(row["group"]) for row in view["groups"] if row["group"] != view["group"]]
+    if not others:
+        return []
+    return [
+        f"only group {view['group']} is {done}, whose addresses were given; the others, {', '.join(others)}, are "
+        f"{done} at theirs{then}"
+    ]
+
+
+def _is_not_found(error: LocalError) -> bool:
+    return isinstance(error, ApiRefusal) and error.code == "not_found"
 
 
 class Asked(NamedTuple):
@@ -84,6 +152,11 @@ def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple
     if not found:
         raise next(iter(silent.values()))
     return found, silent
+
+
+def leader_of(asked: Sequence[Asked]) -> Asked:
+    """Returns the answer of the leader among nodes of one group that say who leads; without it, the first one."""
+    return next((each for each in asked if each.view["node"] == name_of(each.group, each.view["leader"])), asked[0])
 
 
 def named(view: dict[str, Any], group: int) -> dict[str, Any]:

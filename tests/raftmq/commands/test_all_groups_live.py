@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from cluster.config.local_layout import NodeRecord
 from jepsen_like.hostile.request_fields import send_fields
 from jepsen_like.hostile.wire import HOST, frames_of, request
 from raftmq import cli
+from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import addresses_of
@@ -22,6 +24,8 @@ from raftmq.local.process import free_base_port
 from raftmq_wire.codec import ext_of
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.errors import ExitCode
+from raftmq_wire.message_format import encode_message_id
+from raftmq_wire.queue_numbers import number_of
 from statemachine.levels import LEVEL
 from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
@@ -93,15 +97,22 @@ def test_fsck_of_a_cluster_reads_the_directories_of_all_groups(cluster: LocalClu
         assert [each.get("node") for each in told["directories"]] == [None, "2/1"]
         text = run("fsck", str(cluster.data / "g02" / "n1"), as_json=False, here=False)[1]
         assert text.startswith(f"node 2/1, {homes[1]}: sound")
+        plan = run("rebuild", str(cluster.data / "g02" / "n1"), "--plan", here=False)[1]["plan"]
+        assert (plan["node"], plan["directory"]) == ("2/1", homes[1])
     finally:
         cluster.up()
 
 
 def make_topic(cluster: LocalCluster, name: str, groups: list[int]) -> None:
     """Makes a topic in these groups, and waits until the second one knows it."""
-    first, second = (AdminApi(addresses_of(cluster.of_group(group))) for group in (1, 2))
-    first.post("/v1/topics", {"name": name, "queues": 1, "groups": groups})
-    wait(lambda: name in [topic["name"] for topic in second.local("/v1/topics")["topics"]], f"{name} is not there")
+    AdminApi(addresses_of(cluster.of_group(1))).post("/v1/topics", {"name": name, "queues": 1, "groups": groups})
+    wait_for_copy(cluster, "topics", name)
+
+
+def wait_for_copy(cluster: LocalCluster, kind: str, name: str) -> None:
+    """Waits until the second group knows what the first one has made."""
+    second = AdminApi(addresses_of(cluster.of_group(2)))
+    wait(lambda: name in [each["name"] for each in second.local(f"/v1/{kind}")[kind]], f"{name} is not there")
 
 
 def ask(node: NodeRecord, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
@@ -211,3 +222,179 @@ def test_the_tier_of_each_group_is_closed_listed_and_verified(cluster: LocalClus
     text = run("tier", "status", as_json=False)[1]
     assert f"tier       {(cluster.data.parent / 'store' / 'g02').as_uri()}" in text
     assert [line.split() for line in text.splitlines() if line.startswith("group ")] == [["group", "1"], ["group", "2"]]
+
+
+def test_queues_of_all_groups_are_named_in_reads_and_resets(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
+    make_topic(cluster, "Q", [1, 2])
+    make_topic(cluster, "One", [1])
+    with connect(cluster.servers) as mq:
+        mq.admin.create_group("billing")
+        wait_for_copy(cluster, "groups", "billing")
+        for number in range(3):
+            mq.send("Q", b"n%d" % number, queue_id=number_of(2, 0) if number else 0, key=f"k{number}")
+        mq.admin.commit("billing", "Q", 0, 1)
+        mq.admin.commit("billing", "Q", number_of(2, 0), 1)
+    code, told = run("group", "describe", "billing")
+    assert (code, told["lag"]) == (0, 1)
+    assert [(each["queue_id"], each["committed_offset"]) for each in told["offsets"]] == [(0, 1), (65536, 1)]
+    assert [line.split()[1] for line in run("group", "describe", "billing", as_json=False)[1].splitlines()[2:]] == [
+        "0",
+        "2/0",
+    ]
+    (listed,) = [each for each in run("group", "list")[1]["groups"] if each["name"] == "billing"]
+    assert (listed["lag"], listed["topics"]) == (1, ["Q"])
+    (listed,) = [each for each in run("topic", "list")[1]["topics"] if each["name"] == "Q"]
+    assert (listed["messages"], listed["write_queues"], listed["groups"]) == (3, 2, [1, 2])
+    described = run("topic", "describe", "Q")[1]
+    assert [(each["queue_id"], each["max_offset"]) for each in described["queues"]] == [(0, 1), (65536, 2)]
+    assert "2/0" in run("topic", "describe", "Q", as_json=False)[1]
+
+    reset = ("group", "reset", "billing", "--topic", "Q", "--yes")
+    moved = run(*reset, "--to", "earliest", "--dry-run")[1]["queues"]
+    assert [(each["queue_id"], each["offset"], each["again"]) for each in moved] == [(0, 0, 1), (65536, 0, 1)]
+    moved = run(*reset, "--to", "latest", "--queue", "2/0")[1]["queues"]
+    assert [(each["queue_id"], each["before"], each["offset"]) for each in moved] == [(65536, 1, 2)]
+    assert "2/0" in run(*reset, "--to", "earliest", as_json=False)[1]
+    with connect(cluster.servers) as mq:
+        assert [each.committed for each in mq.admin.offsets("billing", "Q")] == [0, 0]
+    code, refused = run(*reset, "--to", "earliest", "--queue", "3/0")
+    assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, "there is no group 3")
+    one = run("group", "reset", "billing", "--topic", "One", "--to", "earliest", "--yes")
+    assert (one[0], [each["queue_id"] for each in one[1]["queues"]]) == (0, [0]), "group 2 has no queue of it"
+    code, refused = run("group", "reset", "billing", "--topic", "One", "--to", "earliest", "--queue", "2/0", "--yes")
+    assert (code, refused["error"]["what"]) == (ExitCode.USAGE, "topic One has no queue in this group of brokers")
+    told = run("group", "clone", "billing", "audit", "--yes")[1]
+    assert [(each["topic"], each["queue_id"], each["offset"]) for each in told["offsets"] if each["topic"] == "Q"] == [
+        ("Q", 0, 0),
+        ("Q", 65536, 0),
+    ]
+    assert run("messages", "browse", "Q", "--queue", "2/0", "--format", "{queue} {body}", as_json=False)[1].split("\n")[
+        :2
+    ] == ["2/0 n1", "2/0 n2"]
+    file = tmp_path / "q.parquet"
+    assert run("export", "Q", "--to", str(file))[1]["messages"] == 3
+    assert sorted(pq.read_table(file)["queue_id"].to_pylist()) == [0, 65536, 65536]
+    assert run("topic", "delete", "Q", "--yes")[1]["topic"]["messages"] == 3
+
+
+def test_dead_letters_of_all_groups_are_listed_and_resent(cluster: LocalCluster, run: Run) -> None:
+    make_topic(cluster, "D", [1, 2])
+    with connect(cluster.servers) as mq:
+        for number in range(3):
+            mq.send("D", b"d%d" % number, queue_id=number_of(2, 0) if number else 0)
+        with mq.consumer("letters", "D") as consumer:
+            for _ in range(3):
+                consumer.dead_letter(next(consumer))
+            code, told = run("dlq", "list", "letters")
+            assert (code, told["kept"]) == (0, 3)
+            found = sorted((one.get("broker_group", 1), one["offset"], one["body"]) for one in told["letters"])
+            assert [(group, offset) for group, offset, _ in found] == [(1, 0), (2, 0), (2, 1)]
+            assert {body for group, _, body in found if group == 2} == {"d1", "d2"}
+            assert {line.split()[0] for line in run("dlq", "list", "letters", as_json=False)[1].splitlines()[1:4]} == {
+                "0",
+                "2/0",
+                "2/1",
+            }
+            assert run("dlq", "resend", "letters", "--offset", "2/1")[1]["sent"] == 1
+            again = next(consumer)
+            assert (again.topic, again.reconsume_times) == ("D", 0)
+            assert again.body == next(body.encode() for group, offset, body in found if (group, offset) == (2, 1))
+            assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 2
+            assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 0
+        code, refused = run("dlq", "resend", "letters", "--offset", "2/9")
+        assert refused["error"]["what"] == "letters has no dead letter at offset 2/9"
+        assert run("dlq", "purge", "letters", "--yes")[1]["deleted"] == 3
+        wait(lambda: run("dlq", "list", "letters")[1]["kept"] == 0, "the second group has not deleted them")
+
+
+def test_a_message_is_found_at_a_position_of_its_group(cluster: LocalCluster, run: Run) -> None:
+    make_topic(cluster, "P", [1, 2])
+    with connect(cluster.servers) as mq:
+        mq.send("P", b"one", queue_id=0)
+        mq.send("P", b"two", queue_id=number_of(2, 0))
+        (message,) = mq.pull("P", number_of(2, 0), 0).messages
+    code, told = run("messages", "find", "--topic", "P", "--position", f"2/{message.position}")
+    assert (code, told["body"], told["queue_id"]) == (0, "two", 65536)
+    (node,) = cluster.of_group(2)
+    by_id = encode_message_id((HOST, node.broker_port), message.position)
+    text = run("messages", "find", "--topic", "P", "--id", by_id, as_json=False)[1]
+    assert f"P queue 2/0 offset 0, position 2/{message.position}" in text
+    assert run("messages", "find", "--topic", "P", "--position", str(message.position))[0] != 0
+
+
+def test_retention_is_shown_and_run_in_all_groups(run: Run) -> None:
+    code, told = run("retention")
+    assert (code, told["run"], [view["node"] for view in told["nodes"]]) == (0, None, [1, "2/1"])
+    code, told = run("retention", "--run")
+    assert (code, told["run"]["index"], [each["group"] for each in told["run"]["groups"]]) == (0, None, [2])
+    text = run("retention", "--run", as_json=False)[1]
+    assert [line for line in text.splitlines() if line.startswith("group ")] == ["group 1", "group 2"]
+    assert text.count("nothing has expired") == 2
+
+
+def test_an_event_of_any_group_is_acknowledged(run: Run) -> None:
+    code, refused = run("alarm", "ack", "unsafe_recovered")
+    assert (code, refused["error"]["what"]) == (
+        ExitCode.REFUSED,
+        "there is no event behind unsafe_recovered any more",
+    )
+
+
+def test_who_names_the_addresses_of_one_group_hears_of_the_others(cluster: LocalCluster, run: Run) -> None:
+    make_topic(cluster, "A", [1, 2])
+    (node,) = cluster.of_group(2)
+    there = ("--admin", f"127.0.0.1:{node.admin_port}")
+    for command, done in ((["retention"], "shown"), (["tier", "seal"], "sealed")):
+        code, text = run(*command, *there, as_json=False, here=False)
+        warning = f"only group 2 is {done}, whose addresses were given; the others, 1, are {done} at theirs"
+        assert (code, warning in text) == (0, True), text
+
+
+def test_members_and_access_are_shown_of_all_groups(run: Run) -> None:
+    code, told = run("node", "list")
+    assert (code, [member["id"] for member in told["members"]]) == (0, [1])
+    assert [(each["group"], [member["id"] for member in each["members"]]) for each in told["groups"]] == [(2, [1])]
+    text = run("node", "list", as_json=False)[1]
+    assert [line.split()[0] for line in text.splitlines() if " leader " in line] == ["1", "2/1"]
+    assert "groups" not in run("node", "list", "--in-group", "2")[1]
+    code, told = run("auth", "show")
+    assert (code, [view["node"] for view in told["nodes"]]) == (0, [1, "2/1"])
+    assert [view["node"] for view in run("auth", "key")[1]["nodes"]] == [1, "2/1"]
+    code, answer = run("node", "can-stop", "2/1", as_json=False)
+    assert (code, "do not stop node 2/1 now" in answer) == (ExitCode.REFUSED, True)
+    assert "raftmq node add --in-group 2 --data" in answer.splitlines()[-1]
+
+
+def test_metadata_of_all_groups_is_exported_and_imported(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
+    make_topic(cluster, "M", [2])
+    with connect(cluster.servers) as mq:
+        mq.admin.create_group("meta")
+        wait_for_copy(cluster, "groups", "meta")
+        for _ in range(3):
+            mq.send("M", b"m")
+        mq.admin.commit("meta", "M", number_of(2, 0), 3)
+        file = tmp_path / "metadata.json"
+        code, told = run("metadata", "export", "--to", str(file))
+        assert code == 0, told
+        document = json.loads(file.read_text())
+        (topic,) = [each for each in document["topics"] if each["name"] == "M"]
+        assert (topic["place"], topic["read_queues"]) == ([[2, 1, 1]], 1)
+        (second,) = document["further"]
+        assert (second["group_id"], second["ends"]["M"]) == (2, [3])
+        offset = {"group": "meta", "topic": "M", "queue_id": 0, "offset": 3}
+        assert offset in second["offsets"]
+        assert run("metadata", "import", str(file), "--yes")[1]["changes"] == []
+        second["offsets"] = [{**offset, "offset": 1}]
+        topic["attributes"] = {"dedup": "strict"}
+        document["topics"].append({**topic, "name": "N", "place": [[1, 2, 2], [2, 1, 1]]})
+        file.write_text(json.dumps(document))
+        code, told = run("metadata", "import", str(file), "--yes")
+        assert (code, told["applied"]) == (0, True), told
+        assert "~ offset of meta in M/2/0: 3 -> 1 (back: 2 again)" in told["changes"]
+        assert mq.admin.committed("meta", "M", number_of(2, 0)) == 1
+        wait(lambda: len(mq.admin.describe_topic("N").queues) == 3, "N is not there")
+        assert [queue.queue_id for queue in mq.admin.describe_topic("M").queues] == [number_of(2, 0)], "where it was"
+        document["further"][0]["group_id"] = 3
+        file.write_text(json.dumps(document))
+        changes = run("metadata", "import", str(file), "--dry-run")[1]["changes"]
+    assert "! group of brokers 3: 1 offsets are left out, the cluster does not have it" in changes

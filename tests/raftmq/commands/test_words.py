@@ -20,7 +20,7 @@ from raftmq.cli import _client_error, cli
 from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
 from raftmq.commands import shared_options
-from raftmq.commands.aimed import aimed, kept, where
+from raftmq.commands.aimed import aimed, group_in, kept, where
 from raftmq.commands.messages import produce
 from raftmq.commands.nodes import up
 from raftmq.commands.nodes.status import finding_lines
@@ -142,6 +142,23 @@ def test_the_commands_that_are_advised_lead_to_the_same_cluster() -> None:
     )
     assert where(["kill", "1", "--data=x", "--servers", "h:1", "--data"]) == {"--servers": "h:1"}
     assert where(["kill", "1", "--data", "x"]) == {"--data": "x"}
+
+
+def test_advice_of_a_further_group_names_its_nodes() -> None:
+    said = "raftmq restart 2    (or raftmq repair --node 3; raftmq node remove 2 --yes; raftmq logs)"
+    assert aimed(said, cli, {}, 2) == (
+        "raftmq restart 2/2    (or raftmq repair --node 2/3; raftmq node remove 2/2 --yes; raftmq logs)"
+    )
+    assert aimed(said, cli, {}) == said
+    assert aimed("raftmq node add    (then again)", cli, {}, 2) == "raftmq node add --in-group 2    (then again)"
+    for command in (
+        "raftmq node add --in-group 2",
+        "raftmq restart 3/2",
+        "raftmq messages browse T --max 2",
+        "docker compose restart n2",
+    ):
+        assert aimed(command, cli, {}, 2) == command
+    assert [group_in(words) for words in (["kill", "3/1"], ["reset", "--queue=2/0"], ["kill", "1"])] == [3, 2, 1]
 
 
 def test_up_is_advised_with_the_options_that_it_has() -> None:

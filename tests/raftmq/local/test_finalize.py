@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from raftmq.local.finalize import alone, finalized, look_at
+from raftmq.local.finalize import finalized, look_at
+from raftmq.local.http.all_groups import alone_told
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -26,9 +27,6 @@ class Group:
         before, raises = self.level, not dry_run and self.level < self.knows
         self.level = self.knows if raises else self.level
         return {"before": before, "level": self.knows, "index": 7 if raises else None, "broadcast_groups": []}
-
-    def local(self, path: str) -> dict[str, Any]:
-        return {"group": self.number, "groups": [{"group": group} for group in (1, 2, 3)]}
 
 
 def test_the_first_group_is_raised_last() -> None:
@@ -85,6 +83,8 @@ def test_one_group_alone_is_not_named() -> None:
 
 
 def test_a_person_who_names_one_group_of_several_is_warned() -> None:
-    assert alone(Group(2, [])) == [
+    view = {"group": 2, "groups": [{"group": group} for group in (1, 2, 3)]}
+    assert alone_told(view, "raised", ", and group 1 last") == [
         "only group 2 is raised, whose addresses were given; the others, 1, 3, are raised at theirs, and group 1 last"
     ]
+    assert alone_told({"group": 1, "groups": []}, "raised") == []

@@ -227,3 +227,36 @@ def test_a_changed_secret_reaches_all_groups(cluster: LocalCluster, run: Run) ->
     assert (cluster.data / "SECRET").read_bytes() != before
     cluster.down()
     assert cluster.up().ready
+
+
+def test_survivors_of_all_groups_go_on_as_one_new_cluster(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def recover(home: Path, *words: str) -> tuple[int, Any]:
+        code = cli.run(["unsafe-recover", str(home), *words])
+        told = capsys.readouterr()
+        return code, json.loads(told.out) if "--json" in words else told.out + told.err
+
+    cluster.up(1, free_base_port(16), groups=2)
+    cluster.down()
+    first, second = (node.home for node in cluster.nodes)
+    code, plan = recover(second, "--plan", "--json")
+    assert (code, plan["node"], plan["other_groups"]) == (0, "2/1", [1])
+    assert "this is group 1; in a new cluster it is cut off from group 2, unless" in recover(first, "--plan")[1]
+    accepted = ("--accept-data-loss", "--cluster-id", plan["cluster_uuid"])
+    code, done = recover(first, *accepted, "--json")
+    assert (code, "other_groups" in done) == (0, False)
+    new = done["cluster_uuid"]
+    code, text = recover(second, *accepted, "--into-cluster", plan["cluster_uuid"])
+    assert (code, "is the cluster that" in text) == (ExitCode.USAGE, True)
+    code, text = recover(second, *accepted, "--into-cluster", new)
+    assert (code, f"node 2/1 is the only voter of group 2 in the new cluster {new}" in text) == (0, True), text
+    assert "raftmq node add --in-group 2, twice" in text
+    assert f"set cluster.id to {new}" in text
+    config = second / "raftmq.toml"
+    config.write_text(config.read_text().replace(plan["cluster_uuid"], new))
+    cluster.up()
+    all_ready(cluster)
+    with connect(cluster.servers) as mq:  # it has queues in both groups only if the second copies the first one's truth
+        mq.admin.create_topic("T", queues=1)
+        wait(lambda: len(mq.admin.describe_topic("T").queues) == 2, "the groups do not know each other")

@@ -1,0 +1,112 @@
+"""The answers of several groups of brokers about topics and consumer groups, as one answer.
+
+Topics and consumer groups are the same in all, but each group of brokers has its own queues of a topic, and knows the
+messages and offsets of those alone. In the one answer a queue has its number in the whole cluster
+(`raftmq_wire.queue_numbers`), and sums are over all. Where all groups must answer alike, the first that answered tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from raftmq_wire.queue_numbers import FIRST_GROUP, number_of
+
+Answer = dict[str, Any]
+Answers = Mapping[int, Answer]
+"""Group of brokers -> its answer."""
+_ADDED = ("lag", "hidden", "beyond_end", "messages", "evicted", "read_queues", "write_queues", "offsets")
+
+
+def one_list(answers: Answers, field: str, merged: Callable[[Answers], Answer]) -> Answer:
+    """Returns one answer with the items of all in its list `field`, by name; those of one name are `merged`."""
+    if _is_first_alone(answers):
+        return _first(answers)
+    named: dict[str, dict[int, Answer]] = {}
+    for group, answer in answers.items():
+        for item in answer[field]:
+            named.setdefault(item["name"], {})[group] = item
+    return {**_first(answers), field: [merged(items) for _, items in sorted(named.items())]}
+
+
+def one_group(answers: Answers) -> Answer:
+    """Returns what is known of a consumer group: an item of the list, its detail, or what a deletion takes away."""
+    if _is_first_alone(answers):
+        return _first(answers)
+    told = {**_first(answers), **_sums(answers)}
+    if "topics" in told:
+        told["topics"] = sorted({topic for answer in answers.values() for topic in answer["topics"]})
+    if "lag_ms" in told:
+        told["lag_ms"] = max(answer["lag_ms"] for answer in answers.values())
+    if isinstance(told.get("members"), int):  # each consumer is connected to all groups of brokers
+        told["members"] = max(answer["members"] for answer in answers.values())
+    elif "members" in told:
+        told["members"] = _members(answer["members"] for answer in answers.values())
+        told["members_total"] = max(len(told["members"]), *(a.get("members_total", 0) for a in answers.values()))
+    if isinstance(told.get("offsets"), list):
+        told["offsets"] = sorted(_queues(answers, "offsets"), key=lambda each: (each["topic"], each["queue_id"]))
+    return told
+
+
+def one_topic(answers: Answers) -> Answer:
+    """Returns what is known of a topic."""
+    if _is_first_alone(answers):
+        return _first(answers)
+    told = {**_first(answers), **_sums(answers)}
+    sizes = [answer.get("bytes") for answer in answers.values()]
+    told["bytes"] = None if None in sizes else sum(sizes)
+    told["bytes_exact"] = all(answer.get("bytes_exact", True) for answer in answers.values())
+    return told
+
+
+def one_topic_with_queues(answers: Answers) -> Answer:
+    """Returns a topic with all its queues."""
+    if _is_first_alone(answers):
+        return _first(answers)
+    topic = one_topic({group: answer["topic"] for group, answer in answers.items()})
+    return {**_first(answers), "topic": topic, "queues": _queues(answers, "queues")}
+
+
+def one_change(answers: Answers, field: str) -> Answer:
+    """Returns the answer to a change of offsets, with the queues of all groups of brokers in its list `field`."""
+    if _is_first_alone(answers):
+        return _first(answers)
+    return {**_first(answers), field: _queues(answers, field)}
+
+
+def _is_first_alone(answers: Answers) -> bool:
+    """Returns True for the answer of a cluster of one group, which is told as it is."""
+    return [*answers] == [FIRST_GROUP]
+
+
+def _first(answers: Answers) -> Answer:
+    return next(iter(answers.values()))
+
+
+def _sums(answers: Answers) -> Answer:
+    """Returns the sums of the fields that count something of a group of brokers, as far as the first has them."""
+    return {
+        name: sum(answer.get(name, 0) for answer in answers.values())
+        for name, value in _first(answers).items()
+        if name in _ADDED and isinstance(value, int)
+    }
+
+
+def _queues(answers: Answers, field: str) -> list[Answer]:
+    return [
+        {**queue, "queue_id": number_of(group, queue["queue_id"])}
+        for group, answer in answers.items()
+        for queue in answer[field]
+    ]
+
+
+def _members(lists: Iterable[list[Answer]]) -> list[Answer]:
+    """Returns the members that any group of brokers knows. A consumer is connected to each from another port: those of
+    one client id are taken from the first group of brokers that has it."""
+    known: dict[str, list[Answer]] = {}
+    for members in lists:
+        fresh: dict[str, list[Answer]] = {}
+        for member in members:
+            fresh.setdefault(member["client_id"], []).append(member)
+        known = fresh | known
+    return [member for _, members in sorted(known.items()) for member in members]
