@@ -220,6 +220,9 @@ class KnownGroups:
         ]
         if self._group != FIRST_GROUP and not self._first:
             said.append("cluster.first_group is empty: without its map of the groups this node could find nobody")
+        why = self._links.refused.get(FIRST_GROUP)
+        if why is not None and not self._links.to(FIRST_GROUP):
+            said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
         if said:
             self._alarms.raise_alarm(ALARM, ". ".join(said))
         else:

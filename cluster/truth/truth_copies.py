@@ -12,7 +12,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import Question, question_header, read_answer
+from cluster.truth.truth_frames import Question, question_header, read_answer, too_low
 from raftlog.types import FIRST_GROUP
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import CopyTruth
@@ -85,11 +85,15 @@ class TruthCopies:
 
     def tick(self, now_ms: int) -> None:
         """Asks if it is time to, and says if the copy may be old."""
-        if not self._leads() or self._state.level < GROUPS_LEVEL:
+        if not self._leads():
             self._alarms.clear(ALARM)
             return
         if self._confirmed_ms is None:
             self._confirmed_ms = now_ms
+        if (level := self._state.level) < GROUPS_LEVEL:
+            if now_ms - self._confirmed_ms >= CONFIRM_MS:  # a new group is below for a moment
+                self._alarms.raise_alarm(ALARM, f"{UNCONFIRMED}: {too_low(level)}")
+            return
         if self.rejected:
             self._alarms.raise_alarm(ALARM, f"what all groups share cannot be copied: {self.rejected}")
         elif now_ms - self._confirmed_ms >= CONFIRM_MS:
@@ -112,11 +116,11 @@ class TruthCopies:
     def _ask(self) -> None:
         link, now_ms = self._source(), self._monotonic_ms()
         self._due_ms = now_ms + ASK_EVERY_MS
-        if link is None:
+        if link is None or self._state.level < GROUPS_LEVEL:
             return
         self._number += 1
         asked = _Asked(self._number, link, self._state.truth.copied, now_ms)
-        if link.send(Kind.TRUTH, question_header(Question(asked.number, asked.version))):
+        if link.send(Kind.TRUTH, question_header(Question(asked.number, asked.version, self._state.level))):
             self._asked = asked
 
     def on_answer(self, link: Link, header: list[Any], payload: bytes) -> None:

@@ -17,6 +17,7 @@ from cluster.truth.write_decisions import WriteDecisions
 from jepsen_like.sim.checks.truth_check import told
 from raftlog.types import EntryId
 from statemachine.commands import Command
+from statemachine.levels import GROUPS_LEVEL
 from tests.support.truth_kit import BrokerLog
 
 DEADLINE_MS = 3000
@@ -84,8 +85,10 @@ class Ends:
 class Two:
     """The first group and the second, and their connection."""
 
-    def __init__(self, new_log: Callable[[], Any]) -> None:
-        self.first, self.second = Leader(BrokerLog(new_log())), Leader(BrokerLog(new_log(), 2))
+    def __init__(self, new_log: Callable[[], Any], *, first: int = GROUPS_LEVEL, second: int = GROUPS_LEVEL) -> None:
+        """`first`, `second`: the levels of the groups."""
+        self.first = Leader(BrokerLog(new_log(), level=first))
+        self.second = Leader(BrokerLog(new_log(), 2, level=second))
         self.now_ms = 0
         self.alarms = Alarms(lambda: self.now_ms)
         self.there, self.back = Ends(2), Ends(1)
