@@ -405,13 +405,13 @@ class Assembly:
     def unheard(self) -> str:
         """Returns the reason why this node may have missed changes of users and rules; "" if it cannot have."""
         if self.services.writes_open():
-            return ""
+            return self.truth.why_stale()
         heard_ms = self.raw.raft.heard_ms
         if heard_ms is None:
             return "no leader was heard since this node started"
         silent_ms = self._clock.monotonic_ms() - heard_ms
         if silent_ms <= self.config.auth.stale_ms_max:
-            return ""
+            return self.truth.why_stale()
         return f"no leader was heard for {silent_ms} ms, auth.stale_ms_max is {self.config.auth.stale_ms_max}"
 
     def _build_lanes(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cluster.config.loading import load
 from cluster.peer.wire import pack, unpack
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
@@ -100,6 +101,7 @@ class Two:
             source=lambda: self.back if self.back.is_open else None,
             monotonic_ms=lambda: self.now_ms,
             alarms=self.alarms,
+            copy_ms_max=0,
         )
         self.taken = ActsTaken(self.first.log.state, self.first, self.first.submit)
         self.acts = ActsAsked(
@@ -120,6 +122,12 @@ class Two:
             self.acts.ask(commands, done, author)
         else:
             self.second.submit(commands, done)
+
+    def limit_copies(self, ms: int) -> None:
+        """Sets `auth.copy_ms_max`."""
+        reload = self.copies.part().reload
+        assert reload is not None
+        reload(load(None, {}, {"node.id": 1, "node.data_dir": "/data", "auth.copy_ms_max": ms}))
 
     def carry(self) -> None:
         """Carries all frames that are on their way."""

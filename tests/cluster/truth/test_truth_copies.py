@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind, WireError
-from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS, TruthCopies
+from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS
 from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
 from cluster.truth.truth_source import FORGET_EVERY_MS
-from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import GROUPS_LEVEL
@@ -133,21 +131,6 @@ def test_one_page_and_one_slice_are_under_way_at_a_time(two: Two) -> None:
         two.copies.tick(two.now_ms)
         two.carry()
     assert len(two.second.proposed) == 1
-
-
-def test_below_the_level_of_groups_nothing_is_asked(two: Two) -> None:
-    state = BrokerState(MemoryKV(), group=2)
-    copies = TruthCopies(
-        state,
-        two.second.submit,
-        leads=lambda: True,
-        source=lambda: two.back,
-        monotonic_ms=lambda: two.now_ms,
-        alarms=two.alarms,
-    )
-    two.now_ms += 10_000
-    copies.tick(two.now_ms)
-    assert not two.back.sent
 
 
 def test_one_question_of_a_connection_waits_for_the_confirmation(two: Two) -> None:
@@ -275,6 +258,53 @@ def test_a_group_below_the_level_of_the_first_one_copies_what_its_own_level_has(
     assert (two.first.log.state.level, two.second.log.state.level) == (GROUPS_LEVEL + 1, GROUPS_LEVEL)
     assert two.is_equal()
     assert not two.alarms.all()
+
+
+def test_a_copy_that_nobody_confirms_judges_no_request_if_that_is_set(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.back.is_open = False
+    two.run(60_000)
+    assert two.copies.why_stale() == "", "it is off unless somebody sets it"
+    two.limit_copies(20_000)
+    assert "for 60" in two.copies.why_stale()
+    two.back.is_open = True
+    two.run(500)
+    assert two.copies.why_stale() == ""
+    two.back.is_open = False
+    two.run(19_500)
+    assert two.copies.why_stale() == ""
+    two.run(1_000)
+    assert two.copies.why_stale().endswith(
+        "no leader of group 1 has confirmed its copy of users and rules, auth.copy_ms_max is 20000"
+    )
+
+
+def test_a_node_that_does_not_lead_knows_how_old_its_copy_is(two: Two) -> None:
+    """It asks for itself, and only if requests are refused for that. It is as sure as what it has applied."""
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.second.leads = False
+    two.run(5_000)
+    asked = two.copies._number
+    two.limit_copies(5_000)
+    two.run(1_100)
+    assert two.copies._number > asked
+    assert two.copies.why_stale() == ""
+    two.first.log.one(CreateTopic({"name": "new"}, True))  # it is told of it, and its leader copies nothing
+    two.run(4_000)
+    assert two.copies.why_stale() == ""
+    two.run(3_000)
+    assert "auth.copy_ms_max is 5000" in two.copies.why_stale()
+    page = two.first.log.state.truth.after(two.second.log.state.truth.copied)
+    two.second.log.one(CopyTruth(two.second.log.state.truth.copied, page.version, page.rows))
+    two.run(1_100)
+    assert two.copies.why_stale() == ""
+
+
+def test_a_node_that_was_never_told_that_its_copy_is_the_newest_says_so(two: Two) -> None:
+    two.limit_copies(5_000)
+    assert two.copies.why_stale().startswith("since this node started no leader of group 1 has confirmed")
 
 
 def test_a_group_below_the_level_of_groups_asks_nothing_and_says_what_to_do(new_log: Any) -> None:
