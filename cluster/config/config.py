@@ -172,6 +172,9 @@ class AuthSection(_Section, frozen=True, kw_only=True):
     user; "" for none."""
     stale_ms_max: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(1000, 600_000)), of_host(Unit.MS)] = 10_000
     """The milliseconds after which a node that has heard no leader stops judging requests."""
+    copy_ms_max: Annotated[int, Meta(ge=0, extra=within(5_000, 600_000, zero=True)), of_cluster(Unit.MS)] = 0
+    """The milliseconds after which a node of another group than the first stops judging requests, if no leader of the
+    first group has confirmed its copy of users and rules; 0: never."""
     admin_needs_tls: Annotated[bool, HOST] = False
     """True if the clients' ports refuse administrators' requests without TLS, in every mode."""
 

@@ -20,6 +20,8 @@ from raftlog.types import NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.config.config import Config
     from cluster.members.service import MembersService
     from cluster.peer.transport import PeerTransport
@@ -60,6 +62,9 @@ class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
     """True if `finalize` would be accepted now."""
     reasons: list[str]
     """The reasons why it would not be accepted, naming the members."""
+    waits_for: list[str] = []
+    """The other groups of brokers for which this one waits: `upgrade.finalize_after_ms` has passed, and the first group
+    is raised by itself only after all others."""
 
 
 class Levels:
@@ -71,7 +76,10 @@ class Levels:
         state: BrokerState,
         members: MembersService,
         transport: PeerTransport,
+        below: Callable[[int], list[str]],
     ) -> None:
+        """`below` returns the other groups of brokers that have to be raised to a level before this one, each as a
+        clause; [] if there are none."""
         self._context = context
         self.known = context.environment.level
         """The highest level that this node knows."""
@@ -85,6 +93,8 @@ class Levels:
         Every node sends it; the one that leads acts on it."""
         self._finalize_after_ms = context.config.upgrade.finalize_after_ms
         self._announced_since_ms: int | None = None
+        self._below = below
+        self._waits_for: list[str] = []
         self._look_at_ms = float("-inf")
 
     def part(self) -> Part:
@@ -107,6 +117,7 @@ class Levels:
         if now_ms < self._look_at_ms:
             return
         self._look_at_ms = now_ms + LOOK_EVERY_MS
+        self._waits_for = []
         if not self.is_mixed:
             self._mixed_since_ms = self._announced_since_ms = None
             return
@@ -123,8 +134,11 @@ class Levels:
         elif self._announced_since_ms is None:
             self._announced_since_ms = now_ms
         elif now_ms - self._announced_since_ms >= self._finalize_after_ms:
-            self._announced_since_ms = now_ms  # if this entry is lost, the next one waits as long
-            self.due(self.newest)
+            newest = self.newest
+            self._waits_for = self._below(newest)
+            if not self._waits_for:
+                self._announced_since_ms = now_ms  # if this entry is lost, the next one waits as long
+                self.due(newest)
 
     def of_new_cluster(self) -> int:
         """Returns the level for a new cluster: the highest that this node and all connected members know."""
@@ -189,4 +203,5 @@ class Levels:
             mixed_ms=None if self._mixed_since_ms is None else now_ms - self._mixed_since_ms,
             finalizes=not reasons and self.newest > self._state.level,
             reasons=reasons,
+            waits_for=self._waits_for,
         )

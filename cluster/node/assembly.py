@@ -78,7 +78,7 @@ from cluster.state.scrub import Scrubber
 from cluster.state.suspect_state import give_up
 from cluster.tier.tier_assembly import access_of, expiry_of, index_files_of, scrubs_of, tier_of
 from cluster.truth.assembly import truth_of
-from raftlog.types import Entry, NodeId
+from raftlog.types import FIRST_GROUP, Entry, NodeId
 
 if TYPE_CHECKING:
     from cluster.runtime.context import NodeContext
@@ -246,7 +246,7 @@ class Assembly:
         self.transport = transport = transport_of(
             context, members, keyring, levels, self.tls, lambda: storage.state.level
         )
-        self.levels = Levels(context, storage.state, members, transport)
+        self.levels = Levels(context, storage.state, members, transport, self._groups_below)
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
@@ -285,7 +285,7 @@ class Assembly:
             context,
             group_links,
             self._groups_file(),
-            lambda: own_record(self.raw, self.membership, routes.own.name, self.links.unreached),
+            lambda: own_record(self.raw, self.membership, routes.own.name, self.links.unreached, state.level),
         )
         replies = SendReplyWriter(store_host, routes.own.name, metrics)
         closings = ClosedConnections(context.loop.call_soon)
@@ -368,6 +368,13 @@ class Assembly:
         directory = self.storage.directory.path
         return GroupsFile(self._context.fs, directory, str(identity.cluster_uuid), identity.group_id)
 
+    def _groups_below(self, level: int) -> list[str]:
+        """Returns the groups that are raised before this one and are not known to have that level: all others, if this
+        is the first one. What it decides is copied into their logs."""
+        if self.config.cluster.group != FIRST_GROUP:
+            return []
+        return self.other_groups.below(level, self.state.broker_groups.by_number)
+
     def _own_group(self) -> BrokerGroup:
         members = self.membership
         return BrokerGroup(
@@ -398,13 +405,13 @@ class Assembly:
     def unheard(self) -> str:
         """Returns the reason why this node may have missed changes of users and rules; "" if it cannot have."""
         if self.services.writes_open():
-            return ""
+            return self.truth.why_stale()
         heard_ms = self.raw.raft.heard_ms
         if heard_ms is None:
             return "no leader was heard since this node started"
         silent_ms = self._clock.monotonic_ms() - heard_ms
         if silent_ms <= self.config.auth.stale_ms_max:
-            return ""
+            return self.truth.why_stale()
         return f"no leader was heard for {silent_ms} ms, auth.stale_ms_max is {self.config.auth.stale_ms_max}"
 
     def _build_lanes(self) -> None:

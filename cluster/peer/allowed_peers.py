@@ -23,6 +23,7 @@ GUESTS_MAX = 16
 REMOVED = "removed"
 SECRET = "secret"
 LEVEL = "level"
+BELOW = "below"
 
 
 class Removed(NamedTuple):
@@ -54,7 +55,8 @@ class Refusal(NamedTuple):
     """The explanation for the operator of the node that is refused."""
     kind: str = ""
     """REMOVED if the node was removed from the cluster, SECRET if it does not prove the cluster's secret, LEVEL if one
-    of the two nodes does not know the level of the cluster, else ""."""
+    of the two nodes does not know the level of the cluster, BELOW if the group has a level without other groups, else
+    ""."""
     since: int = -1
     """Index of the entry that removed the node, -1 otherwise."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 from cluster.peer import handshake
-from cluster.peer.allowed_peers import Address
+from cluster.peer.allowed_peers import BELOW, Address
 from cluster.peer.connections import GROUP, HANDSHAKE_S, HELLO_MAX, OTHER_SECRET, UNACKNOWLEDGED_MS, certified
 from cluster.peer.keyring import Keyring
 from cluster.peer.transport import PeerTransport
@@ -47,6 +47,8 @@ second. Looks are counted instead of time, so a node that stood still blames nob
 REDIAL_MIN_S, REDIAL_MAX_S = 0.5, 5.0
 REDIAL_REFUSED_S = 30.0
 """Seconds until a node that refuses this one is dialled again: it has an earlier release, or another secret."""
+REDIAL_BELOW_S = 1.0
+"""The same of one whose group has a level without other groups."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 
 OnGroupFrame = Callable[["GroupLink", list[Any], bytes], None]
@@ -140,7 +142,8 @@ class _Dial(asyncio.Protocol):
     def __init__(self, owner: GroupLinks, target: Target) -> None:
         self.done: asyncio.Future[GroupLink | str] = asyncio.get_running_loop().create_future()
         """The open link, or why there is none."""
-        self.is_refused = False
+        self.is_refused = self.is_below = False
+        """`is_below`: refused because the other group has a level without other groups, as a new one at first."""
         self._owner = owner
         self._target = target
         self._buffer = FrameBuffer(HELLO_MAX)
@@ -196,6 +199,7 @@ class _Dial(asyncio.Protocol):
             self._challenge = frame
             self._transport.write(pack(Kind.PROOF, [handshake.dialler_proof(self._key, self._hello, frame)]))
         elif kind == Kind.REFUSED:
+            self.is_below = header[1:2] == [BELOW]
             self._refuse(f"it refuses this node: {header[0] if header else 'no reason'!s:.500}")
         else:
             raise WireError("a frame out of turn")
@@ -271,6 +275,8 @@ class GroupLinks:
         self._random = random.Random(transport.incarnation)
         self._told = Seldom(logger)
         self._closed = False
+        self.refused: dict[int, str] = {}
+        """Group -> why a node of it refused this one last, as long as none has accepted it since."""
         transport.serve_groups(self)
 
     def takes(self, kind: Kind, handler: OnGroupFrame) -> None:
@@ -370,6 +376,10 @@ class GroupLinks:
         state.is_plain = not state.is_plain
         is_refused = any(each.is_refused for each in made)
         wait_s = REDIAL_REFUSED_S if is_refused and state.attempts % len(target.addresses) == 0 else state.delay_s
+        if is_refused:
+            self.refused[target.group] = str(found)
+        if any(each.is_below for each in made):
+            wait_s = REDIAL_BELOW_S
         state.due_s = asyncio.get_running_loop().time() + wait_s * self._random.uniform(0.75, 1.25)
         state.delay_s = min(REDIAL_MAX_S, state.delay_s * 2)
         told = self._told.warn if is_refused else logger.debug
@@ -405,6 +415,7 @@ class GroupLinks:
         if before is not None:
             before.abort()
         self._accepted[group, node] = link
+        self.refused.pop(group, None)
         logger.info("node %d of group %d has connected", node, group)
         self.opened(link)
         return link
@@ -412,6 +423,7 @@ class GroupLinks:
     def on_open(self, link: GroupLink) -> None:
         """Handles the end of a handshake that this node began."""
         self._dialled[link] = None
+        self.refused.pop(link.group, None)
         logger.info("connected to node %d of group %d", link.node, link.group)
         self.opened(link)
 

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, Protocol
 
 from cluster.peer import handshake
 from cluster.peer.admission import Admission
+from cluster.peer.allowed_peers import BELOW, REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.allowed_peers import LEVEL as TOO_OLD
-from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.connections import BULK, CONTROL, GROUP, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.wire import decode_message, encode_message, pack
@@ -39,7 +39,7 @@ from raftlog.format_versions import BASELINE
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, METER
-from statemachine.levels import LEVEL
+from statemachine.levels import GROUPS_LEVEL, LEVEL
 
 logger = logging.getLogger(__name__)
 
@@ -406,6 +406,10 @@ class PeerTransport:
         if self._groups is None or self._closing:
             return Refusal(f"unknown channel {GROUP!r}")
         refusal = self.roster.judge_group(header)
+        if refusal is None and (level := self._cluster_level()) < GROUPS_LEVEL:
+            me = self.roster.membership
+            why = f"group {me.group_id} has level {level}, and several groups of brokers need level {GROUPS_LEVEL}"
+            return Refusal(f"{why}; in group {me.group_id}: raftmq upgrade finalize", BELOW)
         if refusal is None and (full := self._groups.why_full(header[1], NodeId(header[2]))):
             return Refusal(full)
         return refusal

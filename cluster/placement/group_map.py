@@ -30,6 +30,7 @@ RECORD_BYTES_MAX = 8 << 10
 MAP_BYTES_MAX = GROUPS_MAX * RECORD_BYTES_MAX + 16
 """Bytes of an encoded map: every map that is made of records that were accepted can be sent and kept."""
 _INDEX_MAX = 1 << 62
+LEVEL_MAX = 65535
 
 _Node = Annotated[int, Meta(ge=1, le=65535)]
 _Text = Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
@@ -43,7 +44,8 @@ class Epoch(NamedTuple):
     index: Annotated[int, Meta(ge=0, le=_INDEX_MAX)]  # type: ignore[assignment]
     """Index of the entry with the newest change of the members; 0 for GENESIS."""
     change: Annotated[int, Meta(ge=0, le=_INDEX_MAX)] = 0
-    """The number of times that the leader has lost or found a voter in this term. Others than the leader say 0."""
+    """The number of times that the leader has lost or found a voter, or the group's level rose, in this term. Others
+    than the leader say 0."""
 
 
 class GroupMember(msgspec.Struct, frozen=True, array_like=True):
@@ -71,6 +73,8 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     """The voters, in the order of their ids."""
     away: Annotated[list[_Node], Meta(max_length=MEMBERS_MAX)] = []
     """The voters that the leader does not reach, ascending: clients are sent to others instead."""
+    level: Annotated[int, Meta(ge=0, le=LEVEL_MAX)] = 0
+    """The level that the group has at least (statemachine/levels.py); it never falls. 0 if it is unknown."""
 
     def addresses(self, listener: str) -> dict[int, str]:
         """Returns node -> the "host:port" that its listener of that name advertises."""

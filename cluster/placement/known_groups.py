@@ -50,10 +50,11 @@ SAVE_AGAIN = 60
 
 
 def own_record(
-    raw: RawNode, members: MembersService, name: str, unreached: Callable[[], Iterable[NodeId]]
+    raw: RawNode, members: MembersService, name: str, unreached: Callable[[], Iterable[NodeId]], level: int
 ) -> GroupRecord | None:
     """Returns the record of this node's group; None while this node knows no leader of it: a candidate's term would be
-    an epoch of which nobody else knows. `unreached` returns the nodes that this node, if it leads, does not reach."""
+    an epoch of which nobody else knows. `unreached` returns the nodes that this node, if it leads, does not reach.
+    `level`: that of the group, as this node has applied it."""
     if raw.leader_id == NOBODY or members.is_removed:
         return None
     voters = members.in_force.voter_ids
@@ -65,7 +66,7 @@ def own_record(
     epoch = Epoch(raw.term, max(0, members.in_force.index))
     lost = set(unreached()) if raw.leader_id == members.own_id else ()
     away: list[int] = sorted(node for node in voters if node in lost)
-    return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found, away) if found else None
+    return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found, away, level) if found else None
 
 
 class KnownGroups:
@@ -120,6 +121,18 @@ class KnownGroups:
         record = self._others.get(group)
         return record.leader if record is not None else NOBODY
 
+    def below(self, level: int, added: Iterable[int]) -> list[str]:
+        """Returns what is known of the groups that are not known to have that level. `added`: the numbers of all groups
+        of the cluster, also of such as have told nothing yet."""
+        told = []
+        for group in sorted({*added, *self._others} - {self._group}):
+            record = self._others.get(group)
+            if record is None or not record.level:
+                told.append(f"group {group} has not told its level")
+            elif record.level < level:
+                told.append(f"group {group} has level {record.level}, as it told last")
+        return told
+
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -171,7 +184,8 @@ class KnownGroups:
         """Looks at the own group; returns True if its record is another one now."""
         record, before = self._make_own(), self._own
         if record is not None and before is not None and record.epoch[:2] == before.epoch[:2]:
-            change = before.epoch.change + (record.away != before.away)
+            is_changed = (record.away, record.level) != (before.away, before.level)
+            change = before.epoch.change + (is_changed and record.leader == self._node)
             record = replace(record, epoch=record.epoch._replace(change=change))
         if record is None or record == before:
             return False
@@ -206,6 +220,9 @@ class KnownGroups:
         ]
         if self._group != FIRST_GROUP and not self._first:
             said.append("cluster.first_group is empty: without its map of the groups this node could find nobody")
+        why = self._links.refused.get(FIRST_GROUP)
+        if why is not None and not self._links.to(FIRST_GROUP):
+            said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
         if said:
             self._alarms.raise_alarm(ALARM, ". ".join(said))
         else:

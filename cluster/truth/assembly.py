@@ -3,7 +3,7 @@ prepared for writes to several groups follows the decisions of the first."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.runtime.peer_frames import Kind
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
@@ -13,6 +13,8 @@ from cluster.truth.write_decisions import WriteDecisions
 from raftlog.types import FIRST_GROUP
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.peer.group_links import GroupLink, GroupLinks
     from cluster.replication.proposals import Proposals
     from cluster.runtime.context import NodeContext
@@ -21,16 +23,24 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 
+class TruthEnd(NamedTuple):
+    """The end of a node."""
+
+    parts: tuple[Part, ...]
+    why_stale: Callable[[], str]
+    """Returns why the node may not judge requests by the users and rules that it has copied; "" if it may."""
+
+
 def truth_of(
     context: NodeContext, state: BrokerState, services: LeaderReads, proposals: Proposals, links: GroupLinks
-) -> tuple[Part, ...]:
-    """Makes the end of a node, and returns its parts."""
+) -> TruthEnd:
+    """Makes the end of a node."""
     config = context.config
     if config.cluster.group == FIRST_GROUP:
         source = TruthSource(state, services, proposals.submit_commands, context.environment.sweep_rows)
         links.takes(Kind.TRUTH, source.on_question)
         links.takes(Kind.ACT, ActsTaken(state, services, proposals.submit_commands).on_act)
-        return (source.part(),)
+        return TruthEnd((source.part(),), lambda: "")
 
     def first() -> GroupLink | None:
         return links.leader_link(FIRST_GROUP)
@@ -42,6 +52,7 @@ def truth_of(
         source=first,
         monotonic_ms=services.monotonic_ms,
         alarms=context.alarms,
+        copy_ms_max=config.auth.copy_ms_max,
     )
     acts = ActsAsked(
         state,
@@ -55,4 +66,4 @@ def truth_of(
     links.takes(Kind.TRUTH_REPLY, copies.on_answer)
     links.takes(Kind.ACT_REPLY, acts.on_reply)
     decisions = WriteDecisions(state, services, proposals.submit_commands, config.cluster.group, context.alarms)
-    return copies.part(), acts.part(), decisions.part()
+    return TruthEnd((copies.part(), acts.part(), decisions.part()), copies.why_stale)

@@ -20,12 +20,13 @@ from cluster.peer.wire import INDEX_MAX
 from cluster.replication.outcome import Done, Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import NUMBER_MAX, PAYLOAD_MAX
+from cluster.truth.truth_frames import NUMBER_MAX, PAYLOAD_MAX, too_low
 from raftlog.types import FIRST_GROUP
 from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.command_table import unpack
 from statemachine.commands import Command, CommandResult, pack
 from statemachine.consuming.groups import PutGroup
+from statemachine.levels import GROUPS_LEVEL
 from statemachine.topics.topics import CreateTopic, placed_in
 from statemachine.truth import JournalNames
 
@@ -81,6 +82,9 @@ class ActsAsked:
         """Has the first group carry out the commands, in one entry, and calls `done` with their results. The values of
         results are texts and numbers; of a topic or consumer group that was made, what this group has of it."""
         link = self._source()
+        if (level := self._state.level) < GROUPS_LEVEL:
+            done(_failed(f"{too_low(level)}; nothing was done"))
+            return
         if link is None:
             done(_failed(f"group {FIRST_GROUP} has no leader now, and decides this; nothing was done, try again"))
             return
@@ -182,7 +186,9 @@ class ActsTaken:
         def decided(result: ProposeResult) -> None:
             self._reply(link, number, result)
 
-        if not self._reads.writes_open():
+        if (level := self._state.level) < GROUPS_LEVEL:
+            decided(_failed(f"group {FIRST_GROUP}: {too_low(level)}; nothing was done"))
+        elif not self._reads.writes_open():
             decided(_failed(f"this node does not lead group {FIRST_GROUP} any more; nothing was done, try again"))
         else:
             self._submit(commands, decided, None, author)

@@ -1,10 +1,11 @@
 """The frames in which a group asks for the truth, on the channel `group`.
 
-    TRUTH         [number, version]
+    TRUTH         [number, version, level]
     TRUTH_REPLY   [number, version, more]    payload: [[kind, name, row or nil], ...] in msgpack
 
 `version` of a question is the one that the asking group has; of an answer, the one to which its rows bring, or NOBODY:
-the node that was asked does not lead the first group. Rows are checked by the command that copies them
+the node that was asked does not lead the first group. `level` is that of the asking group: it gets no row that its log
+may not have. Rows are checked by the command that copies them
 (`statemachine.truth.CopyTruth`).
 """
 
@@ -16,9 +17,11 @@ import msgpack
 
 from cluster.peer.wire import INDEX_MAX
 from cluster.runtime.peer_frames import WireError
+from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import PAGE_BYTES, TruthPage
 
 NOT_LEADING: Final = -1
+LEVEL_MAX: Final = 65535
 NUMBER_MAX: Final = 1 << 63
 PAYLOAD_MAX: Final = 960 << 10
 """The longest payload that is decoded, bytes: less than a frame of the channel may have. A page has PAGE_BYTES, unless
@@ -32,6 +35,8 @@ class Question(NamedTuple):
     number: int
     version: int
     """The version that the asking group has; 0 if it has nothing."""
+    level: int
+    """The level of the asking group (statemachine/levels.py)."""
 
 
 class Answer(NamedTuple):
@@ -42,6 +47,11 @@ class Answer(NamedTuple):
     """None if the node that was asked cannot show that it leads the first group, or nothing can follow that version."""
 
 
+def too_low(level: int) -> str:
+    """Returns why a group of that level neither copies the truth nor changes it, and what to do."""
+    return f"this group has level {level}, and several groups need {GROUPS_LEVEL}: raftmq upgrade finalize"
+
+
 def question_header(question: Question) -> list[Any]:
     """Returns the header of the frame."""
     return list(question)
@@ -50,8 +60,10 @@ def question_header(question: Question) -> list[Any]:
 def read_question(header: list[Any]) -> Question:
     """Reads the header. Raises WireError."""
     match header:
-        case [int(number), int(version)] if 0 <= number < NUMBER_MAX and 0 <= version <= INDEX_MAX:
-            return Question(number, version)
+        case [int(number), int(version), int(level)] if (
+            0 <= number < NUMBER_MAX and 0 <= version <= INDEX_MAX and 0 <= level <= LEVEL_MAX
+        ):
+            return Question(number, version, level)
     raise WireError(f"malformed question for the truth: {header!r:.200}")
 
 

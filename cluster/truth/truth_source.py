@@ -15,6 +15,7 @@ from cluster.truth.truth_frames import Answer, Question, answer_frame, read_ques
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
+from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import JournalNames
 
 if TYPE_CHECKING:
@@ -96,20 +97,26 @@ class TruthSource:
         if question is None:
             return
         page = None
-        if ok and self._reads.writes_open() and self._can_follow(link.group, question.version):
+        if ok and self._reads.writes_open() and self._can_follow(link.group, question):
             self._copied[link.group] = max(question.version, self._copied.get(link.group, 0))
             page = self._state.truth.after(question.version)
         header, rows = answer_frame(Answer(question.number, page))
         charge(1 + len(rows) // _BYTES_PER_UNIT)
         link.send(Kind.TRUTH_REPLY, header, rows)
 
-    def _can_follow(self, group: int, version: int) -> bool:
+    def _can_follow(self, group: int, question: Question) -> bool:
         """Returns False if no page can follow the version that a group has: ends that it has not copied are forgotten,
-        as after a restore of that group, or it has more than there is, as after one of the first group."""
-        journal = self._state.truth_journal
-        if version == 0 or journal.forgotten <= version <= journal.version:
+        as after a restore of that group, or it has more than there is, as after one of the first group. Nor does one
+        if one of both groups has a level at which there is no truth to copy."""
+        journal, version = self._state.truth_journal, question.version
+        low = min(question.level, self._state.level)
+        if low >= GROUPS_LEVEL and (version == 0 or journal.forgotten <= version <= journal.version):
             return True
-        why = f"it has version {version}, and versions from {journal.forgotten} to {journal.version} can be followed"
+        why = (
+            f"it has version {version}, and versions from {journal.forgotten} to {journal.version} can be followed"
+            if low >= GROUPS_LEVEL
+            else f"it has level {question.level}, group {FIRST_GROUP} {self._state.level}, and both need {GROUPS_LEVEL}"
+        )
         self._told.warn(f"group {group} cannot copy the truth", why, self._reads.monotonic_ms() / 1000)
         return False
 

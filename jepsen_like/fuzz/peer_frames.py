@@ -18,6 +18,7 @@ from jepsen_like.fuzz.remoting import Requests
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import almost_valid_values
 from raftlog.core.message_plausibility import TERM_STEP_MAX
+from statemachine.levels import GROUPS_LEVEL
 
 RAW = "bytes that are no frame between nodes"
 STRANGER = "a handshake that is none"
@@ -133,7 +134,7 @@ class Frames:
             case Kind.GROUPS:  # this kind and the next four are of another channel
                 about, payload = [], msgpack.packb([[2, "g2", [term, 0, 0], 1, [[1, "h", 1, "", {}]], []]])
             case Kind.TRUTH:
-                about = [rng.randrange(100), index]
+                about = [rng.randrange(100), index, GROUPS_LEVEL]
             case Kind.TRUTH_REPLY:
                 about, payload = [rng.randrange(100), index, False], msgpack.packb([[1, "t", None]])
             case Kind.ACT:

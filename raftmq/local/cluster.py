@@ -46,7 +46,16 @@ from cluster.tier.store.store_by_url import check_url
 from raftlog.types import FIRST_GROUP
 from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
 from raftmq.local.access_files import make_access_files
-from raftmq.local.further_groups import BEGUN, add_groups, begun, check_lowered, make_group, remove_groups, undo_begun
+from raftmq.local.further_groups import (
+    BEGUN,
+    add_groups,
+    begun,
+    check_level,
+    check_lowered,
+    make_group,
+    remove_groups,
+    undo_begun,
+)
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty, is_without_identity
@@ -402,6 +411,8 @@ class LocalCluster:
                 make_access_files(load(node.config_path) for node in nodes[:1])
                 create_data_dirs([node.config_path for node in nodes], os.environ)
         else:
+            if (groups or 1) > max(groups_of(nodes)):
+                check_level([node for node in nodes if node.group == FIRST_GROUP])
             nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
         write_cluster(self.data, ClusterFile(nodes))
         for group in range(FIRST_GROUP + 1, 1 + (groups or 1)):

@@ -17,14 +17,18 @@ from cluster.config.local_layout import GROUP_FOLDERS, NodeRecord, group_folder,
 from cluster.config.node_files import GROUPS_SECRET, GroupFacts, write_group_configs
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys, write_keys
+from cluster.state.checkpoints import Checkpoints
+from raftlog.storage.files.fs import OsFileSystem
 from raftlog.types import FIRST_GROUP
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs
 from raftmq.local.made_mark import SUFFIX, mark_beside
+from raftmq.local.process import is_running
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.cluster_wide.broker_groups import usual_name
+from statemachine.levels import GROUPS_LEVEL
 
 BEGUN = "BEGUN"
 
@@ -85,6 +89,24 @@ def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
         known = {row["group"] for row in api.local("/v1/broker-groups")["groups"]}
         for group in sorted(names.keys() - known):
             api.post("/v1/broker-groups", {"group": group, "name": names[group]})
+
+
+def check_level(first: Sequence[NodeRecord]) -> None:
+    """Raises LocalError if the first group, whose nodes these are, is known to have a level without other groups:
+    called before a further one is made, which nobody could add. Nodes that run say it, else the newest checkpoint."""
+    running = [node for node in first if is_running(node)]
+    if running:
+        level = int(AdminApi([address_of(node) for node in running], "raftmq status").local("/v1/upgrade")["level"])
+    else:
+        made = [Checkpoints(OsFileSystem(), node.home / "data", FIRST_GROUP).all()[:1] for node in first]
+        level = max([each.manifest.level for found in made for each in found], default=GROUPS_LEVEL)
+    if level < GROUPS_LEVEL:
+        raise LocalError(
+            "the cluster cannot have further groups yet",
+            f"group {FIRST_GROUP} has level {level}, and several groups need level {GROUPS_LEVEL}; nothing was made",
+            f"{'' if running else 'raftmq up && '}raftmq upgrade finalize    (then repeat the command)",
+            ExitCode.REFUSED,
+        )
 
 
 def _share_secret(data: Path, first: Sequence[NodeRecord], uuid: str) -> None:

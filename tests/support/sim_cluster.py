@@ -36,7 +36,7 @@ from jepsen_like.sim.options import Options, calm, stream
 from jepsen_like.sim.world import end_run
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.log.segmented_log import SegmentedLog
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame
 from raftmq_wire.message_format import decode_message
 from statemachine.broker_state import BrokerState
@@ -207,9 +207,16 @@ class SimNode(Machine):
     """A machine whose lanes a test can hold."""
 
     def __init__(
-        self, node_id: NodeId, options: Options, loop: StepLoop, network: Network, overrides: dict[str, Any]
+        self,
+        node_id: NodeId,
+        options: Options,
+        loop: StepLoop,
+        network: Network,
+        overrides: dict[str, Any],
+        group: int = FIRST_GROUP,
     ) -> None:
-        super().__init__(node_id, options, loop, network, Failures(loop), config_of_test(node_id, options, overrides))
+        config = config_of_test(node_id, options, overrides, group)
+        super().__init__(node_id, options, loop, network, Failures(loop), config, group)
         self.loop: StepLoop = loop
         self.paths: list[ClientPath] = []
         self.is_started = False
@@ -346,22 +353,31 @@ class SimNode(Machine):
         return found
 
 
-def config_of_test(node_id: NodeId, options: Options, overrides: dict[str, Any]) -> Config:
+def config_of_test(node_id: NodeId, options: Options, overrides: dict[str, Any], group: int = FIRST_GROUP) -> Config:
     """The defaults of a user's configuration with `overrides`, at the addresses of the simulator."""
-    known = config_of(node_id, options)
+    known = config_of(node_id, options, group)
     config = load(None, None, {"node.id": int(node_id), "node.data_dir": str(DATA), **overrides})
-    return replace(config, peers=known.peers, listeners=known.listeners, peer=known.peer)
+    cluster = config.cluster if group == FIRST_GROUP else known.cluster
+    return replace(config, cluster=cluster, peers=known.peers, listeners=known.listeners, peer=known.peer)
 
 
 class SimCluster:
     """`with SimCluster(seed) as sim: ...`"""
 
     def __init__(
-        self, seed: int, *, segment_size: int = 1 << 16, inline: Any = 0.0, config: Any = 0, **overrides: Any
+        self,
+        seed: int,
+        *,
+        segment_size: int = 1 << 16,
+        inline: Any = 0.0,
+        config: Any = 0,
+        group: Any = FIRST_GROUP,
+        **overrides: Any,
     ) -> None:
         """`overrides`: configuration keys, as {"send.deadline_ms": 20_000}. `inline`: how often a lone small append or
         apply is done on the loop, as on a quick disk; above 0 no lane can be held. `config`: 1 if the configuration
-        is to become a part of the log, as it does on real nodes."""
+        is to become a part of the log, as it does on real nodes. `group`: the number of their group of brokers; of
+        others there is no node."""
         print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
         self.rng = random.Random(seed)
         options = calm(
@@ -378,7 +394,7 @@ class SimCluster:
         )
         self.loop = StepLoop(EVENTS_MAX)
         self.network = Network(self.loop, EdgeConditions(stream(seed, "network"), options.latency_s, options.split))
-        self.nodes = {node_id: SimNode(node_id, options, self.loop, self.network, overrides) for node_id in IDS}
+        self.nodes = {node_id: SimNode(node_id, options, self.loop, self.network, overrides, group) for node_id in IDS}
 
     def __enter__(self) -> SimCluster:
         for node in self.nodes.values():

@@ -28,7 +28,7 @@ from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command, CommandResult
 from statemachine.consuming.groups import PutGroup, Subscribe
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.levels import GROUPS_LEVEL, LEVEL
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth, JournalNames, TruthPage
@@ -39,13 +39,14 @@ SECOND = AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3))
 
 
 class BrokerLog:
-    """A group of brokers at the level of groups: its state, and the log that feeds it."""
+    """A group of brokers, usually at the level of groups: its state, and the log that feeds it. Its version knows one
+    level more than there is."""
 
-    def __init__(self, log: Any, group: int = FIRST_GROUP) -> None:
+    def __init__(self, log: Any, group: int = FIRST_GROUP, level: int = GROUPS_LEVEL) -> None:
         self.log, self.group = log, group
         self.kv = MemoryKV()
-        self.state = BrokerState(self.kv, group=group)
-        self.run(Finalize(GROUPS_LEVEL))
+        self.restart()
+        self.run(Finalize(level))
 
     def run(self, *run: Command) -> list[CommandResult]:
         """The results of these commands, in one entry."""
@@ -61,7 +62,7 @@ class BrokerLog:
 
     def restart(self) -> None:
         """Reads the state from its rows again."""
-        self.state = BrokerState(self.kv, group=self.group)
+        self.state = BrokerState(self.kv, known_level=LEVEL + 1, group=self.group)
 
     def make_ready(self, names: int = 100) -> int:
         """Carries out the slices of the beginning of the journal; returns their number."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cluster.config.loading import load
 from cluster.peer.wire import pack, unpack
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
@@ -17,6 +18,7 @@ from cluster.truth.write_decisions import WriteDecisions
 from jepsen_like.sim.checks.truth_check import told
 from raftlog.types import EntryId
 from statemachine.commands import Command
+from statemachine.levels import GROUPS_LEVEL
 from tests.support.truth_kit import BrokerLog
 
 DEADLINE_MS = 3000
@@ -84,8 +86,10 @@ class Ends:
 class Two:
     """The first group and the second, and their connection."""
 
-    def __init__(self, new_log: Callable[[], Any]) -> None:
-        self.first, self.second = Leader(BrokerLog(new_log())), Leader(BrokerLog(new_log(), 2))
+    def __init__(self, new_log: Callable[[], Any], *, first: int = GROUPS_LEVEL, second: int = GROUPS_LEVEL) -> None:
+        """`first`, `second`: the levels of the groups."""
+        self.first = Leader(BrokerLog(new_log(), level=first))
+        self.second = Leader(BrokerLog(new_log(), 2, level=second))
         self.now_ms = 0
         self.alarms = Alarms(lambda: self.now_ms)
         self.there, self.back = Ends(2), Ends(1)
@@ -97,6 +101,7 @@ class Two:
             source=lambda: self.back if self.back.is_open else None,
             monotonic_ms=lambda: self.now_ms,
             alarms=self.alarms,
+            copy_ms_max=0,
         )
         self.taken = ActsTaken(self.first.log.state, self.first, self.first.submit)
         self.acts = ActsAsked(
@@ -117,6 +122,12 @@ class Two:
             self.acts.ask(commands, done, author)
         else:
             self.second.submit(commands, done)
+
+    def limit_copies(self, ms: int) -> None:
+        """Sets `auth.copy_ms_max`."""
+        reload = self.copies.part().reload
+        assert reload is not None
+        reload(load(None, {}, {"node.id": 1, "node.data_dir": "/data", "auth.copy_ms_max": ms}))
 
     def carry(self) -> None:
         """Carries all frames that are on their way."""

@@ -20,6 +20,7 @@ from cluster.members.cluster_level import UpgradeView
 from cluster.peer.links import LinkView
 from cluster.runtime.byte_sizes import size_of
 from cluster.runtime.events import rfc3339
+from raftlog.types import FIRST_GROUP
 from statemachine.access.users import Mode
 
 LEADER_HOLD_MS: Final = 2_000
@@ -42,6 +43,8 @@ SHARED_TOLD_MAX: Final = 3
 """The most client ids with two clients that are findings at a time."""
 MIXED_MS: Final = 86_400_000
 """Milliseconds for which members may know different levels before it is reported."""
+WAITS_HOLD_MS: Final = 60_000
+"""Milliseconds after which it is a finding that the first group waits for others before it is raised."""
 _UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
 _LINK_WORKS: Final = ("TRANSFER", "HANDSHAKE")
 _NO_NEWS: Final = "neither of the two leads"
@@ -318,7 +321,13 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 def unfinished_upgrade(view: UpgradeView) -> Iterator[Condition]:
     """Yields a condition for an upgrade that was begun and not finished: a downgrade is still possible, and new
     functions are not available."""
-    if view.mixed_ms is not None and view.mixed_ms >= MIXED_MS:
+    if view.waits_for:
+        says = (
+            f"every member knows level {view.newest} for upgrade.finalize_after_ms, and group {FIRST_GROUP} keeps "
+            f"level {view.level} until all other groups are raised: {'; '.join(view.waits_for)}"
+        )
+        yield Condition("upgrade_unfinished", CLUSTER, says, hold_ms=WAITS_HOLD_MS)
+    elif view.mixed_ms is not None and view.mixed_ms >= MIXED_MS:
         why = "; ".join(view.reasons) or "every member knows it: finalize"
         says = f"for {_span(view.mixed_ms // 1000)}, members have known level {view.newest}, and the cluster has level"
         yield Condition("upgrade_unfinished", CLUSTER, f"{says} {view.level}: {why}")

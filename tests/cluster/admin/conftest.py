@@ -193,7 +193,7 @@ class FakeNode:
                 http=self.membership.http_address,
             )
         )
-        self.levels = Levels(context, self.state, self.membership, cast("Any", self))
+        self.levels = Levels(context, self.state, self.membership, cast("Any", self), lambda level: [])
         self.moves: Any = FakeMoves()
         self.changes = MemberChanges(context, self.membership, transfer=lambda to: self.transfer(to))
         self.keyring = Keyring((b"k" * 32,), demanded=True)

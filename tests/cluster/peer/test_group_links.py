@@ -21,6 +21,7 @@ from cluster.runtime.peer_frames import Kind
 from raftlog.messages import Heartbeat
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from statemachine.levels import GROUPS_LEVEL
 from tests.support.pace import at_most
 from tests.support.plain_server import Listen
 from tests.support.wait_until import until
@@ -34,11 +35,21 @@ class Node:
     """The peer port of a node of some group, which dials no peer."""
 
     def __init__(
-        self, group: int, node: NodeId = ONE, keyring: Keyring = KEY, cluster: str = "c", *, serves: bool = True
+        self,
+        group: int,
+        node: NodeId = ONE,
+        keyring: Keyring = KEY,
+        cluster: str = "c",
+        *,
+        serves: bool = True,
+        level: int = GROUPS_LEVEL,
     ) -> None:
         self.port = free_base_port(1)
         known = Membership(cluster, group, node, f"u{group}-{node}", {node: f"u{group}-{node}"})
-        self.transport = PeerTransport(known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=keyring)
+        self.level = level
+        self.transport = PeerTransport(
+            known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=keyring, cluster_level=lambda: self.level
+        )
         self.leaders: dict[int, int] = {}
         self.links: Any = None
         self.heard: list[tuple[int, int, list[Any], bytes]] = []
@@ -314,6 +325,20 @@ async def test_a_node_that_refuses_is_dialled_rarely_and_a_dead_one_soon(made: C
         a.links.tend([old.target(), dead])
         await tried(a, (3, ANY), attempts)
     assert states[0].attempts == 1
+
+
+async def test_a_group_at_a_level_without_others_refuses_them_until_it_is_raised(made: Callable[..., Any]) -> None:
+    a, b = await made(2), await made(1, level=GROUPS_LEVEL - 1)
+    why = "group 1 has level 13, and several groups of brokers need level 14; in group 1: raftmq upgrade finalize"
+    a.links.tend([b.target()])
+    await until(lambda: a.links.refused == {1: f"it refuses this node: {why}"})
+    state = a.links._wanted[1, ONE]
+    assert state.due_s - asyncio.get_running_loop().time() < 2, "a new group is below for a moment only"
+    assert not a.links.all()
+    b.level, state.due_s = GROUPS_LEVEL, 0.0
+    a.links.tend([b.target()])
+    await until(lambda: a.links.all())
+    assert a.links.refused == {}
 
 
 async def test_accepted_connections_are_few_and_one_a_node(

@@ -29,6 +29,7 @@ from cluster.runtime.peer_frames import Kind
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from statemachine.levels import GROUPS_LEVEL
 from tests.support.wait_until import until
 
 FS = OsFileSystem()
@@ -44,7 +45,10 @@ class Node:
         self.folder = folder / f"g{group}"
         self.folder.mkdir(exist_ok=True)
         known = Membership("c", group, NodeId(1), f"u{group}", {NodeId(1): f"u{group}"})
-        self.transport = PeerTransport(known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=KEY)
+        self.level = GROUPS_LEVEL
+        self.transport = PeerTransport(
+            known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=KEY, cluster_level=lambda: self.level
+        )
         self.links = GroupLinks(self.transport, lambda group: self.known.leader(group))
         member = GroupMember(1, "127.0.0.1", self.port, "", {"broker": f"127.0.0.1:{self.port}"})
         self.record: GroupRecord | None = GroupRecord(group, f"g{group}", Epoch(1, 0), 1, [member])
@@ -126,6 +130,36 @@ async def test_who_is_out_of_reach_is_told_each_time_it_changes(made: Callable[.
     two.rises()
     await until(lambda: one.known.others()[2].epoch == Epoch(2, 0))
     assert one.known.others()[2].away == [1]
+
+
+async def test_a_level_is_told_when_it_rises_and_who_is_below_is_named(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two))
+    said = ["group 2 has not told its level", "group 3 has not told its level"]
+    assert one.known.below(14, [1, 2, 3]) == said, "group 3 was added and has never run"
+    two.record = replace(two.record, level=13)
+    await until(lambda: one.known.others()[2].level == 13)
+    assert one.known.others()[2].epoch == Epoch(1, 0, 1), "the leader counts it"
+    assert one.known.below(14, [1, 2]) == ["group 2 has level 13, as it told last"]
+    assert one.known.below(13, []) == []
+    two.record = replace(two.record, level=14, leader=7)
+    await until(lambda: one.known.others()[2].level == 14)
+    assert one.known.others()[2].epoch == Epoch(1, 0, 1), "others than the leader do not"
+    assert one.known.below(14, [1, 2]) == []
+
+
+async def test_a_group_that_the_first_one_refuses_says_why(made: Callable[..., Any], tmp_path: Path) -> None:
+    one = await made(1)
+    one.level = GROUPS_LEVEL - 1
+    two = await made(2, one.port)
+    await until(lambda: two.alarms.all())
+    [alarm] = two.alarms.all()
+    assert "group 1 has level 13, and several groups of brokers need level 14" in alarm.text
+    assert "raftmq upgrade finalize" in alarm.text
+    assert (one.known.others(), list((tmp_path / "g1").iterdir())) == ({}, []), "nothing of groups is there below 14"
+    one.level = GROUPS_LEVEL
+    await until(lambda: one.knows(one, two) and not two.alarms.all())
 
 
 async def test_without_the_first_group_news_goes_on_and_a_restart_has_the_map(
@@ -298,20 +332,21 @@ def test_the_own_record_is_made_only_with_a_leader() -> None:
         in_force=SimpleNamespace(voter_ids=(1, 2, 4), index=9),
         own_id=NodeId(1),
     )
-    found = own_record(raw, members, "five", lambda: away)
+    found = own_record(raw, members, "five", lambda: away, 14)
     assert found is not None
     assert (found.group, found.name, found.epoch, found.leader, found.away) == (5, "five", Epoch(7, 9), 2, [])
+    assert found.level == 14
     assert [(each.node, each.host, each.listeners) for each in found.members] == [
         (1, "h1", {"broker": "h1:1"}),
         (2, "h2", {"broker": "h2:1"}),
     ]
     members.own_id = NodeId(2)
-    found = own_record(raw, members, "five", lambda: away)
+    found = own_record(raw, members, "five", lambda: away, 14)
     assert found is not None
     assert found.away == [1, 4], "the leader says it, and of voters alone"
     members.is_removed = True
-    assert own_record(raw, members, "five", lambda: away) is None
+    assert own_record(raw, members, "five", lambda: away, 14) is None
     members.is_removed, raw.leader_id = False, NodeId(0)
-    assert own_record(raw, members, "five", lambda: away) is None
+    assert own_record(raw, members, "five", lambda: away, 14) is None
     raw.leader_id, members.addresses = NodeId(2), {}
-    assert own_record(raw, members, "five", lambda: away) is None
+    assert own_record(raw, members, "five", lambda: away, 14) is None

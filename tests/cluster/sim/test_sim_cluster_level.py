@@ -9,7 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from cluster.admin.findings.rules import MIXED_MS, unfinished_upgrade
+from cluster.admin.findings.rules import MIXED_MS, WAITS_HOLD_MS, unfinished_upgrade
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, encode
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import Checkpoints
@@ -201,6 +202,33 @@ def test_the_leader_finalizes_by_itself_once_all_have_announced_the_level_for_th
     assert levels(sim) == [BASELINE] * 3, "the time begins again"
     sim.loop.run_for(5.0)
     assert levels(sim) == [LEVEL] * 3
+
+
+def test_the_first_group_is_raised_by_itself_after_all_others(sim_of: Callable[..., Any]) -> None:
+    """A group that is away is named, and a finding says so after a minute."""
+    sim = sim_of()
+
+    def hear(level: int) -> None:
+        member = GroupMember(1, "h", 1, "", {})
+        payload = encode([GroupRecord(2, "two", Epoch(level, 1), 1, [member], [], level)])
+        for node in sim.running:
+            node.run(node.running.other_groups._on_groups, Mock(), [], payload)
+
+    hear(LEVEL - 1)
+    values = {"upgrade.finalize_after_ms": 10_000}
+    assert propose(sim, SetConfig(0, 0, "ann", "a test", values)).outcome is Outcome.OK
+    sim.loop.run_for(15.0)
+    assert levels(sim) == [BASELINE] * 3
+    levels_of = sim.leader().running.levels
+    view = levels_of.view(sim.leader().running.services.monotonic_ms())
+    [condition] = unfinished_upgrade(view)
+    assert f"until all other groups are raised: group 2 has level {LEVEL - 1}, as it told last" in condition.says
+    assert condition.hold_ms == WAITS_HOLD_MS
+    assert levels_of.require() == LEVEL, "whoever types finalize is not held up"
+    hear(LEVEL)
+    sim.loop.run_for(2.0)
+    assert levels(sim) == [LEVEL] * 3
+    assert unfinished(sim.leader()) == []
 
 
 def test_no_leader_finalizes_by_itself_unless_it_is_told_to(sim_of: Callable[..., Any]) -> None:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.replication.outcome import Outcome
+from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind, WireError
-from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS, TruthCopies
+from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS
 from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
 from cluster.truth.truth_source import FORGET_EVERY_MS
-from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import GROUPS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth
@@ -133,25 +133,10 @@ def test_one_page_and_one_slice_are_under_way_at_a_time(two: Two) -> None:
     assert len(two.second.proposed) == 1
 
 
-def test_below_the_level_of_groups_nothing_is_asked(two: Two) -> None:
-    state = BrokerState(MemoryKV(), group=2)
-    copies = TruthCopies(
-        state,
-        two.second.submit,
-        leads=lambda: True,
-        source=lambda: two.back,
-        monotonic_ms=lambda: two.now_ms,
-        alarms=two.alarms,
-    )
-    two.now_ms += 10_000
-    copies.tick(two.now_ms)
-    assert not two.back.sent
-
-
 def test_one_question_of_a_connection_waits_for_the_confirmation(two: Two) -> None:
     two.first.log.one(SECOND)
     for number in range(1, 100):
-        two.source.on_question(two.there, [number, 0], b"")
+        two.source.on_question(two.there, [number, 0, GROUPS_LEVEL], b"")
     assert len(two.first.confirming) == 1
     two.first.confirm()
     assert [header[0] for _, header, _ in two.there.take()] == [99]
@@ -221,7 +206,7 @@ def test_ends_are_forgotten_once_all_groups_have_them(two: Two) -> None:
     two.source.tick(two.now_ms)
     assert not two.first.proposed
     third = Ends(3)
-    two.source.on_question(third, [1, journal.version], b"")
+    two.source.on_question(third, [1, journal.version, GROUPS_LEVEL], b"")
     two.first.confirm()
     two.run(FORGET_EVERY_MS + 1000)
     assert (journal.oldest_end, journal.forgotten > 0) == (0, True)
@@ -235,7 +220,7 @@ def test_a_version_that_nothing_can_follow_is_never_confirmed(two: Two, caplog: 
     journal = two.first.log.state.truth_journal
     assert 0 < journal.forgotten <= journal.version
     for version, follows in ((journal.forgotten - 1, False), (journal.forgotten, True), (journal.version + 1, False)):
-        two.source.on_question(two.there, [1, version], b"")
+        two.source.on_question(two.there, [1, version, GROUPS_LEVEL], b"")
         two.first.confirm()
         [(_, header, _)] = two.there.take()
         assert (header[1] != NOT_LEADING) is follows
@@ -263,11 +248,111 @@ def test_changes_at_random_end_as_copies(new_log: Any) -> None:
     assert two.is_equal(), f"seed {seed}"
 
 
+def test_a_group_below_the_level_of_the_first_one_copies_what_its_own_level_has(new_log: Any) -> None:
+    """The first group was raised alone, by a person. The others, of the older or the newer version, are raised when
+    they like."""
+    two = Two(new_log, first=GROUPS_LEVEL + 1)
+    two.first.log.one(SECOND)
+    two.first.log.one(CreateTopic({"name": "t"}, True))
+    two.run(3000)
+    assert (two.first.log.state.level, two.second.log.state.level) == (GROUPS_LEVEL + 1, GROUPS_LEVEL)
+    assert two.is_equal()
+    assert not two.alarms.all()
+
+
+def test_a_copy_that_nobody_confirms_judges_no_request_if_that_is_set(two: Two) -> None:
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.back.is_open = False
+    two.run(60_000)
+    assert two.copies.why_stale() == "", "it is off unless somebody sets it"
+    two.limit_copies(20_000)
+    assert "for 60" in two.copies.why_stale()
+    two.back.is_open = True
+    two.run(500)
+    assert two.copies.why_stale() == ""
+    two.back.is_open = False
+    two.run(19_500)
+    assert two.copies.why_stale() == ""
+    two.run(1_000)
+    assert two.copies.why_stale().endswith(
+        "no leader of group 1 has confirmed its copy of users and rules, auth.copy_ms_max is 20000"
+    )
+
+
+def test_a_node_that_does_not_lead_knows_how_old_its_copy_is(two: Two) -> None:
+    """It asks for itself, and only if requests are refused for that. It is as sure as what it has applied."""
+    two.first.log.one(SECOND)
+    two.run(3000)
+    two.second.leads = False
+    two.run(5_000)
+    asked = two.copies._number
+    two.limit_copies(5_000)
+    two.run(1_100)
+    assert two.copies._number > asked
+    assert two.copies.why_stale() == ""
+    two.first.log.one(CreateTopic({"name": "new"}, True))  # it is told of it, and its leader copies nothing
+    two.run(4_000)
+    assert two.copies.why_stale() == ""
+    two.run(3_000)
+    assert "auth.copy_ms_max is 5000" in two.copies.why_stale()
+    page = two.first.log.state.truth.after(two.second.log.state.truth.copied)
+    two.second.log.one(CopyTruth(two.second.log.state.truth.copied, page.version, page.rows))
+    two.run(1_100)
+    assert two.copies.why_stale() == ""
+
+
+def test_a_node_that_was_never_told_that_its_copy_is_the_newest_says_so(two: Two) -> None:
+    two.limit_copies(5_000)
+    assert two.copies.why_stale().startswith("since this node started no leader of group 1 has confirmed")
+
+
+def test_a_group_below_the_level_of_groups_asks_nothing_and_says_what_to_do(new_log: Any) -> None:
+    two = Two(new_log, second=GROUPS_LEVEL - 1)
+    two.first.log.one(SECOND)
+    results: list[ProposeResult] = []
+    two.acts.ask([CreateTopic({"name": "t"}, True)], results.append, "ann")
+    two.run(9_500)
+    assert not two.alarms.all(), "a new group is below for a moment"
+    two.run(1_000)
+    [alarm] = two.alarms.all()
+    for says in (alarm.text, results[0].remark):
+        assert "this group has level 13, and several groups need 14: raftmq upgrade finalize" in says
+    assert (two.first.log.state.topics.get("t"), two.second.log.state.truth.copied) == (None, 0)
+    two.second.log.one(Finalize(GROUPS_LEVEL))
+    two.run(1_000)
+    assert two.is_equal()
+    assert not two.alarms.all()
+
+
+def test_the_first_group_below_the_level_of_groups_gives_nothing_and_does_nothing(new_log: Any) -> None:
+    two = Two(new_log, first=GROUPS_LEVEL - 1)
+    results: list[ProposeResult] = []
+    two.acts.ask([CreateTopic({"name": "t"}, True)], results.append, "ann")
+    two.run(11_000)
+    assert "group 1: this group has level 13" in results[0].remark
+    assert two.first.log.state.topics.get("t") is None
+    assert len(two.alarms.all()) == 1, "nothing is confirmed"
+    two.first.log.one(Finalize(GROUPS_LEVEL))
+    two.run(500)
+    assert not two.alarms.all()
+
+
 def test_frames_that_are_none() -> None:
-    for header in ([], [1], [-1, 0], [1, -1], [1, 1 << 63], [True, 0, 0], ["1", 0], [1.0, 0]):
+    for header in (
+        [],
+        [1, 2],
+        [-1, 0, 14],
+        [1, -1, 14],
+        [1, 1 << 63, 14],
+        [1, 0, -1],
+        [1, 0, 1 << 16],
+        ["1", 0, 14],
+        [1.0, 0, 14],
+    ):
         with pytest.raises(WireError):
             read_question(header)
-    assert read_question([1, 2]) == Question(1, 2)
+    assert read_question([1, 2, 14]) == Question(1, 2, 14)
     for header, payload in (
         ([1, 2], b""),
         ([1, -2, False], b"\x90"),

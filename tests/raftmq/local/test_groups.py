@@ -30,19 +30,23 @@ from cluster.config.local_layout import (
 from cluster.config.node_files import plan_group, plan_moved, plan_node, plan_nodes, read_nodes, write_config_like
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
+from cluster.state.manifest import FILE, Manifest, encode
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftmq.cli import cli
 from raftmq.client.discovery import find_servers
+from raftmq.local import further_groups
 from raftmq.local import init as local_init
 from raftmq.local.cluster import LocalCluster, dead_group, dead_groups, lost_nodes, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
-from raftmq.local.http.admin_http import admin_addresses
+from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.init import check_data_dirs
 from raftmq.local.status import ClusterView, NodeView, json_of
 from raftmq.local.tls.local_tls import certify
 from raftmq_wire.errors import ExitCode, LocalError
+from statemachine.broker_state import AppliedMark
+from statemachine.levels import GROUPS_LEVEL
 from tests.support.small_segments import small_segments
 
 BASE = 29100
@@ -204,6 +208,33 @@ def test_a_second_group_beside_the_first(tmp_path: Path) -> None:
     assert loaded(data, groups=2) == nodes
     assert named(loaded(data, groups=3, count=3)[6:]) == ["3/1", "3/2", "3/3"]
     assert load(data / "g03" / "n1" / "raftmq.toml").cluster.broker_name == "raftmq-g03"
+
+
+def test_no_group_is_made_beside_one_whose_level_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was made could not be added, and would keep the cluster from its next start."""
+    data = tmp_path / "data"
+    first = loaded(data, count=3, base=BASE)
+    before = files_of(data)
+    made = Manifest(AppliedMark(1, 7, 0, 0, 0), 0, {}, (), level=GROUPS_LEVEL - 1)
+    folder = first[1].home / "data" / "checkpoints" / made.name
+    folder.mkdir(parents=True)
+    (folder / FILE).write_bytes(encode(made, 1))
+    with pytest.raises(LocalError, match="group 1 has level 13, and several groups need level 14") as failed:
+        loaded(data, groups=2)
+    assert failed.value.fix.startswith("raftmq up && raftmq upgrade finalize")
+    (folder / FILE).unlink()
+    folder.rmdir()
+    assert files_of(data) == before
+
+    told = {"level": GROUPS_LEVEL - 1}
+    monkeypatch.setattr(further_groups, "is_running", lambda node: True)
+    monkeypatch.setattr(AdminApi, "local", lambda api, path: told)
+    with pytest.raises(LocalError, match="nothing was made") as failed:
+        loaded(data, groups=2)
+    assert failed.value.fix.startswith("raftmq upgrade finalize")
+    assert files_of(data) == before
+    told["level"] = GROUPS_LEVEL
+    assert len(loaded(data, groups=2)) == 6
 
 
 def test_all_groups_of_a_new_cluster(tmp_path: Path) -> None:
