@@ -18,6 +18,7 @@ from cluster.admin.node_interface import AdminPort
 from cluster.admin.peer_http_client import NodeSession
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
 from cluster.admin.streamed_json import Pieces, in_pieces
+from cluster.config.local_layout import names_of
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.types import NodeId
 
@@ -64,14 +65,16 @@ class Forwarder:
             raise ApiError("no_leader", "no leader is known", "ask again; nothing was changed")
         if HOPS_HEADER in request.headers:
             raise ApiError(
-                "not_leader", f"passed on once already; node {leader} leads", "ask again; nothing was changed"
+                "not_leader",
+                f"passed on once already; {self._port.object_of(leader)} leads",
+                "ask again; nothing was changed",
             )
         address = self._address(leader)
         if not address:
             raise ApiError(
                 "leader_unreachable",
-                f"node {leader} leads, and its HTTP address is not configured here",
-                f"write admin in the [[peers]] table of node {leader}, or ask that node",
+                f"{self._port.object_of(leader)} leads, and its HTTP address is not configured here",
+                f"write admin in the [[peers]] table of {self._port.object_of(leader)}, or ask that node",
             )
         if "redirect" in request.headers.get("Prefer", ""):
             if "Authorization" in request.headers or "Cookie" in request.headers:
@@ -87,11 +90,19 @@ class Forwarder:
         """Returns the answer of a member about itself. Raises ApiError."""
         members = self._port.membership.in_force.node_uuids
         if node not in members:
-            names = ", ".join(map(str, sorted(members)))
-            raise ApiError("not_found", f"there is no node {node}", f"use one of {names}; raftmq node list shows them")
+            names = names_of(self._port.config.cluster.group, members)
+            raise ApiError(
+                "not_found",
+                f"there is no {self._port.object_of(node)}",
+                f"use one of {names}; raftmq node list shows them",
+            )
         address = self._address(node)
         if not address or HOPS_HEADER in request.headers:
-            raise ApiError("unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself")
+            raise ApiError(
+                "unreachable",
+                f"the HTTP address of {self._port.object_of(node)} is not known here",
+                "ask that node itself",
+            )
         return await self._send(request, node, address, self._most(route), changes)
 
     def not_passed_on(self) -> ApiError:
@@ -101,7 +112,7 @@ class Forwarder:
             return ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
         why = "no node sends a secret on to another one"
         where = self._address(leader) or "raftmq node list shows where"
-        return ApiError("not_leader", f"node {leader} leads, and {why}", f"ask that node: {where}")
+        return ApiError("not_leader", f"{self._port.object_of(leader)} leads, and {why}", f"ask that node: {where}")
 
     async def ask_leader(self, caller: Caller, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Asks the leader in the name of a caller; returns (status, body) of its answer. Raises ApiError.
@@ -114,7 +125,7 @@ class Forwarder:
             raise ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
         wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
         headers = {HOPS_HEADER: "1", "Content-Type": "application/json"}
-        headers |= self._port.access.pass_for(caller, leader, method, path, body)
+        headers |= self._port.access.pass_for(caller, self._port.name_of(leader), method, path, body)
         try:
             async with self._session.request(
                 method,
@@ -126,7 +137,7 @@ class Forwarder:
             ) as answer:
                 return answer.status, b"".join(await read_at_most(answer.content, CONSTANT_BYTES_MAX))
         except (aiohttp.ClientError, TimeoutError, TooLongError) as error:
-            why = f"node {leader} was asked and did not answer: {error!r}"
+            why = f"{self._port.object_of(leader)} was asked and did not answer: {error!r}"
             raise unknown_outcome(why) from None
 
     def _address(self, node: NodeId) -> str:
@@ -139,11 +150,11 @@ class Forwarder:
     async def _send(
         self, request: web.Request, node: NodeId, address: str, most: int, changes: bool
     ) -> web.StreamResponse:
-        wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
+        wait_s, told = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S, self._port.object_of(node)
         body, access = await request.read(), self._port.access
         caller = request.get(CALLER, STRANGER)
         headers = {HOPS_HEADER: "1", FOR_HEADER: request.remote or ""}
-        headers |= access.pass_for(caller, node, request.method, request.raw_path, body)
+        headers |= access.pass_for(caller, self._port.name_of(node), request.method, request.raw_path, body)
         if request.content_type == "application/json":
             headers["Content-Type"] = "application/json"
         try:
@@ -159,15 +170,15 @@ class Forwarder:
             return await in_pieces(request, Pieces(parts), answer.status, answer.content_type)
         except TooLongError as error:
             if changes:
-                raise unknown_outcome(f"node {node} was asked, and {error}") from None
-            raise ApiError("failed", f"node {node} was asked, and {error}", "ask that node itself") from None
+                raise unknown_outcome(f"{told} was asked, and {error}") from None
+            raise ApiError("failed", f"{told} was asked, and {error}", "ask that node itself") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise ApiError(
                 "leader_unreachable",
-                f"node {node} cannot be reached: {error}",
+                f"{told} cannot be reached: {error}",
                 "ask again; nothing was changed",
             ) from None
         except (aiohttp.ClientError, TimeoutError) as error:
             if changes:
-                raise unknown_outcome(f"node {node} was asked and did not answer: {error!r}") from None
-            raise ApiError("leader_unreachable", f"node {node} did not answer: {error!r}", "ask again") from None
+                raise unknown_outcome(f"{told} was asked and did not answer: {error!r}") from None
+            raise ApiError("leader_unreachable", f"{told} did not answer: {error!r}", "ask again") from None

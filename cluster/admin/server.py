@@ -180,7 +180,7 @@ def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request
         request[CALLER] = caller = await _caller(port, request, route)
         if caller.is_proven:
             guard.proven(request)
-        request[OF_NODE] = caller.by > 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
+        request[OF_NODE] = caller.by != 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
         if not route.needs.reads_body:
             caller = await access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)

@@ -54,9 +54,9 @@ def node_object(group: int, node: int) -> str:
     return f"node {name_of(group, node)}"
 
 
-def nodes_told(group: int, nodes: Iterable[int]) -> str:
-    """Returns the names of nodes of one group, for a text: "1, 2", "2/1, 2/2"."""
-    return ", ".join(str(name_of(group, node)) for node in nodes)
+def names_of(group: int, nodes: Iterable[int]) -> str:
+    """Returns the names of nodes of one group in the order of their ids, for a text: "1, 2", "2/1, 2/2"."""
+    return ", ".join(str(name_of(group, node)) for node in sorted(nodes))
 
 
 def link_object(group: int, node: int, peer: int) -> str:

@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 
 from cluster.config.config import RetentionSection
+from cluster.config.local_layout import node_object
+from raftlog.types import FIRST_GROUP
 
 
 class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,26 +118,26 @@ def settings_of(section: RetentionSection) -> dict[str, Setting]:
     return {field.name: getattr(section, field.name) for field in msgspec.structs.fields(section)}
 
 
-def differing(nodes: Mapping[int, Mapping[str, Setting]], leader: int | None) -> list[str]:
-    """Returns one line per key whose value is not the same on all `nodes` (node -> its settings)."""
+def differing(nodes: Mapping[int, Mapping[str, Setting]], leader: int | None, group: int = FIRST_GROUP) -> list[str]:
+    """Returns one line per key whose value is not the same on all `nodes` (node of `group` -> its settings)."""
     lines = []
     for key in sorted({key for settings in nodes.values() for key in settings}):
         values = {node: settings[key] for node, settings in sorted(nodes.items()) if key in settings}
         if len({repr(value) for value in values.values()}) < 2:
             continue
-        told = ", ".join(f"{_said(value)} on node {node}" for node, value in values.items())
-        lines.append(f"retention.{key} differs: {told}; {_counts(key, values, leader)}")
+        told = ", ".join(f"{_said(value)} on {node_object(group, node)}" for node, value in values.items())
+        lines.append(f"retention.{key} differs: {told}; {_counts(key, values, leader, group)}")
     return lines
 
 
-def _counts(key: str, values: Mapping[int, Setting], leader: int | None) -> str:
+def _counts(key: str, values: Mapping[int, Setting], leader: int | None, group: int) -> str:
     if key in OWN:
         return "each node goes by its own"
     if leader is None or leader not in values:
         return "the next leader's counts, for all nodes"
     return (
-        f"node {leader} leads: its {_said(values[leader])} counts, for all nodes, until another node leads. Make them "
-        "equal in every raftmq.toml, then raftmq reload"
+        f"{node_object(group, leader)} leads: its {_said(values[leader])} counts, for all nodes, until another node "
+        "leads. Make them equal in every raftmq.toml, then raftmq reload"
     )
 
 

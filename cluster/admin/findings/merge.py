@@ -35,8 +35,8 @@ def merged(
 ) -> list[Finding]:
     """Returns the cluster's findings: the worst first, causes before their consequences, then the oldest first.
     Findings about a node in maintenance are expected: they are shown, but raise no alarm. `leaders`: node -> the leader
-    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be lost. `group`: the
-    group of brokers whose nodes they all are."""
+    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be lost.
+    `group`: the group of brokers of all these nodes."""
     leader = _leader_elsewhere(leaders or {})
     found = _once(
         _of_one_node(each, node, leader, group)
@@ -116,7 +116,11 @@ def _down(
         why, do_now = "it is not running, or cut off", command_of(code, name_of(group, node), place)
         if node in gone:  # it does not start: it would vote again without remembering its votes
             why = "its data directory was lost, so it cannot be started"
-            do_now = f"raftmq node replace {name_of(group, node)}" if 2 * len(gone) < len(members) else "raftmq runbook no_quorum"
+            do_now = (
+                f"raftmq node replace {name_of(group, node)}"
+                if 2 * len(gone) < len(members)
+                else "raftmq runbook no_quorum"
+            )
         yield Finding(
             code="node_down",
             severity=code.severity,

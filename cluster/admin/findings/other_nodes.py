@@ -157,7 +157,7 @@ class OtherNodes:
         loop = asyncio.get_running_loop()
         began_s, before_ms = loop.time(), self._port.wall_ms()
         try:
-            headers = self._port.access.own_pass(node, PATH)
+            headers = self._port.access.own_pass(self._port.name_of(node), PATH)
             asks = self._session.request(
                 "GET", address, PATH, headers=headers, limits=aiohttp.ClientTimeout(total=ASK_S)
             )
@@ -222,23 +222,22 @@ def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int, group: int = 
         yield Condition(
             "clock_off",
             CLUSTER,
-            f"the clocks of nodes {name_of(group, one)} and {name_of(group, other)} are {apart} ms apart; only a third could show which is wrong",
+            f"the clocks of nodes {name_of(group, one)} and {name_of(group, other)} are {apart} ms apart; only a third "
+            "could show which is wrong",
             hold_ms=CLOCK_HOLD_MS,
         )
         return
     for node, offset in off.items():
-        way = "ahead of" if offset > 0 else "behind"
+        way, about = "ahead of" if offset > 0 else "behind", node_object(group, node)
         yield Condition(
             "clock_off",
-            node_object(group, node),
-            f"the clock of {node_object(group, node)} is {abs(offset)} ms {way} the others' (health.clock_off_ms = {bound_ms})",
+            about,
+            f"the clock of {about} is {abs(offset)} ms {way} the others' (health.clock_off_ms = {bound_ms})",
             hold_ms=CLOCK_HOLD_MS,
         )
 
 
-def setting_conditions(
-    settings: Mapping[int, Mapping[str, str]], group: int = FIRST_GROUP
-) -> Iterator[Condition]:
+def setting_conditions(settings: Mapping[int, Mapping[str, str]], group: int = FIRST_GROUP) -> Iterator[Condition]:
     """Yields conditions for keys whose values differ between the nodes that answer. A key that only some versions know
     is not compared."""
     for key in sorted(set.intersection(*(set(own) for own in settings.values()))):

@@ -206,8 +206,8 @@ def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
         yield Condition(
             "recovering",
             me,
-            f"the node fetches what it lacks from {status.object_of(install.peer)}, stage {install.stage}: {install.bytes_done} of "
-            f"{install.bytes_total} bytes",
+            f"the node fetches what it lacks from {status.object_of(install.peer)}, stage {install.stage}: "
+            f"{install.bytes_done} of {install.bytes_total} bytes",
         )
     previous = recovery.previous
     how = _UNCLEAN.get(previous.ended) if previous is not None else None

@@ -189,7 +189,7 @@ def retention_lines(view: ClusterView) -> list[str]:
         for node in view.nodes
         if node.status and not node.is_removed and node.status.get("retention")
     }
-    return differing(settings, view.leader)
+    return differing(settings, view.leader, view.group)
 
 
 def link_lines(view: ClusterView) -> list[str]:
