@@ -18,7 +18,7 @@ from cluster.admin.node_interface import AdminPort
 from cluster.admin.peer_http_client import NodeSession
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
 from cluster.admin.streamed_json import Pieces, in_pieces
-from cluster.config.local_layout import names_of
+from cluster.config.local_layout import NodeName, name_of, names_of
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.types import NodeId
 
@@ -30,6 +30,7 @@ CALLER: Final = web.RequestKey("caller", Caller)
 OF_NODE: Final = web.RequestKey("of_node", bool)
 """Key of a flag: True if a node forwarded the request. In a cluster without a secret this is unproven."""
 CONNECT_TIMEOUT_S: Final = 1.0
+ASK_THERE: Final = "ask a node of that group: GET /v1/broker-groups lists them"
 
 
 def asker_of(request: web.Request, *, proven: bool) -> str:
@@ -84,7 +85,7 @@ class Forwarder:
                 status=307,
                 headers={"Location": f"{request.scheme}://{address}{request.raw_path}", "X-Raft-Leader": str(leader)},
             )
-        return await self._send(request, leader, address, self._most(route), changes)
+        return await self._send(request, self._port.name_of(leader), address, self._most(route), changes)
 
     async def pass_to(self, node: NodeId, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """Returns the answer of a member about itself. Raises ApiError."""
@@ -103,7 +104,35 @@ class Forwarder:
                 f"the HTTP address of {self._port.object_of(node)} is not known here",
                 "ask that node itself",
             )
-        return await self._send(request, node, address, self._most(route), changes)
+        return await self._send(request, self._port.name_of(node), address, self._most(route), changes)
+
+    async def pass_to_group(
+        self, group: int, member: NodeId | None, request: web.Request, route: Route, *, changes: bool
+    ) -> web.StreamResponse:
+        """Returns the answer of another group of brokers: of `member`, if one is named, else of its leader, or to a
+        question of any other member while that does not answer. Raises ApiError."""
+        record = self._port.services.routes.others().get(group)
+        if record is None:
+            why = f"this node knows no group {group} of brokers"
+            raise ApiError("not_found", why, "GET /v1/broker-groups lists all")
+        if HOPS_HEADER in request.headers:
+            raise ApiError("unreachable", f"passed on once already, for group {group}", "ask a node of that group")
+        members = {each.node: each.http for each in record.members}
+        asked = sorted(members, key=lambda node: (node != record.leader, node in record.away, node))
+        if member is not None:
+            asked = [member]
+        elif changes:
+            asked = [record.leader]
+        refused = ApiError("unreachable", f"group {group} has no such member, or its address is not known", ASK_THERE)
+        for node in asked:
+            if address := members.get(node, ""):
+                try:
+                    return await self._send(request, name_of(group, node), address, self._most(route), changes)
+                except ApiError as error:
+                    if error.code != "leader_unreachable":
+                        raise
+                    refused = error
+        raise refused
 
     def not_passed_on(self) -> ApiError:
         """Returns the error for a request whose body has a secret: the client must ask the leader itself."""
@@ -148,13 +177,13 @@ class Forwarder:
         return CONSTANT_BYTES_MAX + route.cost.bytes_max(self._port.config.limits)
 
     async def _send(
-        self, request: web.Request, node: NodeId, address: str, most: int, changes: bool
+        self, request: web.Request, node: NodeName, address: str, most: int, changes: bool
     ) -> web.StreamResponse:
-        wait_s, told = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S, self._port.object_of(node)
+        wait_s, told = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S, f"node {node}"
         body, access = await request.read(), self._port.access
         caller = request.get(CALLER, STRANGER)
         headers = {HOPS_HEADER: "1", FOR_HEADER: request.remote or ""}
-        headers |= access.pass_for(caller, self._port.name_of(node), request.method, request.raw_path, body)
+        headers |= access.pass_for(caller, node, request.method, request.raw_path, body)
         if request.content_type == "application/json":
             headers["Content-Type"] = "application/json"
         try:
