@@ -28,6 +28,7 @@ from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOO
 from cluster.broker.access.guesses import WAITING_MAX
 from cluster.broker.access.user_admin import Asker, RecentChanges
 from cluster.broker.rights import Party
+from cluster.config.local_layout import NodeName
 from cluster.requests.judge import NO_SUPER, Judge
 from cluster.runtime.awaited import told
 from raftmq_wire.denial import how_to_allow
@@ -72,7 +73,7 @@ class Caller(NamedTuple):
     """The client's address, also if another node forwarded the request and proved its identity."""
     why: str = ""
     """The reason why no user is identified."""
-    by: int = 0
+    by: NodeName = 0
     """The node that forwarded the request, if it proved its identity."""
     is_node: bool = False
     """True for a node of the cluster that asks for itself."""
@@ -84,7 +85,7 @@ class Caller(NamedTuple):
     @property
     def is_proven(self) -> bool:
         """True if a user, a node of the cluster, or the operator is proven."""
-        return self.user is not None or self.by > 0 or bool(self.operator)
+        return self.user is not None or self.by != 0 or bool(self.operator)
 
     @property
     def party(self) -> Party:
@@ -228,14 +229,14 @@ class HttpAccess:
         user = self.state.by_id.get(int(who))
         return Caller(user, address, "" if user is not None else "the user of this request was removed", by)
 
-    def pass_for(self, caller: Caller, to: int, method: str, path: str, body: bytes) -> dict[str, str]:
+    def pass_for(self, caller: Caller, to: NodeName, method: str, path: str, body: bytes) -> dict[str, str]:
         """Returns the header that names the caller of a request to another node; none in a cluster without a secret."""
         who = NODE if caller.is_node else str(caller.user.id) if caller.user is not None else NONE
         if caller.operator:
             who = OPERATOR
         return self.passes.made(who, caller.address, to, method, path, body)
 
-    def own_pass(self, to: int, path: str) -> dict[str, str]:
+    def own_pass(self, to: NodeName, path: str) -> dict[str, str]:
         """Returns the header with which this node asks another one for itself, with GET."""
         return self.passes.made(NODE, "-", to, "GET", path, b"")
 

@@ -79,8 +79,9 @@ class ApiError(Exception):
 class HandedOver(ApiError):
     """Leadership moved to another node before anything was changed: the request is forwarded to that node."""
 
-    def __init__(self, leader: int) -> None:
-        super().__init__("not_leader", f"node {leader} leads now", "ask again; nothing was changed")
+    def __init__(self, leader: str) -> None:
+        """`leader`: "node 2", "node 3/2"."""
+        super().__init__("not_leader", f"{leader} leads now", "ask again; nothing was changed")
 
 
 def unknown_outcome(message: str) -> ApiError:

@@ -18,6 +18,7 @@ from cluster.admin.node_interface import AdminPort
 from cluster.admin.peer_http_client import NodeSession
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
 from cluster.admin.streamed_json import Pieces, in_pieces
+from cluster.config.local_layout import NodeName, name_of, names_of
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.types import NodeId
 
@@ -29,6 +30,7 @@ CALLER: Final = web.RequestKey("caller", Caller)
 OF_NODE: Final = web.RequestKey("of_node", bool)
 """Key of a flag: True if a node forwarded the request. In a cluster without a secret this is unproven."""
 CONNECT_TIMEOUT_S: Final = 1.0
+ASK_THERE: Final = "ask a node of that group: GET /v1/broker-groups lists them"
 
 
 def asker_of(request: web.Request, *, proven: bool) -> str:
@@ -64,14 +66,16 @@ class Forwarder:
             raise ApiError("no_leader", "no leader is known", "ask again; nothing was changed")
         if HOPS_HEADER in request.headers:
             raise ApiError(
-                "not_leader", f"passed on once already; node {leader} leads", "ask again; nothing was changed"
+                "not_leader",
+                f"passed on once already; {self._port.object_of(leader)} leads",
+                "ask again; nothing was changed",
             )
         address = self._address(leader)
         if not address:
             raise ApiError(
                 "leader_unreachable",
-                f"node {leader} leads, and its HTTP address is not configured here",
-                f"write admin in the [[peers]] table of node {leader}, or ask that node",
+                f"{self._port.object_of(leader)} leads, and its HTTP address is not configured here",
+                f"write admin in the [[peers]] table of {self._port.object_of(leader)}, or ask that node",
             )
         if "redirect" in request.headers.get("Prefer", ""):
             if "Authorization" in request.headers or "Cookie" in request.headers:
@@ -81,18 +85,54 @@ class Forwarder:
                 status=307,
                 headers={"Location": f"{request.scheme}://{address}{request.raw_path}", "X-Raft-Leader": str(leader)},
             )
-        return await self._send(request, leader, address, self._most(route), changes)
+        return await self._send(request, self._port.name_of(leader), address, self._most(route), changes)
 
     async def pass_to(self, node: NodeId, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """Returns the answer of a member about itself. Raises ApiError."""
         members = self._port.membership.in_force.node_uuids
         if node not in members:
-            names = ", ".join(map(str, sorted(members)))
-            raise ApiError("not_found", f"there is no node {node}", f"use one of {names}; raftmq node list shows them")
+            names = names_of(self._port.config.cluster.group, members)
+            raise ApiError(
+                "not_found",
+                f"there is no {self._port.object_of(node)}",
+                f"use one of {names}; raftmq node list shows them",
+            )
         address = self._address(node)
         if not address or HOPS_HEADER in request.headers:
-            raise ApiError("unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself")
-        return await self._send(request, node, address, self._most(route), changes)
+            raise ApiError(
+                "unreachable",
+                f"the HTTP address of {self._port.object_of(node)} is not known here",
+                "ask that node itself",
+            )
+        return await self._send(request, self._port.name_of(node), address, self._most(route), changes)
+
+    async def pass_to_group(
+        self, group: int, member: NodeId | None, request: web.Request, route: Route, *, changes: bool
+    ) -> web.StreamResponse:
+        """Returns the answer of another group of brokers: of `member`, if one is named, else of its leader, or to a
+        question of any other member while that does not answer. Raises ApiError."""
+        record = self._port.services.routes.others().get(group)
+        if record is None:
+            why = f"this node knows no group {group} of brokers"
+            raise ApiError("not_found", why, "GET /v1/broker-groups lists all")
+        if HOPS_HEADER in request.headers:
+            raise ApiError("unreachable", f"passed on once already, for group {group}", "ask a node of that group")
+        members = {each.node: each.http for each in record.members}
+        asked = sorted(members, key=lambda node: (node != record.leader, node in record.away, node))
+        if member is not None:
+            asked = [member]
+        elif changes:
+            asked = [record.leader]
+        refused = ApiError("unreachable", f"group {group} has no such member, or its address is not known", ASK_THERE)
+        for node in asked:
+            if address := members.get(node, ""):
+                try:
+                    return await self._send(request, name_of(group, node), address, self._most(route), changes)
+                except ApiError as error:
+                    if error.code != "leader_unreachable":
+                        raise
+                    refused = error
+        raise refused
 
     def not_passed_on(self) -> ApiError:
         """Returns the error for a request whose body has a secret: the client must ask the leader itself."""
@@ -101,7 +141,7 @@ class Forwarder:
             return ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
         why = "no node sends a secret on to another one"
         where = self._address(leader) or "raftmq node list shows where"
-        return ApiError("not_leader", f"node {leader} leads, and {why}", f"ask that node: {where}")
+        return ApiError("not_leader", f"{self._port.object_of(leader)} leads, and {why}", f"ask that node: {where}")
 
     async def ask_leader(self, caller: Caller, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Asks the leader in the name of a caller; returns (status, body) of its answer. Raises ApiError.
@@ -114,7 +154,7 @@ class Forwarder:
             raise ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
         wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
         headers = {HOPS_HEADER: "1", "Content-Type": "application/json"}
-        headers |= self._port.access.pass_for(caller, leader, method, path, body)
+        headers |= self._port.access.pass_for(caller, self._port.name_of(leader), method, path, body)
         try:
             async with self._session.request(
                 method,
@@ -126,7 +166,7 @@ class Forwarder:
             ) as answer:
                 return answer.status, b"".join(await read_at_most(answer.content, CONSTANT_BYTES_MAX))
         except (aiohttp.ClientError, TimeoutError, TooLongError) as error:
-            why = f"node {leader} was asked and did not answer: {error!r}"
+            why = f"{self._port.object_of(leader)} was asked and did not answer: {error!r}"
             raise unknown_outcome(why) from None
 
     def _address(self, node: NodeId) -> str:
@@ -137,9 +177,9 @@ class Forwarder:
         return CONSTANT_BYTES_MAX + route.cost.bytes_max(self._port.config.limits)
 
     async def _send(
-        self, request: web.Request, node: NodeId, address: str, most: int, changes: bool
+        self, request: web.Request, node: NodeName, address: str, most: int, changes: bool
     ) -> web.StreamResponse:
-        wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
+        wait_s, told = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S, f"node {node}"
         body, access = await request.read(), self._port.access
         caller = request.get(CALLER, STRANGER)
         headers = {HOPS_HEADER: "1", FOR_HEADER: request.remote or ""}
@@ -159,15 +199,15 @@ class Forwarder:
             return await in_pieces(request, Pieces(parts), answer.status, answer.content_type)
         except TooLongError as error:
             if changes:
-                raise unknown_outcome(f"node {node} was asked, and {error}") from None
-            raise ApiError("failed", f"node {node} was asked, and {error}", "ask that node itself") from None
+                raise unknown_outcome(f"{told} was asked, and {error}") from None
+            raise ApiError("failed", f"{told} was asked, and {error}", "ask that node itself") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise ApiError(
                 "leader_unreachable",
-                f"node {node} cannot be reached: {error}",
+                f"{told} cannot be reached: {error}",
                 "ask again; nothing was changed",
             ) from None
         except (aiohttp.ClientError, TimeoutError) as error:
             if changes:
-                raise unknown_outcome(f"node {node} was asked and did not answer: {error!r}") from None
-            raise ApiError("leader_unreachable", f"node {node} did not answer: {error!r}", "ask again") from None
+                raise unknown_outcome(f"{told} was asked and did not answer: {error!r}") from None
+            raise ApiError("leader_unreachable", f"{told} did not answer: {error!r}", "ask again") from None

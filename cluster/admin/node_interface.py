@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import msgspec
 
 from cluster.admin.figure_history import Samples
+from cluster.config.local_layout import NodeName, name_of, node_object
 from cluster.members.checks import QuorumView
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
@@ -16,7 +17,7 @@ from cluster.replication.mode_assembly import ModesView
 from cluster.retention.disk_space import DiskView
 from cluster.runtime.alarms import Alarm, Alarms
 from cluster.state.recovery_views import RecoveryStatus
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 
 if TYPE_CHECKING:
     from cluster.admin.access import HttpAccess
@@ -118,6 +119,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     uuid: str = ""
     """Node uuid in its data directory."""
+    group: int = FIRST_GROUP
+    """The number of its group of brokers; the ids of nodes here are of that group."""
     cluster: str
     cluster_id: str
     broker: str
@@ -174,6 +177,15 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     python_finding: str
     """A warning that the node runs under a slow Python, with the remedy; empty if it does not."""
     uptime_ms: int
+
+    @property
+    def object(self) -> str:
+        """The node as findings and errors speak of it: "node 2/1"."""
+        return self.object_of(self.node)
+
+    def object_of(self, node: int) -> str:
+        """Returns a node of its group as findings and errors speak of it."""
+        return node_object(self.group, node)
 
 
 class MemberView(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +318,19 @@ class AdminPort:
     def config(self) -> Config:
         """The configuration in force; a reload replaces it."""
         return self.current_config()
+
+    @property
+    def object(self) -> str:
+        """This node as findings, events and errors speak of it: "node 2/1"."""
+        return self.object_of(self.config.node.id)
+
+    def object_of(self, node: int) -> str:
+        """Returns a node of this node's group as findings, events and errors speak of it."""
+        return node_object(self.config.cluster.group, node)
+
+    def name_of(self, node: int) -> NodeName:
+        """Returns the name of a node of this node's group: its id in the first group, else "2/1"."""
+        return name_of(self.config.cluster.group, node)
 
 
 class ClientGroup(msgspec.Struct, frozen=True, kw_only=True):

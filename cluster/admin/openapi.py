@@ -14,11 +14,13 @@ from cluster.admin.handlers.configuration import BEFORE, CHANGES_MAX
 from cluster.admin.handlers.history import SINCE
 from cluster.admin.handlers.messages import BODY_BYTES, COUNT, COUNTED_IN, MESSAGES_MAX, OFFSET, TIME_MS
 from cluster.admin.pagination import AFTER, LIMIT
+from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route import PAGE_ITEMS_MAX, Route, documented
 from cluster.requests.verb import Serves
 from cluster.runtime.events import KINDS
 from cluster.runtime.host.versions import versions
 from cluster.runtime.request_limits import GROUP_LENGTH_MAX, INT64_MAX, TOPIC_LENGTH_MAX
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq_wire.topic_identity import FORM
 
 PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -49,6 +51,12 @@ QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "/v1/tier/segments?since": {"type": "string", "pattern": r"^\d{1,18}$", "default": "0"},
     "/v1/config/history?limit": {"type": "integer", "minimum": 1, "maximum": CHANGES_MAX, "default": CHANGES_MAX},
     BEFORE: _WHOLE,
+    BROKER_GROUP: {
+        "type": "integer",
+        "minimum": FIRST_GROUP,
+        "maximum": GROUPS_MAX,
+        "description": "The group of brokers that answers; without it, that of the node that is asked",
+    },
     "/v1/audit?limit": {"type": "integer", "minimum": 1, "maximum": 200, "default": 200},
     "policy": {"enum": ["Custom", "Default"]},
     "resource": {"type": "string", "maxLength": 300},

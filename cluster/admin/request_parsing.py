@@ -11,6 +11,7 @@ import msgspec
 from cluster.admin.errors import ApiError
 from cluster.config.source import did_you_mean
 from cluster.runtime.request_limits import INT64_MAX, NAME_PATTERN
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftlog.work import charge_text
 from raftmq_wire.json_text import MALFORMED
 from raftmq_wire.names import SIGNS
@@ -23,6 +24,8 @@ CONSISTENCIES: Final = ("local", "linearizable")
 SECRET_NAME: Final = re.compile("token|secret|passw|auth|bearer|api_?key", re.IGNORECASE)
 """Names of query parameters whose value may be a secret."""
 FLAGS: Final = ("true", "false")
+BROKER_GROUP: Final = "broker_group"
+"""The parameter with the number of the group of brokers that is to answer; without it, that of the node asked does."""
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
 
 
@@ -77,6 +80,14 @@ def flag_of(query: Mapping[str, str], name: str) -> bool:
     if wanted not in FLAGS:
         raise ApiError("bad_query", f"{name} cannot be {wanted}", did_you_mean(wanted, FLAGS))
     return wanted == "true"
+
+
+def group_of(query: Mapping[str, str], own: int) -> int:
+    """Returns the group of brokers that is to answer, ?broker_group=2; `own` if none is named. Raises ApiError."""
+    group = number_of(query, BROKER_GROUP, own, GROUPS_MAX)
+    if not group:
+        raise ApiError("bad_query", f"{BROKER_GROUP} cannot be 0", f"use a number from {FIRST_GROUP} to {GROUPS_MAX}")
+    return group
 
 
 def number_of(query: Mapping[str, str], name: str, default: int = 0, most: int = INT64_MAX) -> int:

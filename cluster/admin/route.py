@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from cluster.admin.handler_request import Handler
+from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route_rights import Needs
 from cluster.requests.table import VERBS
 from cluster.requests.verb import Serves
@@ -75,7 +76,16 @@ class Route(NamedTuple):
     @property
     def query(self) -> tuple[str, ...]:
         """Names of all its query parameters."""
-        return (*(("consistency",) if self.serves is Serves.READ else ()), *self.asks)
+        consistency = ("consistency",) if self.serves is Serves.READ else ()
+        return (*consistency, *self.asks, *((BROKER_GROUP,) if self.of_any_group else ()))
+
+    @property
+    def of_any_group(self) -> bool:
+        """True if a caller may ask this node for the answer of another group of brokers. A stream would have to be held
+        open twice, a secret is sent on to nobody, and what is open to strangers is asked of the node itself."""
+        if self.needs.is_open or self.streams or not self.path.startswith("/v1/"):
+            return False
+        return self.serves is not Serves.LEADER_ALONE
 
     @property
     def streams(self) -> bool:

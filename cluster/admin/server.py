@@ -30,7 +30,7 @@ from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.refusals import error_of
-from cluster.admin.request_parsing import BODY_BYTES_MAX, check_query, consistency_of, decode_body
+from cluster.admin.request_parsing import BODY_BYTES_MAX, check_query, consistency_of, decode_body, group_of
 from cluster.admin.resource_limits import PATIENCE_S, Guard, guarded
 from cluster.admin.route import Route
 from cluster.admin.routes import ROUTES
@@ -180,7 +180,7 @@ def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request
         request[CALLER] = caller = await _caller(port, request, route)
         if caller.is_proven:
             guard.proven(request)
-        request[OF_NODE] = caller.by > 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
+        request[OF_NODE] = caller.by != 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
         if not route.needs.reads_body:
             caller = await access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)
@@ -197,16 +197,20 @@ def _serve(
 ) -> Callable[[web.Request, _Admitted], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request, admitted: _Admitted) -> web.StreamResponse:
         caller, consistency, body = admitted
-        access = port.access
+        access, changes = port.access, request.method not in ("GET", "HEAD")
+        own_group = port.config.cluster.group
+        group = group_of(request.query, own_group) if route.of_any_group else own_group
+        if group != own_group:
+            member = member_id(request.match_info["id"]) if route.serves is Serves.MEMBER else None
+            return await forwarder.pass_to_group(group, member, request, route, changes=changes)
         leads = not route.serves.is_leader or port.services.writes_open() or await _opens(port)
         if not leads and route.serves is Serves.LEADER_ALONE:
             raise forwarder.not_passed_on()
         if not leads:
-            return await forwarder.pass_on(request, route, changes=request.method not in ("GET", "HEAD"))
+            return await forwarder.pass_on(request, route, changes=changes)
         if route.serves is Serves.MEMBER:
             node = member_id(request.match_info["id"])
             if node != port.config.node.id:
-                changes = request.method not in ("GET", "HEAD")
                 return await forwarder.pass_to(node, request, route, changes=changes)
         if consistency == "linearizable":
             if port.services.routes.own.leader() != port.config.node.id:

@@ -5,7 +5,8 @@ listen there. A pass is one header, whose words are separated by single spaces (
 
     X-RaftMQ-Pass: 1 KEY FROM TO WHO ADDRESS TIME NONCE PROOF
 
-KEY is the id of the key (16 hex digits), FROM and TO are node ids. WHO is the id of a user, `none` without one, `node`
+KEY is the id of the key (16 hex digits), FROM and TO are names of nodes: an id, or `2/1` in a further group of brokers,
+so that a pass for one group proves nothing in another. WHO is the id of a user, `none` without one, `node`
 for the node itself, or `operator`. ADDRESS is the client's, TIME the wall clock of FROM in milliseconds, NONCE 32 hex
 digits. PROOF is the HMAC-SHA256 (64 hex digits) of these words, the cluster's uuid, the method, the path with the
 query, and the SHA-256 of the body; its key is derived from the cluster's secret.
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
+from cluster.config.local_layout import NodeName
 from cluster.runtime.key_file import key_id
 
 if TYPE_CHECKING:
@@ -37,8 +39,9 @@ WINDOW_MS: Final = 60_000
 """Milliseconds for which a pass is valid; the clocks of the nodes may differ by as much."""
 NONCES_MAX: Final = 65_536
 """Nonces of passes of the last two windows that are remembered, so that no pass is accepted twice: 546 a second."""
+_NODE: Final = r"(?:\d{1,2}/)?\d{1,5}"
 _PASS: Final = re.compile(
-    r"1 (?P<key>[0-9a-f]{16}) (?P<by>\d{1,5}) (?P<to>\d{1,5}) (?P<who>node|none|operator|\d{1,19}) "
+    rf"1 (?P<key>[0-9a-f]{{16}}) (?P<by>{_NODE}) (?P<to>{_NODE}) (?P<who>node|none|operator|\d{{1,19}}) "
     r"(?P<address>[.:%\w-]{1,64}) (?P<time>\d{1,16}) (?P<nonce>[0-9a-f]{32}) (?P<proof>[0-9a-f]{64})",
     re.ASCII,
 )
@@ -51,7 +54,7 @@ _LEAVE_IT: Final = "only nodes and the tools of an operator send this header: le
 class Passed(NamedTuple):
     """The words of a pass whose proof is right."""
 
-    by: int
+    by: NodeName
     """The node that forwarded the request; TOOL if the operator's tool sent it."""
     who: str
     """The id of a user in digits, NONE, NODE or OPERATOR."""
@@ -62,7 +65,7 @@ class Passed(NamedTuple):
 
 
 def operator_pass(
-    key: bytes, uuid: str, node: int, method: str, path: str, body: bytes, *, wall_ms: int, nonce: bytes
+    key: bytes, uuid: str, node: NodeName, method: str, path: str, body: bytes, *, wall_ms: int, nonce: bytes
 ) -> dict[str, str]:
     """Returns the header by which an operator's tool proves that it has `key`, for one request to `node`."""
     words = [key_id(key).hex(), str(TOOL), str(node), OPERATOR, "-", str(wall_ms), nonce.hex()]
@@ -75,7 +78,7 @@ class Passes:
     def __init__(
         self,
         *,
-        node: int,
+        node: NodeName,
         uuid: Callable[[], str],
         keyring: Callable[[], Keyring],
         entropy: Callable[[int], bytes],
@@ -97,7 +100,7 @@ class Passes:
         """True if this cluster has a secret, so that each node can prove its statements about a client."""
         return bool(self._keyring().keys)
 
-    def made(self, who: str, address: str, to: int, method: str, path: str, body: bytes) -> dict[str, str]:
+    def made(self, who: str, address: str, to: NodeName, method: str, path: str, body: bytes) -> dict[str, str]:
         """Returns the header of one request to node `to`; none in a cluster without a secret."""
         keyring = self._keyring()
         if not keyring.keys:
@@ -119,22 +122,22 @@ class Passes:
         right = _proof(key, self._uuid(), given.split(" ")[1:-1], method, path, body)
         if not hmac.compare_digest(right, match["proof"]):
             raise _bad_pass("its proof is wrong", _LEAVE_IT)
-        by, who = int(match["by"]), match["who"]
-        if by == TOOL and who != OPERATOR:
+        by, who = match["by"], match["who"]
+        if by == str(TOOL) and who != OPERATOR:
             raise _bad_pass("a tool names another user than the operator", _LEAVE_IT)
-        if int(match["to"]) != self._node:
+        if match["to"] != str(self._node):
             raise _bad_pass(f"it is for node {match['to']}, and this is node {self._node}", "see raftmq node list")
         now_ms = self._wall_ms()
         off_ms = abs(now_ms - int(match["time"]))
         if off_ms > WINDOW_MS:
-            other = f"node {by}" if by != TOOL else "the operator's machine"
+            other = f"node {by}" if by != str(TOOL) else "the operator's machine"
             why = f"the clocks of {other} and of node {self._node} differ by {off_ms // 1000} s"
             raise _bad_pass(why, "set the clocks")
         self._begun_ms = min(self._begun_ms, now_ms)  # a clock that was set back must not refuse all passes for as long
         if int(match["time"]) < self._begun_ms:
             raise _bad_pass(f"it was made before node {self._node} started, and may have been used then", "ask again")
         self._remember(bytes.fromhex(match["nonce"]), now_ms)
-        return Passed(by, who, match["address"], bytes.fromhex(match["key"]))
+        return Passed(int(by) if by.isdecimal() else by, who, match["address"], bytes.fromhex(match["key"]))
 
     def knows(self, key: bytes) -> bool:
         """Returns True if the key with that id is still accepted."""

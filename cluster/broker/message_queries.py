@@ -24,7 +24,7 @@ from cluster.broker.reads.message_lookup import (
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party, Rights
-from cluster.broker.services import Client, Services, begin_steps
+from cluster.broker.services import Client, Services, begin_steps, node_told
 from raftlog.kept_errors import bare
 from statemachine.topics.topics import TopicConfig
 
@@ -142,9 +142,9 @@ class MessageQueries:
 
     def _why_none(self, key: str, found: QueryResult) -> Refused:
         if found.unreadable is not None:
-            position, node = found.unreadable, self._services.node_id
-            logger.error("the message at position %d cannot be read intact on node %d", position, node)
-            remark = f"a message at position {position} cannot be read intact on node {node}; another node may have it"
+            position, node = found.unreadable, node_told(self._services)
+            logger.error("the message at position %d cannot be read intact on %s", position, node)
+            remark = f"a message at position {position} cannot be read intact on {node}; another node may have it"
             return Refused(Reason.ERROR, remark)
         if found.stopped:
             return Refused(Reason.ERROR, f"the search for {key} was stopped: too many other keys have its hash")

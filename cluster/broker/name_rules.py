@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import node_told
 from cluster.runtime.request_limits import GROUP_LENGTH_MAX
 from raftmq_wire.names import NAME, SIGNS
 from raftmq_wire.topic_identity import IDENTITY_FIELD, parse_identity, why_another
@@ -118,7 +119,7 @@ def check_counted(services: Services, topic: TopicConfig, counted_in: str | None
     except ValueError as error:
         raise Refused(Reason.INVALID, str(error)) from error
     if kept[:2] == now[:2] and kept.topic_id > now.topic_id:  # ids only grow
-        raise Refused(Reason.UNAVAILABLE, f"node {services.node_id} has not seen the present topic {topic.name} yet")
+        raise Refused(Reason.UNAVAILABLE, f"{node_told(services)} has not seen the present topic {topic.name} yet")
     raise Refused(Reason.NO_TOPIC, f"offset {offset} means nothing in topic {topic.name}: {why_another(kept, now)}")
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from cluster.config.local_layout import node_object
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.awaited import told
 from cluster.runtime.turns.work import Steps, Turns
@@ -49,6 +50,11 @@ class Client(Protocol):
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Sends the client a request that needs no answer. Dropped if the connection is closed."""
+
+
+def node_told(services: Services) -> str:
+    """Returns this node as answers to clients speak of it: "node 3", "node 2/3"."""
+    return node_object(services.config.cluster.group, services.node_id)
 
 
 class Services(Protocol):

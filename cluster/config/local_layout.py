@@ -49,6 +49,21 @@ def name_of(group: int, node: int) -> NodeName:
     return node if group == FIRST_GROUP else f"{group}/{node}"
 
 
+def node_object(group: int, node: int) -> str:
+    """Returns a node as findings, events, log lines and errors speak of it: "node 3", "node 2/3"."""
+    return f"node {name_of(group, node)}"
+
+
+def names_of(group: int, nodes: Iterable[int]) -> str:
+    """Returns the names of nodes of one group in the order of their ids, for a text: "1, 2", "2/1, 2/2"."""
+    return ", ".join(str(name_of(group, node)) for node in sorted(nodes))
+
+
+def link_object(group: int, node: int, peer: int) -> str:
+    """Returns the link between two nodes of a group as findings and events speak of it; the same on both sides."""
+    return f"link {name_of(group, min(node, peer))}-{name_of(group, max(node, peer))}"
+
+
 def key_of(name: NodeName) -> tuple[int, int]:
     """Returns (group, id) of a node's name; "1/2" is 2. Raises LocalError if it is none."""
     found = _NAME.fullmatch(str(name))

@@ -17,11 +17,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from cluster.config.config import split_address
+from cluster.config.local_layout import node_object
 from cluster.members.addresses import MemberAddresses
 from cluster.peer.wire import NODE_ID_MAX
 from raftlog.core.state.quorum import majority
 from raftlog.membership import Membership
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 
 FOUND_AT: Final = "found at"
 """Name of the fetch with which the leader asks a voter to find a node at its new address."""
@@ -63,10 +64,9 @@ class Proof(NamedTuple):
         """True if a majority found the node."""
         return len(self.by) >= self.needed
 
-    @property
-    def lines(self) -> list[str]:
-        """One line for each voter that did not find the node."""
-        return [f"node {voter}: {why}" for voter, why in sorted(self.not_by.items())]
+    def lines(self, group: int = FIRST_GROUP) -> list[str]:
+        """Returns one line for each voter of the group that did not find the node."""
+        return [f"{node_object(group, voter)}: {why}" for voter, why in sorted(self.not_by.items())]
 
 
 class CheckUnderWay(Exception):

@@ -99,6 +99,7 @@ class MemberChanges:
             live,
             service.addresses,
             service.next_id,
+            service.identity.group_id,
         )
 
     def is_caught_up(self, node: NodeId) -> bool:

@@ -12,12 +12,13 @@ from uuid import UUID
 
 import msgspec
 
+from cluster.config.local_layout import NodeName, name_of, names_of
 from cluster.members.addresses import MemberAddresses
 from cluster.runtime.leader_handover import Slower, best, none_slower
 from raftlog.core.state.quorum import majority
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
-from raftlog.types import NOBODY, NodeId
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 
 TRANSFER_LAG_MAX = 256
@@ -41,11 +42,25 @@ class Group(NamedTuple):
     addresses: dict[NodeId, MemberAddresses]
     next_id: int
     """The id for the next new node."""
+    number: int = FIRST_GROUP
+    """The number of the group of brokers."""
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
         """Ids of the voters, ascending."""
         return tuple(sorted(self.membership.voter_ids))
+
+    def name(self, node: NodeId) -> NodeName:
+        """Returns the name of a node, for a text or a command."""
+        return name_of(self.number, node)
+
+    def names(self, nodes: Iterable[NodeId]) -> str:
+        """Formats nodes in ascending order of their ids for a text."""
+        return names_of(self.number, nodes)
+
+    def start_again(self, node: NodeId) -> str:
+        """Returns the command that starts a stopped node."""
+        return start_again(self.name(node))
 
     def answers(self, node: NodeId) -> bool:
         """Returns True if the node is the leader or the leader receives messages from it."""
@@ -63,7 +78,7 @@ class Group(NamedTuple):
         return ""
 
 
-def start_again(node: NodeId) -> str:
+def start_again(node: NodeName) -> str:
     """Returns the command that starts a stopped node. Only in a cluster of `raftmq up` can the command itself start the
     process."""
     elsewhere = "raftmq serve --config FILE on its machine, or start its service, container or pod"
@@ -95,20 +110,22 @@ def settled(group: Group) -> None:
 
 def known(group: Group, node: NodeId) -> None:
     """Raises LocalError unless the node is a member."""
+    name = group.name(node)
     members = group.membership.node_uuids
     if node in members:
         return
     left = node in [voter.id for voter in group.membership.removed]
     raise refusal(
-        f"there is no node {node}" + (" any more" if left else ""),
-        f"the members are {names(members)}" + (f"; node {node} was removed" if left else ""),
-        f"use one of {names(members)}; raftmq node list shows them",
+        f"there is no node {name}" + (" any more" if left else ""),
+        f"the members are {group.names(members)}" + (f"; node {name} was removed" if left else ""),
+        f"use one of {group.names(members)}; raftmq node list shows them",
     )
 
 
 def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> bool:
     """Checks that the node may be added. Returns False if exactly this node is already a member with these addresses.
     Raises LocalError."""
+    name = group.name(node)
     membership = group.membership
     members = membership.node_uuids
     if members.get(node) == uuid and group.addresses.get(node) == addresses:
@@ -116,18 +133,18 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
     fresh = f"raftmq node add    (the next free id is {group.next_id})"
     if node in members and members[node] != uuid:
         raise refusal(
-            f"node {node} is a member already",
+            f"node {name} is a member already",
             f"it has the uuid {members[node]}, and the new directory {uuid}: an id names one disk for ever",
-            f"{fresh}; to put the new node in its place: raftmq node replace {node}",
+            f"{fresh}; to put the new node in its place: raftmq node replace {name}",
         )
     gone = dict(membership.removed).get(node)
     if gone not in (None, uuid):
-        raise refusal(f"id {node} was another node's", f"it had the uuid {gone}; ids are not used twice", fresh)
+        raise refusal(f"id {name} was another node's", f"it had the uuid {gone}; ids are not used twice", fresh)
     for other, known_uuid in members.items():
         if known_uuid == uuid and other != node:
             raise refusal(
-                f"that data directory is node {other}'s",
-                f"the uuid {uuid} belongs to node {other}; two nodes with one uuid would vote twice",
+                f"that data directory is node {group.name(other)}'s",
+                f"the uuid {uuid} belongs to node {group.name(other)}; two nodes with one uuid would vote twice",
                 "raftmq node add    (with a data directory that is empty)",
             )
     for other, there in group.addresses.items():
@@ -135,7 +152,7 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
         is_heard = other in group.live or other == group.leader
         if other != node and is_heard and (there.host, there.port) == (addresses.host, addresses.port):
             raise refusal(
-                f"node {other} listens at {addresses.host}:{addresses.port} already",
+                f"node {group.name(other)} listens at {addresses.host}:{addresses.port} already",
                 "each node has a peer port of its own",
                 "give the new node another [peer] port, and host and port in its own [[peers]] table",
             )
@@ -145,34 +162,36 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
 
 def promote(group: Group, node: NodeId, caught_up: bool) -> None:
     """Raises LocalError unless the node is a learner that has caught up."""
+    name = group.name(node)
     known(group, node)
     if node in group.voters:
-        raise refusal(f"node {node} votes already", f"the voters are {names(group.voters)}", "raftmq node list")
+        raise refusal(f"node {name} votes already", f"the voters are {group.names(group.voters)}", "raftmq node list")
     settled(group)
     peer = group.peers.get(node)
     if peer is None or node not in group.live:
         raise refusal(
-            f"node {node} does not answer",
+            f"node {name} does not answer",
             "a voter that is not there makes majorities harder to reach",
-            f"start it (raftmq serve --config FILE, or raftmq restart {node}), then raftmq node promote {node}",
+            f"start it (raftmq serve --config FILE, or raftmq restart {name}), then raftmq node promote {name}",
         )
     if not peer.fit:
         raise refusal(
-            f"node {node} is not fit to vote",
+            f"node {name} is not fit to vote",
             "its log or its rows are not whole, or it is drained",
-            f"raftmq repair --node {node}    (or raftmq node drain {node} --undo)",
+            f"raftmq repair --node {name}    (or raftmq node drain {name} --undo)",
         )
     if not caught_up:
         raise refusal(
-            f"node {node} has not caught up",
+            f"node {name} has not caught up",
             f"it is {peer.lag} entries behind; the leader promotes it when it has",
-            f"raftmq node list    (until its lag is small; then raftmq node promote {node})",
+            f"raftmq node list    (until its lag is small; then raftmq node promote {name})",
         )
 
 
 def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
     """Raises LocalError if the remaining group could not work, and Unconfirmed if it would survive no failure and the
     caller has not confirmed that (`below_three`)."""
+    name = group.name(node)
     known(group, node)
     if node not in group.voters:
         settled(group)
@@ -180,7 +199,7 @@ def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
     rest = [voter for voter in group.voters if voter != node]
     if not rest:
         raise refusal(
-            f"node {node} is the only voter",
+            f"node {name} is the only voter",
             "without it there is no cluster",
             "raftmq node add, wait until it votes, then repeat the command; to stop the cluster: raftmq down",
         )
@@ -192,32 +211,34 @@ def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
         return
     dead = [voter for voter in rest if voter not in alive]
     raise refusal(
-        f"without node {node} there would be no majority",
-        f"of the voters {names(rest)} that are left only {names(alive) or 'none'} answers",
-        f"{start_again(dead[0])}, then repeat the command",
+        f"without node {name} there would be no majority",
+        f"of the voters {group.names(rest)} that are left only {group.names(alive) or 'none'} answers",
+        f"{group.start_again(dead[0])}, then repeat the command",
     )
 
 
 def _unconfirmed(group: Group, node: NodeId, rest: list[NodeId]) -> Unconfirmed:
+    name = group.name(node)
     before, after = (quorum_of(voters, lambda voter: group.answers(NodeId(voter))) for voters in (group.voters, rest))
     return Unconfirmed(
-        f"without node {node} no failure would be survived",
-        f"now: {told(before)}. Afterwards: {told(after)}. Nothing was changed",
-        f"raftmq node remove {node} --yes    (if that is intended; or raftmq node add first)",
+        f"without node {name} no failure would be survived",
+        f"now: {told(before, group.number)}. Afterwards: {told(after, group.number)}. Nothing was changed",
+        f"raftmq node remove {name} --yes    (if that is intended; or raftmq node add first)",
         ExitCode.REFUSED,
     )
 
 
 def transfer(group: Group, node: NodeId) -> None:
     """Raises LocalError unless the node could lead at once."""
+    name = group.name(node)
     known(group, node)
     if node == group.leader:
         return
     if node not in group.voters:
         raise refusal(
-            f"node {node} is a learner",
+            f"node {name} is a learner",
             "only a voter can lead",
-            f"raftmq node promote {node}    (when it has caught up; then repeat the command)",
+            f"raftmq node promote {name}    (when it has caught up; then repeat the command)",
         )
     why = group.unfit_to_lead(node)
     if not why:
@@ -225,9 +246,11 @@ def transfer(group: Group, node: NodeId) -> None:
     rest = [voter for voter in group.voters if voter not in (node, group.leader)]
     others = [voter for voter in rest if not group.unfit_to_lead(voter)]
     raise refusal(
-        f"node {node} cannot lead now",
+        f"node {name} cannot lead now",
         why,
-        f"raftmq node transfer {others[0]}" if others else f"raftmq node list    (until node {node} is well again)",
+        f"raftmq node transfer {group.name(others[0])}"
+        if others
+        else f"raftmq node list    (until node {name} is well again)",
     )
 
 
@@ -237,17 +260,12 @@ def successor(group: Group, slower: Slower = none_slower) -> NodeId:
     if to != NOBODY:
         return to
     others = [voter for voter in group.voters if voter != group.leader]
-    reasons = "; ".join(f"node {voter}: {group.unfit_to_lead(voter)}" for voter in others)
+    reasons = "; ".join(f"node {group.name(voter)}: {group.unfit_to_lead(voter)}" for voter in others)
     raise refusal(
-        f"no other node than {group.leader} can lead now",
+        f"no other node than {group.name(group.leader)} can lead now",
         reasons or "it is the only voter",
-        f"{start_again(others[0])}, then repeat the command" if others else "raftmq node add",
+        f"{group.start_again(others[0])}, then repeat the command" if others else "raftmq node add",
     )
-
-
-def names(nodes: Iterable[NodeId]) -> str:
-    """Formats ids in ascending order for a text."""
-    return ", ".join(map(str, sorted(nodes)))
 
 
 # May this node be stopped? The leader, which knows every copy, is asked before a drain, a restart and a removal.
@@ -293,34 +311,37 @@ def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> Ca
         do_now=do_now,
         leads=node == group.leader,
         role="voter" if is_voter else "learner",
-        before=quorum_of(group.voters, lambda voter: group.answers(NodeId(voter))),
-        after=quorum_of(group.voters, lambda voter: voter != node and group.answers(NodeId(voter))),
+        before=quorum_of(group.voters, lambda voter: group.answers(NodeId(voter)), group.number),
+        after=quorum_of(group.voters, lambda voter: voter != node and group.answers(NodeId(voter)), group.number),
     )
 
 
 def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[list[str], bool, str]:
     """Returns (the reasons why a voter that is present may not be stopped, True if waiting helps, the command to
     type)."""
+    name = group.name(node)
     need = majority(len(group.voters))
     rest = [voter for voter in group.voters if voter != node]
     if not rest:
-        return [f"node {node} is the only voter: without it nothing is served"], False, "raftmq node add"
+        return [f"node {name} is the only voter: without it nothing is served"], False, "raftmq node add"
     here = [voter for voter in rest if group.answers(voter)]
     if len(here) < need:
         away = [voter for voter in rest if voter not in here]
         kept = [voter for voter in away if voter in maintained]
         if kept:
-            why, do_now = f"node {names(kept)} is in maintenance", f"raftmq node maintenance off {kept[0]}"
+            why = f"node {group.names(kept)} is in maintenance"
+            do_now = f"raftmq node maintenance off {group.name(kept[0])}"
         else:
-            why = f"node {names(away)} is away already"
-            do_now = start_again(away[0]) if away else "raftmq node add"
-        return [f"without node {node} there is no majority: {why}"], False, do_now
+            why = f"node {group.names(away)} is away already"
+            do_now = group.start_again(away[0]) if away else "raftmq node add"
+        return [f"without node {name} there is no majority: {why}"], False, do_now
     complete = [voter for voter in here if _is_complete(group, voter)]
     if len(complete) >= need and (node != group.leader or any(not group.unfit_to_lead(v) for v in complete)):
         return [], False, ""
     behind = [voter for voter in here if voter not in complete] or complete
-    why = "; ".join(f"node {voter}: {group.unfit_to_lead(voter)}" for voter in behind if voter != group.leader)
-    text = f"node {node} has one of the few complete copies; {why or 'no other node could lead'}"
+    others = [voter for voter in behind if voter != group.leader]
+    why = "; ".join(f"node {group.name(voter)}: {group.unfit_to_lead(voter)}" for voter in others)
+    text = f"node {name} has one of the few complete copies; {why or 'no other node could lead'}"
     return [text], True, "raftmq node list"
 
 
@@ -349,25 +370,27 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
     """A warning for the operator; "" if a failure would be survived."""
 
 
-def quorum_of(voters: Iterable[int], is_here: Callable[[int], bool]) -> QuorumView:
-    """`is_here(voter)` returns True if the voter takes part now."""
-    names = sorted(voters)
-    away = [voter for voter in names if not is_here(voter)]
-    need = majority(len(names))
-    survives = len(names) - len(away) - need
-    return QuorumView(
-        voters=names, majority=need, away=away, survives=survives, finding=_finding(names, away, need, survives)
-    )
+def quorum_of(voters: Iterable[int], is_here: Callable[[int], bool], group: int = FIRST_GROUP) -> QuorumView:
+    """`is_here(voter)` returns True if the voter takes part now. `group`: their group of brokers."""
+    ids = sorted(voters)
+    away = [voter for voter in ids if not is_here(voter)]
+    need = majority(len(ids))
+    survives = len(ids) - len(away) - need
+    finding = _finding(ids, away, need, survives, group)
+    return QuorumView(voters=ids, majority=need, away=away, survives=survives, finding=finding)
 
 
-def _finding(names: list[int], away: list[int], need: int, survives: int) -> str:
-    if survives > 0 or not names:
+def _finding(ids: list[int], away: list[int], need: int, survives: int, group: int) -> str:
+    if survives > 0 or not ids:
         return ""
-    gone = f"{_nodes(away)} of the voters {_said(names)} {'is' if len(away) == 1 else 'are'} away"
+    told, gone = names_of(group, ids), names_of(group, away) or "none"
+    gone = (
+        f"node {gone} of the voters {told} is away" if len(away) == 1 else f"nodes {gone} of the voters {told} are away"
+    )
     if survives < 0:
         return f"no majority: {gone}, and writes need {need}"
     if not away:
-        voters = f"node {names[0]} is the only voter" if len(names) == 1 else f"both voters, {_said(names)}, are needed"
+        voters = f"node {told} is the only voter" if len(ids) == 1 else f"both voters, {told}, are needed"
         return f"no failure is survived: {voters}; with three voters one may fail: raftmq node add"
     return f"the next failure stops writes: {gone}"
 
@@ -382,19 +405,12 @@ def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, Qu
     return quorum_of(members, is_here), quorum_of(members.keys() - {node}, is_here)
 
 
-def told(quorum: QuorumView) -> str:
-    """Describes a quorum in one line: voters, majority, failures that are survived."""
+def told(quorum: QuorumView, group: int = FIRST_GROUP) -> str:
+    """Describes a quorum of a group in one line: voters, majority, failures that are survived."""
     count = len(quorum.voters)
-    away = f" ({_said(quorum.away)} away)" if quorum.away else ""
+    away = f" ({names_of(group, quorum.away)} away)" if quorum.away else ""
     survived = {0: "no failure is survived", 1: "one failure is survived"}.get(
         quorum.survives, f"{quorum.survives} failures are survived" if quorum.survives > 0 else "no majority: no writes"
     )
-    return f"voters {_said(quorum.voters)}{away}; {quorum.majority} of {count} are a majority; {survived}"
-
-
-def _nodes(nodes: list[int]) -> str:
-    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {_said(nodes)}"
-
-
-def _said(nodes: Iterable[int]) -> str:
-    return ", ".join(map(str, nodes)) or "none"
+    voters = names_of(group, quorum.voters) or "none"
+    return f"voters {voters}{away}; {quorum.majority} of {count} are a majority; {survived}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from cluster.config.local_layout import node_object
 from cluster.runtime.host.versions import versions
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
@@ -171,10 +172,11 @@ class Levels:
         """Returns the reasons why the cluster cannot be raised to the newest level now; [] if it can."""
         newest, reasons = self.newest, []
         for each in self.members():
+            node = node_object(self._members.identity.group_id, each.id)
             if each.level is None:
-                reasons.append(f"node {each.id} ({each.role}) is down, or not connected: what it knows is not known")
+                reasons.append(f"{node} ({each.role}) is down, or not connected: what it knows is not known")
             elif each.level < newest:
-                reasons.append(f"node {each.id} ({each.role}) knows levels up to {each.level}")
+                reasons.append(f"{node} ({each.role}) knows levels up to {each.level}")
         return reasons
 
     def require(self) -> int:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from cluster.config.local_layout import node_object
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
 from cluster.peer.allowed_peers import LEVEL, REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.allowed_peers import Membership as Handshake
@@ -203,7 +204,9 @@ class MembersService:
         if refusal.kind == REMOVED:
             self._out(refusal.since)
         elif refusal.kind == LEVEL:
-            self._alarms.raise_alarm(TOO_OLD, f"node {peer} refuses this node: {refusal.reason}")
+            self._alarms.raise_alarm(
+                TOO_OLD, f"{node_object(self.identity.group_id, peer)} refuses this node: {refusal.reason}"
+            )
 
     def _out(self, since: int) -> None:
         if self.removed_since is not None:

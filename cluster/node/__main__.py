@@ -18,6 +18,7 @@ import uvloop
 
 from cluster.config.config import Config
 from cluster.config.loading import load, written_keys
+from cluster.config.local_layout import name_of, node_object
 from cluster.config.ranges import hold
 from cluster.config.source import ConfigError
 from cluster.runtime import logs
@@ -55,7 +56,7 @@ async def run(
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, stop)
         loop.add_signal_handler(signal.SIGHUP, _reload, node)
-        manager.ready(f"node {node.config.node.id} serves")
+        manager.ready(f"{node_object(node.config.cluster.group, node.config.node.id)} serves")
         collector.thorough()  # of start-up, and of the node before if this one was opened again
         node.opened()
 
@@ -127,7 +128,7 @@ def _main(options: argparse.Namespace) -> int:
     section, output = config.log_output, None
     if options.log_file:
         output = OutputFile(Path(options.log_file), section.file_bytes_max, section.files)
-    logs.setup(section.level, section.format, config.node.id, output=output)
+    logs.setup(section.level, section.format, name_of(config.cluster.group, config.node.id), output=output)
     faulthandler.register(signal.SIGQUIT)  # prints the stacks of all threads, of a node that answers nothing too
     sys.setswitchinterval(0.0005)
     widen()

@@ -14,6 +14,7 @@ from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionC
 from cluster.broker.groups.assignment import sharers
 from cluster.broker.name_rules import PERM_READ, PERM_WRITE
 from cluster.broker.topic_sizes import TopicSizes
+from cluster.config.local_layout import name_of
 from cluster.node import node_view
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _access_of(node: Assembly) -> HttpAccess:
 
     environment = node.environment
     passes = Passes(
-        node=node.config.node.id,
+        node=name_of(node.config.cluster.group, node.config.node.id),
         uuid=uuid,
         keyring=lambda: node.transport.keyring,
         entropy=environment.entropy,

@@ -172,7 +172,7 @@ class Assembly:
         self.environment = environment
         self.node_id = config.node_id
         self.failpoints = FailpointSet(config.failpoints.enabled)
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(config.cluster.group)
         self.rates = Rates(lambda: Totals(self.metrics.messages_taken, self.metrics.messages_given))
         self.failure: BaseException | None = None
         self._clock = environment.clock
@@ -466,7 +466,7 @@ class Assembly:
             apply_bytes=self.environment.apply_bytes,
         )
         self.failed.add(driver.fail)
-        driver.implausible.add(Implausible(transport, self.alarms).note)
+        driver.implausible.add(Implausible(transport, self.alarms, self.config.cluster.group).note)
         self._event_watch = EventWatch(
             self.events,
             self.node_id,

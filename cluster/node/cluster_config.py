@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.config.cluster_keys import cluster_values
+from cluster.config.local_layout import node_object
 from cluster.config.reload import differences
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.service_lifecycle import Part
@@ -88,8 +89,9 @@ class ClusterConfig:
         for each in sorted(before.keys() ^ now.keys()):
             row = now.get(each)
             says = "maintenance has ended" if row is None else f"maintenance begins ({row.author}): {row.reason}"
-            logger.info("node %d: %s", each, says)
-            self._events.note("members", f"node {each}", says)
+            about = node_object(self._group, each)
+            logger.info("%s: %s", about, says)
+            self._events.note("members", about, says)
         self._changes.maintain(self._maintained())
 
     def _maintained(self) -> bool:
@@ -134,7 +136,7 @@ class ClusterConfig:
             return
         self._due_ms = now_ms + AGAIN_MS
         reason = "keys that this release knows" if settings.version else "the first configuration"
-        author, log_ms = f"raftmq.toml of node {self._node_id}", self._services.log_time_ms()
+        author, log_ms = f"raftmq.toml of {node_object(self._group, self._node_id)}", self._services.log_time_ms()
         self._proposed = True
         run: list[Command] = [SetConfig(settings.version, log_ms, author, reason, missing)]
         if is_new:

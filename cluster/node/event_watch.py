@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from cluster.config.local_layout import link_object, node_object
 from cluster.runtime.events import EventLog
 from cluster.runtime.turns.turn_watch import LongTurn
 from raftlog.types import NodeId, Role
@@ -66,6 +67,7 @@ class EventWatch:
         """`elected` is called with the reason when this node is elected."""
         self._events = events
         self._node_id = node_id
+        self._group = membership.identity.group_id
         self._storage = storage
         self._transport = transport
         self._membership = membership
@@ -96,13 +98,15 @@ class EventWatch:
     def on_role(self, raw: RawNode) -> None:
         """Records a change of role or leader, with the term and the reason of the election."""
         if raw.role is Role.LEADER:
-            self._events.note("election", "cluster", f"node {raw.raft.id} leads term {raw.term}: {raw.why}")
+            self._events.note("election", "cluster", f"{self._me} leads term {raw.term}: {raw.why}")
             self._led = (raw.term, raw.raft.id)
             self._elected(reason_of(raw.why))
         elif raw.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
-            self._events.note("election", self._me, f"node {raw.raft.id} is {raw.role.name.lower()}: {raw.why}")
+            self._events.note("election", self._me, f"{self._me} is {raw.role.name.lower()}: {raw.why}")
         elif raw.leader_id and self._led != (raw.term, raw.leader_id):
-            self._events.note("leader", "cluster", f"node {raw.leader_id} leads term {raw.term}: {raw.why}")
+            self._events.note(
+                "leader", "cluster", f"{node_object(self._group, raw.leader_id)} leads term {raw.term}: {raw.why}"
+            )
             self._led = (raw.term, raw.leader_id)
 
     def reloaded(self, view: ReloadView) -> None:
@@ -146,7 +150,7 @@ class EventWatch:
 
     @property
     def _me(self) -> str:
-        return f"node {self._node_id}"
+        return node_object(self._group, self._node_id)
 
     def _look_at_peers(self) -> None:
         own, transport = self._node_id, self._transport
@@ -154,8 +158,8 @@ class EventWatch:
         for peer, connected in seen.items():
             if connected != self._connected.get(peer, False):
                 how = "connected" if connected else "lost the connection"
-                about = f"link {min(own, peer)}-{max(own, peer)}"
-                self._events.note("link", about, f"node {own} {how} to node {peer}")
+                about = link_object(self._group, own, peer)
+                self._events.note("link", about, f"{self._me} {how} to {node_object(self._group, peer)}")
         self._connected = seen
 
     def _look_at_members(self) -> None:

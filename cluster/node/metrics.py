@@ -44,7 +44,7 @@ from cluster.runtime.turns.turn_watch import TurnMetrics
 from cluster.state.recovery_views import RecoveryMetrics
 from cluster.tier.index_file.index_files import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
-from raftlog.types import NOBODY, NodeId, Role
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId, Role
 from raftlog.work import charge
 from raftmq_wire import kernel
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -117,6 +117,9 @@ SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 """Bucket bounds in seconds of a disk write or an apply: from a fast NVMe flush to a failing disk."""
 COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 COUNT_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+GROUP_LABEL: Final = "broker_group"
+"""The label of all series of the nodes of a further group of brokers. Those of the first group have none, so that a
+cluster's series go on when it gets a second group. `group` is the label for consumer groups."""
 TOPICS_MAX: Final = 200
 """The most topics whose size the metrics name, because Prometheus keeps every name for weeks."""
 SAMPLE_UNITS: Final = 5
@@ -129,7 +132,9 @@ BYTES_BUCKETS: Final = tuple(float(1 << shift) for shift in range(8, 23, 2))
 class NodeMetrics:
     """Counters, gauges and histograms of one node, in a registry of their own. Event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: int = FIRST_GROUP) -> None:
+        """`group`: the node's group of brokers."""
+        self._constant: Final = {} if group == FIRST_GROUP else {GROUP_LABEL: str(group)}
         # Creation times double the number of series; process_start_time_seconds has the same information.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry: Final = CollectorRegistry(auto_describe=True)
@@ -367,8 +372,14 @@ class NodeMetrics:
         for metric in self.registry.collect():
             yield
             charge(SAMPLE_UNITS * len(metric.samples))
-            parts.append(generate_latest(_Alone(metric)))
+            parts.append(generate_latest(_Alone(self._labelled(metric))))
         return parts
+
+    def _labelled(self, metric: Metric) -> Metric:
+        """Returns the metric with the labels that all series of this node have."""
+        if self._constant:
+            metric.samples = [each._replace(labels={**each.labels, **self._constant}) for each in metric.samples]
+        return metric
 
     def render(self) -> bytes:
         """Returns the whole exposition text."""

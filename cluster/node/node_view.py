@@ -37,6 +37,7 @@ def status(node: Assembly) -> NodeStatus:
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     return NodeStatus(
         node=node.node_id,
+        group=node.config.cluster.group,
         uuid=str(node.storage.directory.identity.node_uuid),
         cluster=node.config.cluster.name,
         cluster_id=str(node.storage.directory.identity.cluster_uuid),
@@ -109,7 +110,7 @@ def quorum(node: Assembly) -> QuorumView:
         peer = NodeId(voter)
         return voter == node.node_id or (node.transport.connected(peer) and not node.links.is_silent(peer))
 
-    return quorum_of(node.membership.in_force.voter_ids, is_here)
+    return quorum_of(node.membership.in_force.voter_ids, is_here, node.config.cluster.group)
 
 
 def note_raft(metrics: NodeMetrics, raft: Status) -> None:

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from cluster.config.local_layout import node_object
 from cluster.peer.reachability import STOPPING
 from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role
@@ -86,7 +87,7 @@ class Retirement:
         leader = self._node.raw.leader_id
         if self._node.raw.role is Role.LEADER:
             return "was wanted by nobody"
-        return f"went to node {leader}" if leader != NOBODY else "was given up"
+        return f"went to {node_object(self._node.config.cluster.group, leader)}" if leader != NOBODY else "was given up"
 
     # --- 1: leadership -----------------------------------------------------------------------------------------------
 

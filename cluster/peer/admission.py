@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from cluster.config.local_layout import node_object
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.logs import Seldom
 from raftlog.errors import ImplausibleMessageError
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 
 if TYPE_CHECKING:
     from cluster.peer.connections import Inlet
@@ -83,20 +84,23 @@ class CutsOff(Protocol):
 class Implausible:
     """Reacts to implausible messages of peers. Event loop only."""
 
-    def __init__(self, transport: CutsOff, alarms: Alarms) -> None:
+    def __init__(self, transport: CutsOff, alarms: Alarms, group: int = FIRST_GROUP) -> None:
+        """`group`: the group of brokers of this node and its peers."""
         self._transport = transport
         self._alarms = alarms
+        self._group = group
         self._quiet: asyncio.TimerHandle | None = None
         self.count = 0
 
     def note(self, peer: NodeId, error: ImplausibleMessageError) -> None:
         """Handles a message of that peer that the core has refused."""
         self.count += 1
+        about = node_object(self._group, peer)
         self._transport.cut_off(peer, str(error))
         self._alarms.raise_alarm(
             ALARM,
-            f"node {peer} sent an impossible message, and its connections were closed: {error}. If this continues, one "
-            f"of the two nodes has lost data or is faulty: raftmq inspect-consistency, and the output of node {peer}",
+            f"{about} sent an impossible message, and its connections were closed: {error}. If this continues, one "
+            f"of the two nodes has lost data or is faulty: raftmq inspect-consistency, and the output of {about}",
         )
         if self._quiet is not None:
             self._quiet.cancel()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cluster.config.local_layout import name_of
 from raftlog.types import FIRST_GROUP, GROUPS_MAX, NOBODY, NodeId
 
 Address = tuple[str, int]
@@ -125,13 +126,14 @@ class Roster:
                 f"it belongs to cluster {cluster} group {group}, this is cluster {me.cluster_uuid} group {me.group_id}"
             )
         if to_id != me.node_id:
-            return Refusal(f"it looks for node {to_id} at this address, which is node {me.node_id}: check [[peers]]")
+            own = name_of(group, me.node_id)
+            return Refusal(f"it looks for node {to_id} at this address, which is node {own}: check [[peers]]")
         if channel not in channels:
             return Refusal(f"unknown channel {channel!r}")
         if type(node_id) is not int or type(node_uuid) is not str or not 1 <= node_id <= NODE_ID_MAX:
             return Refusal(f"node {node_id} is no member of this cluster")
         if node_id == me.node_id and not (itself and node_uuid == me.node_uuid):
-            return Refusal(f"node {node_id} is this node: two configurations have the same node.id")
+            return Refusal(f"node {name_of(group, node_id)} is this node: two configurations have the same node.id")
         return self._judge_identity(NodeId(node_id), node_uuid, header)
 
     def judge_group(self, header: list[Any]) -> Refusal | None:
@@ -153,34 +155,34 @@ class Roster:
         return None
 
     def _judge_identity(self, node_id: NodeId, node_uuid: str, header: list[Any]) -> Refusal | None:
-        me = self.membership
+        me, name = self.membership, name_of(self.membership.group_id, node_id)
         known = me.members.get(node_id)
         if known == node_uuid:
             return None
         if known is not None:
             return Refusal(
-                f"node {node_id} comes with another disk (node uuid {node_uuid}, the cluster knows {known}): its data "
+                f"node {name} comes with another disk (node uuid {node_uuid}, the cluster knows {known}): its data "
                 f"directory was replaced; bring the old one back, or let a new node take its place: raftmq node "
-                f"replace {node_id}"
+                f"replace {name}"
             )
         left = me.removed.get(node_id)
         if left is not None and left.node_uuid == node_uuid:
             return Refusal(
-                f"node {node_id} was removed from this cluster at entry {left.since}; it may join again as a new node: "
+                f"node {name} was removed from this cluster at entry {left.since}; it may join again as a new node: "
                 "raftmq node add",
                 REMOVED,
                 left.since,
             )
         if left is not None:
-            return Refusal(f"id {node_id} was another node's, and ids are not used twice: raftmq node add gives it one")
+            return Refusal(f"id {name} was another node's, and ids are not used twice: raftmq node add gives it one")
         return self._judge_guest(node_id, node_uuid, header)
 
     def _judge_guest(self, node_id: NodeId, node_uuid: str, header: list[Any]) -> Refusal | None:
-        guest = self._guests.get(node_id)
+        guest, name = self._guests.get(node_id), name_of(self.membership.group_id, node_id)
         if guest is not None and guest[0] != node_uuid:
-            return Refusal(f"two nodes say that they are node {node_id} (uuids {guest[0]} and {node_uuid})")
+            return Refusal(f"two nodes say that they are node {name} (uuids {guest[0]} and {node_uuid})")
         if _address_in(header) is None:
-            return Refusal(f"node {node_id} is no member of this cluster: raftmq node add --via http://HOST:PORT")
+            return Refusal(f"node {name} is no member of this cluster: raftmq node add --via http://HOST:PORT")
         if guest is None and len(self._guests) >= GUESTS_MAX:
             return Refusal(f"{GUESTS_MAX} nodes that are no members say hello already: {sorted(self._guests)}")
         return None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cluster.config.local_layout import node_object
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_state import Evidence, LinkFigures, LinkMetrics, LinkState, judge
 from cluster.peer.reachability import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
@@ -496,7 +497,8 @@ class Links:
     def _finding(self, peer: NodeId, record: _Record, age_ms: int) -> str:
         if record.state is not LinkState.READY or age_ms < READY_FINDING_MS:
             return ""
+        about = node_object(self._transport.roster.membership.group_id, peer)
         return (
-            f"the link to node {peer} has been READY for {age_ms // 1000} s: this node reaches it and hears nothing of "
-            f"it; look at node {peer}'s log, and at what stands between it and this node's peer port"
+            f"the link to {about} has been READY for {age_ms // 1000} s: this node reaches it and hears nothing of "
+            f"it; look at {about}'s log, and at what stands between it and this node's peer port"
         )

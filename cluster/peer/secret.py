@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from cluster.config.config import Config
+from cluster.config.local_layout import names_of
 from cluster.config.source import ConfigError
 from cluster.peer.keyring import Keyring
 from cluster.runtime.alarms import Alarms
@@ -208,7 +209,7 @@ class SecretKeeper:
             self._alarms.clear(ALARM)
 
     def _text(self) -> str:
-        waiting = ", ".join(map(str, self.missing))
+        waiting = names_of(self._config.cluster.group, self.missing)
         path = path_of(self._config)
         if self.state == "none":
             return (

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from cluster.config.local_layout import node_object
 from cluster.peer import handshake
 from cluster.peer.admission import Admission
 from cluster.peer.allowed_peers import BELOW, REMOVED, Address, Addresses, Membership, Refusal, Roster
@@ -210,8 +211,9 @@ class PeerTransport:
                 self._stop_dialling(peer)
         for inlet in list(self.inlets):
             left = membership.removed.get(inlet.peer) if inlet.peer is not None else None
-            if left is not None:
-                reason = f"node {inlet.peer} was removed from this cluster at entry {left.since}"
+            if left is not None and inlet.peer is not None:
+                about = node_object(membership.group_id, inlet.peer)
+                reason = f"{about} was removed from this cluster at entry {left.since}"
                 inlet.refuse(Refusal(reason, REMOVED, left.since))
         if self._servers:
             self._dial_all()
@@ -388,16 +390,17 @@ class PeerTransport:
         """Returns the reason to refuse the sender of this HELLO, if the cluster has a level that one of the two nodes
         does not know; else None. A cluster at the baseline accepts every node."""
         node, theirs, floor, mine = header[2], handshake.level(header), handshake.floor(header), self._cluster_level()
+        told = node_object(header[1], node)
         if theirs < mine and mine > BASELINE:
             return Refusal(
-                f"the cluster has level {mine}, and node {node} knows levels up to {theirs}, so it would misread the "
+                f"the cluster has level {mine}, and {told} knows levels up to {theirs}, so it would misread the "
                 "log: start it with the newer version: pip install --upgrade 'raftmq[server]'",
                 TOO_OLD,
             )
         if floor <= self._level:
             return None
         if self._handlers is not None and (proven or not self.keyring.demanded):
-            why = f"node {node} says that the cluster has level {floor}, and this node knows levels up to {self._level}"
+            why = f"{told} says that the cluster has level {floor}, and this node knows levels up to {self._level}"
             self._handlers.refused(node, Refusal(why, TOO_OLD))
         return Refusal(f"this node knows levels up to {self._level}, and the cluster has level {floor}")
 

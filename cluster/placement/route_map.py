@@ -186,6 +186,10 @@ class RouteMap:
                 by_name.setdefault(record.name, OtherGroup(self.own.config, record, self.own.slots))
         return (self.own, *(by_name[name] for name in sorted(by_name)))
 
+    def others(self) -> Groups:
+        """Returns number -> what this node last heard of each other group."""
+        return self._others()
+
     def numbers(self) -> dict[str, int]:
         """Returns the name of each group that `groups` returns -> its number; empty in a cluster of one group."""
         others = self._others()

@@ -130,7 +130,9 @@ class Proposals:
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
         self._effects = self.offsets.effects
-        self.early = EarlyAnswers(config.modes, raw, replies, gate, ledger, None if metrics is None else metrics.modes)
+        self.early = EarlyAnswers(
+            config.modes, raw, replies, gate, ledger, None if metrics is None else metrics.modes, config.cluster.group
+        )
         self._twins = Twins(self.early)
         self._acks = 0
         """The acknowledgement levels of all sends so far, or-ed: not 0 once a send has requested another level than the

@@ -141,8 +141,8 @@ def _counts(key: str, values: Mapping[_N, Setting], leader: _N | None) -> str:
     if leader is None or leader not in values:
         return "the next leader's counts, for all nodes"
     return (
-        f"node {leader} leads: its {_said(values[leader])} counts, for all nodes, until another node leads. Make them "
-        "equal in every raftmq.toml, then raftmq reload"
+        f"node {leader} leads: its {_said(values[leader])} counts, for all nodes, until another node "
+        "leads. Make them equal in every raftmq.toml, then raftmq reload"
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
+from cluster.config.local_layout import NodeName
 from cluster.runtime.output_file import OutputFile
 
 PACKAGES: Final = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
@@ -35,11 +36,13 @@ class _Handler(logging.StreamHandler[TextIO]):
             self._output.look()
 
 
-def setup(level: str, form: str, node_id: int, stream: TextIO | None = None, output: OutputFile | None = None) -> None:
-    """Configures the process's logging, at first or again. `level` and `form` are those of [log_output]. `output` is
-    the file behind stderr, if this process is to keep it within its size."""
+def setup(
+    level: str, form: str, node: NodeName, stream: TextIO | None = None, output: OutputFile | None = None
+) -> None:
+    """Configures the process's logging, at first or again. `level` and `form` are those of [log_output]. `node`: the
+    node's name. `output` is the file behind stderr, if this process is to keep it within its size."""
     handler = _Handler(stream or sys.stderr, output)
-    handler.setFormatter(JsonFormatter(node_id) if form == "json" else TextFormatter(node_id))
+    handler.setFormatter(JsonFormatter(node) if form == "json" else TextFormatter(node))
     root = logging.getLogger()
     for old in [each for each in root.handlers if isinstance(each.formatter, TextFormatter | JsonFormatter)]:
         root.removeHandler(old)
@@ -67,9 +70,9 @@ def level() -> Literal["debug", "info", "warning", "error"]:
 class TextFormatter(logging.Formatter):
     """Formats a record as `2026-11-20T08:15:21.042Z INFO  node 1 cluster.node: text key=value`."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node: NodeName) -> None:
         super().__init__()
-        self._node_id = node_id
+        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as one line; line breaks in texts and tracebacks become ` | `, and other characters that
@@ -79,23 +82,23 @@ class TextFormatter(logging.Formatter):
         if record.exc_info:
             text = f"{text} | {self.formatException(record.exc_info)}"
         line = " | ".join(part for part in text.splitlines() if part.strip())
-        return printable(f"{timestamp(record)} {record.levelname:<7} node {self._node_id} {record.name}: {line}")
+        return printable(f"{timestamp(record)} {record.levelname:<7} node {self._node} {record.name}: {line}")
 
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object per line: time, level, node, logger, message, error (a traceback), and the
     record's extras."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node: NodeName) -> None:
         super().__init__()
-        self._node_id = node_id
+        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as one JSON object on one line."""
         fields: dict[str, Any] = {
             "time": timestamp(record),
             "level": record.levelname.lower(),
-            "node": self._node_id,
+            "node": self._node,
             "logger": record.name,
             "message": _whole(record.getMessage()),
         }

@@ -32,12 +32,12 @@ def test_every_rule_leads_to_a_runbook_and_has_a_test() -> None:
     assert set(re.findall(r"alertname: (\w+)", TESTS)) == set(NAMES)
 
 
-def test_no_rule_counts_the_nodes_of_two_clusters_together() -> None:
+def test_no_rule_counts_the_nodes_of_two_clusters_or_groups_together() -> None:
     assert len(EXPRESSIONS) == len(NAMES)
     sums = [each for expression in EXPRESSIONS for each in re.findall(r"\b(?:sum|max|min|count)\b *(.*)", expression)]
     assert len(sums) >= 8
     for each in sums:
-        assert re.match(r"by \(cluster\b", each), each
+        assert re.match(r"by \(cluster, broker_group\b", each), each
 
 
 def test_the_rule_of_rocketmqs_operators() -> None:

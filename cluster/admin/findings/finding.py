@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The time when the problem was first seen, RFC 3339, UTC, by the clock of the node that saw it first."""
     object: str
     """The object of the problem: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2",
-    "topic orders"."""
+    "topic orders". Nodes of further groups of brokers are "node 2/3", "link 2/1-2/3"."""
     says: str
     """The problem, in words for people."""
     do_now: str
@@ -37,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     runbook: str
     """The section of the documentation about this code."""
     seen_by: list[int]
-    """Nodes that report the finding."""
+    """Ids, in their group of brokers, of the nodes that report the finding."""
     because_of: Cause | None = None
     """The finding that explains this one; solve that first."""
 
@@ -90,13 +90,3 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """True if its HTTP API answered when it was last asked."""
     age_ms: int | None
     """Milliseconds since it last answered; None: never."""
-
-
-def node_object(node: int) -> str:
-    """The object of a finding about a node."""
-    return f"node {node}"
-
-
-def link_object(node: int, peer: int) -> str:
-    """Returns the object of a finding about the link between two nodes; the same on both sides."""
-    return f"link {min(node, peer)}-{max(node, peer)}"

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, UNPROVEN_DO, command_of, runbook_of
-from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding, link_object, node_object
-from cluster.config.local_layout import Place
+from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding
+from cluster.config.local_layout import Place, link_object, name_of, node_object
+from raftlog.types import FIRST_GROUP
 
 Views = Mapping[int, Sequence[Finding]]
 """Node -> its findings; nodes that do not answer are missing."""
@@ -30,21 +31,23 @@ def merged(
     leaders: Mapping[int, int | None] | None = None,
     place: Place = "up",
     lost: Collection[int] = (),
+    group: int = FIRST_GROUP,
 ) -> list[Finding]:
     """Returns the cluster's findings: the worst first, causes before their consequences, then the oldest first.
     Findings about a node in maintenance are expected: they are shown, but raise no alarm. `leaders`: node -> the leader
-    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be lost."""
+    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be lost.
+    `group`: the group of brokers of all these nodes."""
     leader = _leader_elsewhere(leaders or {})
     found = _once(
-        _of_one_node(each, node, leader)
+        _of_one_node(each, node, leader, group)
         for node, view in views.items()
         for each in view
-        if _about_members(each, views, members)
+        if _about_members(each, _names({*views, *members}, group))
     )
-    for each in [*_down(found, views, members, place, lost), *_all_slow(found, views)]:
+    for each in [*_down(found, views, members, place, lost, group), *_all_slow(found, views)]:
         found[each.key] = each
     explained = [_explained(each, found) for each in found.values()]
-    return sorted((_expected(each, maintained) for each in explained), key=_place)
+    return sorted((_expected(each, _names(maintained, group)) for each in explained), key=_place)
 
 
 def _leader_elsewhere(leaders: Mapping[int, int | None]) -> int | None:
@@ -53,30 +56,30 @@ def _leader_elsewhere(leaders: Mapping[int, int | None]) -> int | None:
     return max(known, key=known.count) if known else None
 
 
-def _of_one_node(finding: Finding, node: int, leader: int | None) -> Finding:
+def _of_one_node(finding: Finding, node: int, leader: int | None, group: int) -> Finding:
     """Changes a node's finding about the cluster into one about itself. A leader that some node knows has a majority,
     so a node that knows none, or reaches no majority, is cut off from it."""
-    if finding.code not in CUT_OFF or finding.object != CLUSTER or leader in (None, node):
+    if finding.code not in CUT_OFF or finding.object != CLUSTER or leader is None or leader == node:
         return finding
     what = "knows no leader" if finding.code == "no_leader" else "reaches no majority"
-    says = f"node {node} {what}, although node {leader} leads: it is cut off, and serves nobody"
-    return replace(finding, object=node_object(node), severity="warning", says=says)
+    about = node_object(group, node)
+    says = f"{about} {what}, although {node_object(group, leader)} leads: it is cut off, and serves nobody"
+    return replace(finding, object=about, severity="warning", says=says)
 
 
-def _expected(finding: Finding, maintained: Collection[int]) -> Finding:
+def _expected(finding: Finding, maintained: set[str]) -> Finding:
     kind = finding.object.partition(" ")[0]
-    if kind in ("node", "link") and any(str(node) in _numbers(finding.object) for node in maintained):
+    if kind in ("node", "link") and maintained & _names_in(finding.object):
         return replace(finding, severity="info")
     return finding
 
 
-def _about_members(finding: Finding, views: Views, members: Collection[int]) -> bool:
+def _about_members(finding: Finding, known: set[str]) -> bool:
     """Returns False for a finding about a node, or a link to a node, that is no member and does not answer: nobody has
-    to reach a removed node."""
-    kind, _, name = finding.object.partition(" ")
-    if finding.code == "removed" or kind not in ("node", "link"):
+    to reach a removed node. `known`: the names of the members, and of those that answer."""
+    if finding.code == "removed" or finding.object.partition(" ")[0] not in ("node", "link"):
         return True
-    return all(int(number) in members or int(number) in views for number in name.split("-") if number.isdecimal())
+    return all(name in known for name in _names_in(finding.object) if name.replace("/", "").isdecimal())
 
 
 def _once(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
@@ -98,27 +101,32 @@ def _down(
     members: Collection[int],
     place: Place,
     lost: Collection[int],
+    group: int,
 ) -> Iterable[Finding]:
     """Yields findings about members that do not answer and that no answering node reaches. A node that refused another
     one's secret, or was refused, runs."""
     gone = set(lost) - set(views)
     for node in sorted(members):
         others = [other for other in views if other != node and other in members]
-        links = [found.get(("link_suspect", link_object(other, node))) for other in others]
+        links = [found.get(("link_suspect", link_object(group, other, node))) for other in others]
         known = [link for link in links if link is not None]
         if node in views or not known or len(known) < len(links) or any(each.do_now == UNPROVEN_DO for each in known):
             continue
         code = CODES["node_down"]
-        why, do_now = "it is not running, or cut off", command_of(code, node, place)
+        why, do_now = "it is not running, or cut off", command_of(code, name_of(group, node), place)
         if node in gone:  # it does not start: it would vote again without remembering its votes
             why = "its data directory was lost, so it cannot be started"
-            do_now = f"raftmq node replace {node}" if 2 * len(gone) < len(members) else "raftmq runbook no_quorum"
+            do_now = (
+                f"raftmq node replace {name_of(group, node)}"
+                if 2 * len(gone) < len(members)
+                else "raftmq runbook no_quorum"
+            )
         yield Finding(
             code="node_down",
             severity=code.severity,
             since=min(known, key=_since).since,
-            object=node_object(node),
-            says=f"node {node} does not answer, and no other node reaches it: {why}",
+            object=node_object(group, node),
+            says=f"{node_object(group, node)} does not answer, and no other node reaches it: {why}",
             do_now=do_now,
             runbook=runbook_of("node_down"),
             seen_by=sorted(others),
@@ -161,11 +169,16 @@ def _related(relation: str, cause: str, consequence: str) -> bool:
         return True
     if relation == "same":
         return cause in (CLUSTER, consequence)
-    return bool(_numbers(cause) & _numbers(consequence))
+    return bool(_names_in(cause) & _names_in(consequence))
 
 
-def _numbers(text: str) -> set[str]:
+def _names_in(text: str) -> set[str]:
+    """Returns the nodes that an object is about: of "link 2/1-2/3" both."""
     return set(text.partition(" ")[2].split("-"))
+
+
+def _names(nodes: Iterable[int], group: int) -> set[str]:
+    return {str(name_of(group, node)) for node in nodes}
 
 
 def _since(finding: Finding) -> str:

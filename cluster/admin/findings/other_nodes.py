@@ -17,14 +17,15 @@ from typing import Final, NamedTuple
 import aiohttp
 import msgspec
 
-from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
+from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.peer_http_client import NodeSession
 from cluster.config.cluster_keys import cluster_values
+from cluster.config.local_layout import name_of, node_object
 from cluster.config.source import toml_value
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.core.state.quorum import lower_median
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -117,14 +118,15 @@ class OtherNodes:
         for node, why in self._silent.items():
             if self._failed[node] < SILENT_TIMES:
                 continue
-            says = f"the HTTP API of node {node} does not answer: {why}; its findings are not known"
-            yield Condition("node_silent", node_object(node), says, hold_ms=SILENT_HOLD_MS)
+            says = f"the HTTP API of {self._port.object_of(node)} does not answer: {why}; its findings are not known"
+            yield Condition("node_silent", self._port.object_of(node), says, hold_ms=SILENT_HOLD_MS)
         views, own = self.views(), self._port.config.node.id
         offsets = {own: 0, **self._far_off} | {node: self._heard[node].clock_off_ms for node in views}
-        yield from clock_conditions(offsets, self._port.config.health.clock_off_ms)
+        group = self._port.config.cluster.group
+        yield from clock_conditions(offsets, self._port.config.health.clock_off_ms, group)
         if not self._port.state.settings.version:  # else they come from the log, and what differs is in one file
             settings = {own: shared_settings(self._port)} | {node: view.settings for node, view in views.items()}
-            yield from setting_conditions(settings)
+            yield from setting_conditions(settings, group)
 
     def _addresses(self) -> dict[int, str]:
         """Returns node -> address of its HTTP API, for other members with a known one."""
@@ -155,7 +157,7 @@ class OtherNodes:
         loop = asyncio.get_running_loop()
         began_s, before_ms = loop.time(), self._port.wall_ms()
         try:
-            headers = self._port.access.own_pass(node, PATH)
+            headers = self._port.access.own_pass(self._port.name_of(node), PATH)
             asks = self._session.request(
                 "GET", address, PATH, headers=headers, limits=aiohttp.ClientTimeout(total=ASK_S)
             )
@@ -167,7 +169,7 @@ class OtherNodes:
                 raise ValueError(f"it answers with status {answer.status}{_message(body)}")
             view = msgspec.json.decode(body, type=FindingsView)
             if view.node != node:
-                raise ValueError(f"node {view.node} answers at its address")
+                raise ValueError(f"{self._port.object_of(view.node)} answers at its address")
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TooLongError, msgspec.DecodeError) as error:
             self._silent[node] = why_silent(error)
             self._failed[node] = self._failed.get(node, 0) + 1
@@ -209,7 +211,7 @@ def clock_offset_ms(theirs_ms: int, asked_ms: int, took_ms: int) -> int:
     return max(least, min(0, most))
 
 
-def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int) -> Iterator[Condition]:
+def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int, group: int = FIRST_GROUP) -> Iterator[Condition]:
     """Yields conditions for nodes whose clock is further than `bound_ms` from the median of all. With two nodes it is
     unknown which clock is wrong."""
     median = lower_median(offsets_ms.values())
@@ -220,27 +222,28 @@ def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int) -> Iterator[C
         yield Condition(
             "clock_off",
             CLUSTER,
-            f"the clocks of nodes {one} and {other} are {apart} ms apart; only a third could show which is wrong",
+            f"the clocks of nodes {name_of(group, one)} and {name_of(group, other)} are {apart} ms apart; only a third "
+            "could show which is wrong",
             hold_ms=CLOCK_HOLD_MS,
         )
         return
     for node, offset in off.items():
-        way = "ahead of" if offset > 0 else "behind"
+        way, about = "ahead of" if offset > 0 else "behind", node_object(group, node)
         yield Condition(
             "clock_off",
-            node_object(node),
-            f"the clock of node {node} is {abs(offset)} ms {way} the others' (health.clock_off_ms = {bound_ms})",
+            about,
+            f"the clock of {about} is {abs(offset)} ms {way} the others' (health.clock_off_ms = {bound_ms})",
             hold_ms=CLOCK_HOLD_MS,
         )
 
 
-def setting_conditions(settings: Mapping[int, Mapping[str, str]]) -> Iterator[Condition]:
+def setting_conditions(settings: Mapping[int, Mapping[str, str]], group: int = FIRST_GROUP) -> Iterator[Condition]:
     """Yields conditions for keys whose values differ between the nodes that answer. A key that only some versions know
     is not compared."""
     for key in sorted(set.intersection(*(set(own) for own in settings.values()))):
         values = {node: own[key] for node, own in sorted(settings.items())}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{value} on node {node}" for node, value in values.items())
+            told = ", ".join(f"{value} on {node_object(group, node)}" for node, value in values.items())
             says = f"{key} differs: {told}; the leader's counts until another node leads. Make them equal in every file"
             yield Condition("config_differs", f"setting {key}", says)
 

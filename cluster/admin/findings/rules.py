@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from cluster.admin.findings.catalogue import UNPROVEN_DO, code_of_alarm
-from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
+from cluster.admin.findings.finding import CLUSTER, Condition
 from cluster.admin.node_interface import AdminPort, NodeStatus, PeerStatus
 from cluster.config.exposure_check import open_folder, open_ports, ports_beyond
+from cluster.config.local_layout import link_object
 from cluster.config.ranges import dangers
 from cluster.config.source import toml_value
 from cluster.members.cluster_level import UpgradeView
@@ -90,7 +91,7 @@ def _leadership(status: NodeStatus) -> Iterator[Condition]:
 
 
 def _life(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
-    me = node_object(status.node)
+    me = status.object
     if status.failure is not None:
         yield Condition("node_stopped", me, f"the node has stopped taking part: {status.failure}")
     if status.stopping:
@@ -111,8 +112,8 @@ def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
         if why and link.peer not in removed and status.member != "removed":
             yield Condition(
                 "link_suspect",
-                link_object(status.node, link.peer),
-                f"node {status.node} to node {link.peer}: {why}",
+                link_object(status.group, status.node, link.peer),
+                f"{status.object} to {status.object_of(link.peer)}: {why}",
                 do_now=UNPROVEN_DO if "secret" in why else "",
                 hold_ms=LINK_HOLD_MS,
                 since_ms=link.since_ms,
@@ -147,7 +148,7 @@ def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
         if is_far or is_late:
             yield Condition(
                 "follower_behind",
-                node_object(peer.node),
+                status.object_of(peer.node),
                 _behind(status, peer),
                 severity="info" if not is_far and peer.caught_up_in_s is not None else None,
                 hold_ms=LATE_HOLD_MS if is_late else health.follower_behind_ms,
@@ -156,7 +157,7 @@ def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 
 def _behind(status: NodeStatus, peer: PeerStatus) -> str:
     """Describes a lag: how far, since when, what becomes of it, and if the disk is to blame."""
-    node, leader = f"node {peer.node}", f"node {status.node}"
+    node, leader = status.object_of(peer.node), status.object
     says = (
         f"the disk of {node} is {peer.lag_entries} entries behind the log of the leader, {leader}: "
         f"{size_of(peer.lag_bytes)}, the oldest {_span(peer.lag_ms // 1000)} old"
@@ -177,7 +178,7 @@ def _behind(status: NodeStatus, peer: PeerStatus) -> str:
 
 
 def _alarms(status: NodeStatus) -> Iterator[Condition]:
-    me = node_object(status.node)
+    me = status.object
     for alarm in status.alarms:
         code = code_of_alarm(alarm.key)
         text = alarm.text
@@ -193,7 +194,7 @@ def _alarms(status: NodeStatus) -> Iterator[Condition]:
 
 
 def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
-    me, recovery, install = node_object(status.node), status.recovery, status.install
+    me, recovery, install = status.object, status.recovery, status.install
     began_ms = wall_ms - status.uptime_ms
     if recovery.replaying:
         left = max(0, recovery.replay_target - max(recovery.replay_index, 0))
@@ -208,8 +209,8 @@ def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
         yield Condition(
             "recovering",
             me,
-            f"the node fetches what it lacks from node {install.peer}, stage {install.stage}: {install.bytes_done} of "
-            f"{install.bytes_total} bytes",
+            f"the node fetches what it lacks from {status.object_of(install.peer)}, stage {install.stage}: "
+            f"{install.bytes_done} of {install.bytes_total} bytes",
         )
     previous = recovery.previous
     how = _UNCLEAN.get(previous.ended) if previous is not None else None
@@ -231,7 +232,7 @@ def _crashes(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Cond
             f"the node has started {len(crashes)} times in {health.crash_loop_ms // 1000} s after runs that did not "
             f"end in order, first at {crashes[0].at}"
         )
-        yield Condition("crash_loop", node_object(status.node), says)
+        yield Condition("crash_loop", status.object, says)
 
 
 def _digests(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
@@ -241,24 +242,24 @@ def _digests(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     behind = port.consistency.uncompared_ms() if every_ms and port.consistency is not None else None
     if behind is not None and behind > max(DIGESTS_MISSED * every_ms, DIGEST_MIN_MS):
         says = (
-            f"the rows of node {status.node} were last compared with the leader's {behind // 1000} s ago, although "
+            f"the rows of {status.object} were last compared with the leader's {behind // 1000} s ago, although "
             f"entries were applied since (consistency.digest_every_ms = {every_ms})"
         )
-        yield Condition("digest_not_compared", node_object(status.node), says)
+        yield Condition("digest_not_compared", status.object, says)
 
 
 def _clients(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     most, percent = port.config.limits.connections_max, port.config.health.connections_percent
     if 100 * status.load.connections >= percent * most:
         says = (
-            f"node {status.node} has {status.load.connections} client connections, and takes at most "
+            f"{status.object} has {status.load.connections} client connections, and takes at most "
             f"limits.connections_max = {most}"
         )
-        yield Condition("client_flood", node_object(status.node), says, hold_ms=FLOOD_HOLD_MS)
+        yield Condition("client_flood", status.object, says, hold_ms=FLOOD_HOLD_MS)
 
 
 def _shared_ids(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    me, by_id = node_object(status.node), port.state.access.by_id
+    me, by_id = status.object, port.state.access.by_id
 
     def named(users: tuple[int, ...]) -> str:
         return " and ".join(by_id[user].name if user in by_id else "nobody proven" for user in users)
@@ -303,13 +304,13 @@ def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     for key in port.overruled():
         says = (
-            f"the raftmq.toml of node {status.node}, or a variable, says {key.key} = {key.after}; the cluster's value "
+            f"the raftmq.toml of {status.object}, or a variable, says {key.key} = {key.after}; the cluster's value "
             f"counts, which is {key.before}: correct the file, or change the cluster: raftmq config set"
         )
         yield Condition("config_differs", f"setting {key.key}", says)
     for held in port.held():
         says = (
-            f"{held.key} = {held.value}, in the cluster's configuration or in the raftmq.toml of node {status.node}, "
+            f"{held.key} = {held.value}, in the cluster's configuration or in the raftmq.toml of {status.object}, "
             f"is outside its range; the node goes by {held.held}"
         )
         yield Condition("config_held", f"setting {held.key}", says)
@@ -334,7 +335,7 @@ def unfinished_upgrade(view: UpgradeView) -> Iterator[Condition]:
 
 
 def _exposure(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    me = node_object(status.node)
+    me = status.object
     if folder := open_folder(Path(port.config.node.data_dir)):
         yield Condition("data_readable", me, folder.says, do_now=folder.command)
     if ports := open_ports(port.config):
@@ -347,15 +348,15 @@ def _access(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condi
     if access.state.mode is Mode.OFF:
         if ports := ports_beyond(port.config):
             says = (
-                f"other machines may reach node {status.node} ({', '.join(ports)}), and auth.mode is off: whoever does "
+                f"other machines may reach {status.object} ({', '.join(ports)}), and auth.mode is off: whoever does "
                 "can read, send and delete"
             )
-            yield Condition("auth_off", node_object(status.node), says)
+            yield Condition("auth_off", status.object, says)
         if (row := recent.turned_off) is not None:
             says = f"auth.mode was set to off by {row.user or 'nobody'} at {row.address or '-'}: nothing is judged"
             yield Condition("auth_ended", CLUSTER, says, since_ms=row.time_ms)
     for each in access.guesses.last_hour():
-        says = f"{each.times} wrong secrets for user {each.name!a} came from {each.address} at node {status.node}"
+        says = f"{each.times} wrong secrets for user {each.name!a} came from {each.address} at {status.object}"
         yield Condition("secret_guessed", f"user {each.name!a} at {each.address}", says, since_ms=each.last_ms)
     if (row := recent.by_operator) is not None and wall_ms - row.time_ms < OPERATOR_SHOWN_MS:
         says = f"the operator, who has the cluster's secret, changed {row.about} from {row.address}: {row.action}"
@@ -366,16 +367,16 @@ def _maintenance(port: AdminPort) -> Iterator[Condition]:
     for node, row in port.state.settings.maintenance.items():
         if node in port.membership.in_force.node_uuids:
             why = f": {row.reason}" if row.reason else ""
-            says = f"node {node} is in maintenance ({row.author}){why}; what is found about it is expected"
-            do_now = f"raftmq node maintenance off {node}"
-            yield Condition("node_maintenance", node_object(node), says, do_now=do_now, since_ms=row.since_ms)
+            says = f"{port.object_of(node)} is in maintenance ({row.author}){why}; what is found about it is expected"
+            do_now = f"raftmq node maintenance off {port.name_of(node)}"
+            yield Condition("node_maintenance", port.object_of(node), says, do_now=do_now, since_ms=row.since_ms)
 
 
 def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     for point in port.failpoints.states():
         if point.action != "off":
             says = f"failpoint {point.name} is {point.action}: this node has a fault on purpose"
-            yield Condition("failpoint_set", node_object(status.node), says)
+            yield Condition("failpoint_set", status.object, says)
 
 
 def _span(seconds: int) -> str:

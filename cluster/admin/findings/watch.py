@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cluster.admin.findings.catalogue import CODES, Code, command_of, runbook_of
-from cluster.admin.findings.finding import Condition, Finding, FindingsView, NodeReport, node_object
+from cluster.admin.findings.finding import Condition, Finding, FindingsView, NodeReport
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.node_interface import AdminPort
-from cluster.config.local_layout import Place, has_no_identity, is_lost, place_of
+from cluster.config.local_layout import Place, has_no_identity, is_lost, name_of, node_object, place_of
 from cluster.runtime.events import rfc3339
+from raftlog.types import FIRST_GROUP
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,10 @@ class FindingsWatch:
     def __init__(self, port: AdminPort) -> None:
         self._port = port
         self._place = place_of(port.config.node.data_dir)
-        self._memory = Memory(port.config.node.id, self._tell, self._place)
+        self._group = port.config.cluster.group
+        self._memory = Memory(port.config.node.id, self._tell, self._place, self._group)
         self._around = OtherNodes(port)
-        self._data = DataWatch(Path(port.config.node.data_dir), port.config.node.id)
+        self._data = DataWatch(Path(port.config.node.data_dir), port.config.node.id, self._group)
         self.groups = GroupWatch(port)
         self._hidden = HiddenWatch(port)
         self._own: list[Finding] = []
@@ -106,7 +108,7 @@ class FindingsWatch:
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
         maintained = self._port.state.settings.maintenance
         members = self._port.membership.in_force.node_uuids
-        return merged(views, members, maintained, leaders, self._place, self._data.lost)
+        return merged(views, members, maintained, leaders, self._place, self._data.lost, self._group)
 
     def _silent(self) -> set[int]:
         """Returns the silent nodes whose data directories lie beside this node's: those of a local cluster."""
@@ -138,9 +140,12 @@ class _Seen(NamedTuple):
 class Memory:
     """The conditions of one node, with their begin. Event loop only."""
 
-    def __init__(self, node: int, tell: Tell = lambda finding, begins: None, place: Place = "up") -> None:
-        """`place`: where the cluster runs."""
+    def __init__(
+        self, node: int, tell: Tell = lambda finding, begins: None, place: Place = "up", group: int = FIRST_GROUP
+    ) -> None:
+        """`place`: where the cluster runs. `group`: the node's group of brokers."""
         self._node = node
+        self._name = name_of(group, node)
         self._place = place
         self._tell = tell
         self._seen: dict[tuple[str, str], _Seen] = {}
@@ -168,7 +173,7 @@ class Memory:
     def _finding(self, condition: Condition, since_ms: int) -> Finding:
         code = CODES.get(condition.code, _UNKNOWN)
         _, _, number = condition.object.rpartition(" ")
-        about = number if condition.object.startswith("node ") else str(self._node)
+        about = number if condition.object.startswith("node ") else str(self._name)
         return Finding(
             code=condition.code,
             severity=condition.severity or code.severity,
@@ -190,9 +195,10 @@ class DataWatch:
     the disk takes.
     """
 
-    def __init__(self, directory: Path, node: int) -> None:
+    def __init__(self, directory: Path, node: int, group: int = FIRST_GROUP) -> None:
         self._directory = directory
         self._node = node
+        self._object = node_object(group, node)
         self._look: asyncio.Future[frozenset[int]] | None = None
         self.lost: frozenset[int] = frozenset()
         """The nodes whose data directories were lost, as last seen: this one, and those that it was to look for."""
@@ -215,7 +221,7 @@ class DataWatch:
         """Yields the condition that the directory was lost."""
         if self._node in self.lost:
             says = (
-                f"{self._directory} was deleted or moved away while node {self._node} runs: the node goes on with the "
+                f"{self._directory} was deleted or moved away while {self._object} runs: the node goes on with the "
                 "files that it has open, but cannot start again; do not stop it before it is replaced"
             )
-            yield Condition(DATA_LOST, node_object(self._node), says)
+            yield Condition(DATA_LOST, self._object, says)

@@ -11,11 +11,22 @@ from msgspec import Meta
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, applied
+from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Route
 from cluster.requests.verb import Serves
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup, usual_name
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, BrokerGroup, usual_name
 from statemachine.levels import GROUPS_LEVEL
+
+
+class BrokerGroupMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A voter of a group of brokers, as the node that answers knows it."""
+
+    id: int
+    admin: str
+    """The "host:port" of its HTTP API; "" if unknown."""
+    away: bool = False
+    """True if the leader of its group does not reach it."""
 
 
 class BrokerGroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +37,10 @@ class BrokerGroupView(msgspec.Struct, frozen=True, kw_only=True):
     """Its broker name."""
     aliases: int
     """The number of names that routes give producers for it."""
+    leader: int | None = None
+    """The id, in the group, of the last leader that the node that answers has heard of; null if it knows none."""
+    members: list[BrokerGroupMember] = []
+    """Its voters; none if the node that answers has not heard of the group yet."""
 
 
 class BrokerGroupsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +49,10 @@ class BrokerGroupsView(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     group: int
     """The group of the node that answers."""
+    leader: int | None
+    """The leader of that group, as this node knows it."""
+    writes_open: bool
+    """True if the node that answers leads its group and takes writes."""
     groups: list[BrokerGroupView]
     """All groups by number; empty as long as the cluster has one, whose name and aliases its configuration says."""
     version: int
@@ -63,16 +82,36 @@ class AddedBrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_groups(call: Call) -> BrokerGroupsView:
     """The groups of brokers."""
-    state, node = call.port.state, call.port.config.node.id
+    port, state, node = call.port, call.port.state, call.port.config.node.id
     rows = sorted(state.broker_groups.by_number.items())
-    journal, own = state.truth_journal, call.port.config.cluster.group
+    journal, own = state.truth_journal, port.config.cluster.group
     return BrokerGroupsView(
         node=node,
         group=own,
-        groups=[BrokerGroupView(group=number, name=row.name, aliases=row.aliases) for number, row in rows],
+        leader=port.services.routes.own.leader() or None,
+        writes_open=port.services.writes_open(),
+        groups=[_view(port, number, row) for number, row in rows],
         version=journal.version if own == FIRST_GROUP else state.truth.copied,
         ready=journal.is_ready,
     )
+
+
+def _view(port: AdminPort, number: int, row: BrokerGroup) -> BrokerGroupView:
+    """Returns a group with its nodes: its own as the configuration has them, others as they were heard of."""
+    routes, members = port.services.routes, []
+    record, leader = routes.others().get(number), 0
+    if number == port.config.cluster.group:
+        leader, lost = int(routes.own.leader()), {peer.node for peer in port.status().peers if not peer.connected}
+        voters = sorted(port.membership.in_force.voter_ids)
+        members = [
+            BrokerGroupMember(id=node, admin=routes.own.http_address(node), away=node in lost) for node in voters
+        ]
+    elif record is not None:
+        leader = record.leader
+        members = [
+            BrokerGroupMember(id=each.node, admin=each.http, away=each.node in record.away) for each in record.members
+        ]
+    return BrokerGroupView(group=number, name=row.name, aliases=row.aliases, leader=leader or None, members=members)
 
 
 async def add_group(call: Call) -> AddedBrokerGroup:

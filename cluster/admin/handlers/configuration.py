@@ -16,6 +16,7 @@ from cluster.admin.request_parsing import number_of
 from cluster.admin.route import Route
 from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, advised, changed, cluster_values
 from cluster.config.config import Config, ConfigError
+from cluster.config.local_layout import node_object
 from cluster.config.ranges import dangers
 from cluster.config.reload import ReloadView
 from cluster.config.source import toml_value
@@ -290,8 +291,9 @@ def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView
                 yield Stop(
                     "retention.disk_refuse_writes_percent",
                     min(100, int(view.disk_used_percent) + 5),
-                    f"retention.disk_refuse_writes_percent = {new.disk_refuse_writes_percent}: the disk of node {node} "
-                    f"is in use by {view.disk_used_percent:.1f} % already, so it would refuse every write",
+                    f"retention.disk_refuse_writes_percent = {new.disk_refuse_writes_percent}: the disk of "
+                    f"{node_object(before.cluster.group, node)} is in use by {view.disk_used_percent:.1f} % already, "
+                    "so it would refuse every write",
                     "free space there",
                 )
     if after.limits.connections_max < before.limits.connections_max:
@@ -301,7 +303,8 @@ def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView
                     "limits.connections_max",
                     view.connections,
                     f"limits.connections_max = {after.limits.connections_max}: {view.connections} clients are "
-                    f"connected to node {node}, and those above the limit could not come back",
+                    f"connected to {node_object(before.cluster.group, node)}, and those above the limit could not come "
+                    "back",
                     "disconnect clients first: raftmq status",
                 )
     if after.send.deadline_ms < min(DEADLINE_MS_MIN, before.send.deadline_ms):

@@ -16,6 +16,7 @@ from cluster.admin.handler_request import Answer, Call
 from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.admin.route import Route
 from cluster.runtime.alarms import Alarm
+from raftlog.types import FIRST_GROUP
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,8 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     cluster."""
 
     node: int
+    group: int = FIRST_GROUP
+    """The group of brokers of the node, about which the findings are."""
     consistency: Literal["local"] = "local"
     applied_index: int
     healthy: bool
@@ -61,6 +64,7 @@ async def get_health(call: Call) -> Answer:
     reasons = _reasons(status)
     view = HealthView(
         node=status.node,
+        group=status.group,
         applied_index=status.applied_index,
         healthy=not reasons,
         reasons=reasons,
@@ -126,7 +130,7 @@ def _catching_up(status: NodeStatus, behind_entries: int) -> list[str]:
 
 
 def _warnings(port: AdminPort, status: NodeStatus) -> list[str]:
-    warnings = [f"node {peer.node} is not connected" for peer in status.peers if not peer.connected]
+    warnings = [f"{port.object_of(peer.node)} is not connected" for peer in status.peers if not peer.connected]
     warnings += [link.finding for link in status.links if link.finding]
     warnings += [status.quorum.finding] if status.quorum is not None and status.quorum.finding else []
     warnings += [

@@ -19,6 +19,7 @@ from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
 from cluster.config.config import PeerNode, split_address
+from cluster.config.local_layout import names_of
 from cluster.members import views as membership
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.addresses import MemberAddresses
@@ -201,9 +202,11 @@ async def add_member(call: Call) -> MemberChanged:
     entry = await _change(
         call.port, lambda done: call.port.changes.add(node, uuid, addresses, manual=manual, done=done)
     )
-    changed = _with_proof(_changed(call.port, node, entry), proof)
+    changed = _with_proof(call.port, _changed(call.port, node, entry), proof)
     if changed.warning:
-        call.note_change(f"node {node}", f"moved with force to {addresses.host}:{addresses.port}, which nothing proved")
+        call.note_change(
+            call.port.object_of(node), f"moved with force to {addresses.host}:{addresses.port}, which nothing proved"
+        )
     return changed
 
 
@@ -223,37 +226,41 @@ async def _found(call: Call, node: NodeId, uuid: UUID, addresses: MemberAddresse
     except CheckUnderWay:
         raise ApiError("busy", "another address is being checked: nothing was changed", "ask again") from None
     if not proof.holds and not force:
-        raise _not_found(place, proof)
+        raise _not_found(port, place, proof)
     if to != NOBODY:
         await _transfer(port, to)
-        raise HandedOver(to)
+        raise HandedOver(port.object_of(to))
     return proof
 
 
-def _not_found(place: Place, proof: Proof) -> ApiError:
+def _not_found(port: AdminPort, place: Place, proof: Proof) -> ApiError:
     fix = (
-        f"start node {place.node} at that address, or correct the address, and repeat the request; if the node is down "
-        f"and its address is certain: raftmq node move {place.node} … --force (over HTTP: force true)"
+        f"start {port.object_of(place.node)} at that address, or correct the address, and repeat the request; if the "
+        f"node is down and its address is certain: raftmq node move {port.name_of(place.node)} … --force (over "
+        "HTTP: force true)"
     )
-    needed = f"{proof.needed} voters must find node {place.node} at {place}, and {_found_by(proof)}"
-    told = ";\n".join(proof.lines)
+    needed = f"{proof.needed} voters must find {port.object_of(place.node)} at {place}, and {_found_by(port, proof)}"
+    told = ";\n".join(proof.lines(port.config.cluster.group))
     return ApiError("refused", f"{needed}: nothing was changed.\n{told}", fix)
 
 
-def _found_by(proof: Proof) -> str:
-    return f"only {', '.join(map(str, proof.by))} did" if proof.by else "none did"
+def _found_by(port: AdminPort, proof: Proof) -> str:
+    return f"only {names_of(port.config.cluster.group, proof.by)} did" if proof.by else "none did"
 
 
-def _with_proof(changed: MemberChanged, proof: Proof | None) -> MemberChanged:
+def _with_proof(port: AdminPort, changed: MemberChanged, proof: Proof | None) -> MemberChanged:
     if proof is None:
         return changed
     warning = (
         ""
         if proof.holds
-        else f"nothing was proven: {proof.needed} voters must find node {changed.id} at its new address, and "
-        f"{_found_by(proof)}. If the address is wrong, nodes will not reach it: repeat the request with the right one"
+        else f"nothing was proven: {proof.needed} voters must find {port.object_of(changed.id)} at its new address, "
+        f"and {_found_by(port, proof)}. If the address is wrong, nodes will not reach it: repeat the request with the "
+        "right one"
     )
-    return replace(changed, found_by=list(proof.by), not_found_by=proof.lines, warning=warning)
+    return replace(
+        changed, found_by=list(proof.by), not_found_by=proof.lines(port.config.cluster.group), warning=warning
+    )
 
 
 async def promote_member(call: Call) -> MemberChanged:
@@ -299,7 +306,7 @@ async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: 
     to = port.changes.successor()
     if to != NOBODY:
         await _transfer(port, to)
-        raise HandedOver(to)
+        raise HandedOver(port.object_of(to))
 
 
 async def drain_member(call: Call) -> DrainView:
@@ -312,7 +319,7 @@ async def drain_member(call: Call) -> DrainView:
     own, wait_s = call.port.config.node.id, election_wait_s(call.port)
     leader = call.port.services.routes.own.leader
     if wanted.drain and not await comes_true(lambda: leader() not in (own, NOBODY), wait_s):
-        raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s")
+        raise unknown_outcome(f"{call.port.object_of(own)} is drained, and no other node leads after {wait_s:.1f} s")
     return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.services.routes.own.leader() or None)
 
 
@@ -341,7 +348,7 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
         ) from None
     wait_s = election_wait_s(port)
     if not await comes_true(lambda: port.services.routes.own.leader() == to, wait_s):
-        raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen")
+        raise unknown_outcome(f"{port.object_of(to)} does not lead after {wait_s:.1f} s; the transfer may still happen")
 
 
 def election_wait_s(port: AdminPort) -> float:
@@ -463,7 +470,9 @@ async def maintain_member(call: Call) -> MaintenanceView:
     if wanted.maintenance and node == port.config.node.id:
         wait_s = election_wait_s(port)
         if not await comes_true(lambda: port.services.routes.own.leader() not in (node, NOBODY), wait_s):
-            raise unknown_outcome(f"node {node} is in maintenance, and no other node leads after {wait_s:.1f} s")
+            raise unknown_outcome(
+                f"{port.object_of(node)} is in maintenance, and no other node leads after {wait_s:.1f} s"
+            )
     return _view(call, node)
 
 

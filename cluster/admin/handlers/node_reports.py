@@ -118,7 +118,7 @@ async def set_log_level(call: Call) -> LogLevelView:
     wanted: LogLevel = call.body
     before = logs.level()
     logs.set_level(wanted.level)
-    about = f"node {call.port.config.node.id}"
+    about = call.port.object
     call.port.events.note("configuration", about, f"the log level is {wanted.level} now, it was {before}")
     return await get_log_level(call)
 

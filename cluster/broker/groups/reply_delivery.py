@@ -34,6 +34,7 @@ from cluster.broker.groups.requester_frames import (
     encode_question,
 )
 from cluster.broker.refusal import Reason, Refused
+from cluster.config.local_layout import names_of
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from statemachine.levels import OWNERS_LEVEL
@@ -158,7 +159,7 @@ class ReplyDelivery:
         elif noted:
             why = "two users wait under the same client id and correlation id"
         elif users and asked.peers and self._rights.enforces:
-            silent = ", ".join(str(peer) for peer in sorted(asked.peers))
+            silent = names_of(self._services.config.cluster.group, asked.peers)
             done(Refused(Reason.BUSY, f"node {silent} does not say whether client {reply.client_id} waits for it"))
             return
         elif len(users) > 1:

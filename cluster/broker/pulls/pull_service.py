@@ -25,7 +25,7 @@ from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, 
 from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, read
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.services import Services, begin_steps
+from cluster.broker.services import Services, begin_steps, node_told
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.runtime.turns.work import Steps
 from raftlog.work import charge
@@ -263,9 +263,7 @@ class Pulls:
     def _answer(self, pull: Pull) -> bool:
         state = self._services.state
         if self._services.fenced():
-            remark = (
-                f"node {self._services.node_id} does not serve messages: its rows are wrong; pull from another node"
-            )
+            remark = f"{node_told(self._services)} does not serve messages: its rows are wrong; pull from another node"
             self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
             return True
         topic = state.topics_by_id.get(pull.topic_id)
@@ -413,8 +411,8 @@ class Pulls:
         else:
             until = "cannot be read intact" if here else "is not"
             remark = (
-                f"the message at offset {bad.queue_offset} (position {bad.position}) {until} on node "
-                f"{self._services.node_id} until it is fetched from another node; pull again, or elsewhere"
+                f"the message at offset {bad.queue_offset} (position {bad.position}) {until} on "
+                f"{node_told(self._services)} until it is fetched from another node; pull again, or elsewhere"
             )
             self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
 

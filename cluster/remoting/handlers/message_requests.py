@@ -17,7 +17,7 @@ from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import KeyQuery
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.sends.redelivery import TIMES_MAX, SendBacks, SentBack
-from cluster.broker.services import Services
+from cluster.broker.services import Services, node_told
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import Handlers, Request, integer, integer_in, party_of, text
@@ -119,7 +119,7 @@ class QueryRequests:
 
     def _failed(self, request: Request, error: Exception) -> None:
         logger.error("a query (code %d) failed", request.code, exc_info=error)
-        request.reply(ResponseCode.SYSTEM_ERROR, f"the query failed on node {self._services.node_id}: {error}")
+        request.reply(ResponseCode.SYSTEM_ERROR, f"the query failed on {node_told(self._services)}: {error}")
 
     def _note(self, kind: str, outcome: str) -> None:
         if self._metrics is not None:
@@ -227,20 +227,20 @@ class EntryRequests:
         positions = _positions(request.body)
         services = self._services
         if services.fenced():
-            raise Refused(Reason.BUSY, f"node {services.node_id} serves nothing: its rows are known to be wrong")
+            raise Refused(Reason.BUSY, f"{node_told(services)} serves nothing: its rows are known to be wrong")
         if positions and positions[-1] >= services.state.applied_mark.end_position:
-            raise Refused(Reason.UNAVAILABLE, f"node {services.node_id} has not applied position {positions[-1]} yet")
+            raise Refused(Reason.UNAVAILABLE, f"{node_told(services)} has not applied position {positions[-1]} yet")
         self._read(positions, partial(self._told, request))
 
     def _told(self, request: Request, found: bytes | RaftLogError) -> None:
-        node = self._services.node_id
+        node = node_told(self._services)
         if isinstance(found, bytes):
             request.reply(ResponseCode.SUCCESS, body=found)
         elif isinstance(found, OutOfRangeError):
-            remark = f"the log of node {node} does not reach down to the message: {found}"
+            remark = f"the log of {node} does not reach down to the message: {found}"
             refuse(request, Refused(Reason.NOT_FOUND, remark))
         else:
-            refuse(request, Refused(Reason.BUSY, f"node {node} cannot tell: {found}"))
+            refuse(request, Refused(Reason.BUSY, f"{node} cannot tell: {found}"))
 
 
 def _positions(body: bytes) -> Sequence[int]:

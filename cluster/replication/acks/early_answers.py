@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.config.local_layout import names_of
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.runtime.host.error_containment import contain
 from cluster.runtime.listeners import Signal
-from raftlog.types import Entry, EntryId, NodeId, Role
+from raftlog.types import FIRST_GROUP, Entry, EntryId, NodeId, Role
 
 if TYPE_CHECKING:
     from cluster.config.config import ModesSection
@@ -68,8 +69,10 @@ class EarlyAnswers:
         gate: Gate,
         ledger: Ledger | None,
         metrics: ModeMetrics | None = None,
+        group: int = FIRST_GROUP,
     ) -> None:
-        """`ledger` records early answers; if it is None, no send is answered early."""
+        """`ledger` records early answers; if it is None, no send is answered early. `group`: the group of brokers of
+        this node."""
         self._in_contact: Callable[[], bool] | None = None
         """Returns True if this leader was in contact with a majority a moment ago; None unless sends of the default
         level are answered early, because the majority is slow."""
@@ -79,6 +82,7 @@ class EarlyAnswers:
         self.ledger = ledger
         self._metrics = metrics
         self._raw = raw
+        self._group = group
         self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
         """Proposed entries of this node, by index, that are undecided and some of whose sends have still to be answered
         early."""
@@ -232,7 +236,7 @@ class EarlyAnswers:
         late = [wait for wait in self.waiting if wait.deadline_ms <= now_ms]
         self.waiting = [wait for wait in self.waiting if wait.deadline_ms > now_ms]
         for wait in late:
-            missing = ", ".join(map(str, self._missing(wait.index)))
+            missing = names_of(self._group, self._missing(wait.index))
             remark = (
                 f"stored, and on the disks of a majority; not confirmed by every voter within {self._all_timeout_ms} ms"
                 + (f" (missing: node {missing})" if missing else "")

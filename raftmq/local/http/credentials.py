@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.admin.signed_identity import operator_pass
 from cluster.config.loading import load
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import NodeName, NodeRecord, name_of
 from cluster.config.source import ConfigError
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
 from raftlog.errors import IdentityError
 from raftlog.storage.files import identity, layout
+from raftlog.types import FIRST_GROUP
 from raftmq.local.http.answers import loaded, read_answer
 from raftmq.local.http.https import chosen_tls, connection_to, local_tls
 from raftmq_wire.errors import ExitCode, LocalError
@@ -99,7 +100,7 @@ class RemoteSecret:
     def __init__(self, address: str, secret: Path) -> None:
         self.address = address
         self.secret = secret
-        self._told: tuple[int, str] | None = None
+        self._told: tuple[NodeName, str] | None = None
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
         """Yields a pass for each key in the file. Raises LocalError if the file cannot be used."""
@@ -114,9 +115,9 @@ class RemoteSecret:
                 yield made_pass(key, self._told[1], self._told[0], method, path, body)
 
 
-def node_at(address: str) -> tuple[int, str] | None:
-    """Asks the node at an address, without a proof, for its id and cluster; returns (node, cluster's uuid), or None if
-    it does not answer."""
+def node_at(address: str) -> tuple[NodeName, str] | None:
+    """Asks the node at an address, without a proof, for its name and cluster; returns (name, cluster's uuid), or None
+    if it does not answer."""
     try:
         connection = connection_to(address, chosen_tls(), _TIMEOUT_S)
     except OSError:
@@ -124,7 +125,7 @@ def node_at(address: str) -> tuple[int, str] | None:
     try:
         connection.request("GET", _SESSION)
         answer = loaded(read_answer(connection.getresponse()))
-        return int(answer["node"]), str(answer["cluster_id"])
+        return name_of(int(answer.get("group", FIRST_GROUP)), int(answer["node"])), str(answer["cluster_id"])
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return None
     finally:
@@ -179,10 +180,10 @@ class LocalSecret:
         except (OSError, ConfigError, IdentityError, LocalError):
             return  # a stranger then; the answer says which proof is missing
         for key in keys:
-            yield made_pass(key, uuid, self._node.id, method, path, body)
+            yield made_pass(key, uuid, self._node.name, method, path, body)
 
 
-def made_pass(key: bytes, uuid: str, node: int, method: str, path: str, body: bytes) -> Headers:
+def made_pass(key: bytes, uuid: str, node: NodeName, method: str, path: str, body: bytes) -> Headers:
     """Returns the header with an operator's pass for one request, timed by this machine's clock."""
     return operator_pass(key, uuid, node, method, path, body, wall_ms=time.time_ns() // 1_000_000, nonce=os.urandom(16))
 

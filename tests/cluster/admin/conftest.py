@@ -15,7 +15,15 @@ from google_crc32c import value as crc32c
 
 from cluster.admin.access import HttpAccess, digest_of
 from cluster.admin.figure_history import Samples
-from cluster.admin.node_interface import ClientView, KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
+from cluster.admin.node_interface import (
+    AdminPort,
+    ClientView,
+    KernelView,
+    LoadStatus,
+    MemberView,
+    NodeStatus,
+    PeerStatus,
+)
 from cluster.admin.server import build_app
 from cluster.admin.signed_identity import Passes
 from cluster.backup.service import Backups
@@ -29,6 +37,7 @@ from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.config.local_layout import name_of
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.members.address_change import CheckUnderWay, Place, Proof
@@ -140,6 +149,7 @@ class FakeNode:
 
     evicted_bounds = None
     evicted_pages = None
+    object, object_of, name_of = AdminPort.object, AdminPort.object_of, AdminPort.name_of
 
     def __init__(self, node_id: int = 1, **overrides: Any) -> None:
         self.config = make_config(node_id, **overrides)
@@ -147,7 +157,7 @@ class FakeNode:
         self.state = BrokerState(self.kv)
         self.topic_sizes = TopicSizes(self.state, lambda: 0)
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(self.config.cluster.group)
         self.samples = Samples()
         self.alarms = Alarms(lambda: 1_700_000_000_000)
         self.events = EventLog(node_id, self.wall_ms)
@@ -157,7 +167,7 @@ class FakeNode:
         self.consistency: Any = None
         self.scrubber: Any = None
         self.tier: Any = SimpleNamespace(pending_bytes=0)
-        identity = Identity(CLUSTER, 1, self.config.node_id, UUID(int=node_id), 0)
+        identity = Identity(CLUSTER, self.config.cluster.group, self.config.node_id, UUID(int=node_id), 0)
         self.backups = Backups(self.config, identity, self.kv, self.alarms, lambda: 1_700_000_000_000)
         self.leader = NodeId(1)
         self.fate = Outcome.OK
@@ -213,7 +223,7 @@ class FakeNode:
             self.state.access,
             UserAdmin(InLogTime(self), self.secrets, lambda: True),  # type: ignore[arg-type]
             Passes(
-                node=node_id,
+                node=name_of(self.config.cluster.group, node_id),
                 uuid=lambda: str(CLUSTER),
                 keyring=lambda: self.keyring,
                 entropy=random.Random(node_id).randbytes,
@@ -261,6 +271,7 @@ class FakeNode:
         applied = self.state.applied.index
         return NodeStatus(
             node=self.config.node.id,
+            group=self.config.cluster.group,
             cluster=self.config.cluster.name,
             cluster_id="",
             broker=self.config.cluster.broker_name,

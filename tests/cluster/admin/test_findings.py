@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm, command_of
-from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
+from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import (
     OtherNodes,
@@ -26,7 +26,7 @@ from cluster.admin.findings.other_nodes import (
 from cluster.admin.findings.rules import own_conditions, suspicion
 from cluster.admin.findings.watch import DataWatch, FindingsWatch, Memory
 from cluster.config import local_layout
-from cluster.config.local_layout import Place, place_of
+from cluster.config.local_layout import Place, link_object, place_of
 from cluster.members.checks import quorum_of
 from cluster.peer.connections import OTHER_SECRET
 from cluster.peer.links import LinkView
@@ -127,7 +127,7 @@ def test_a_margin_that_is_gone_because_of_a_node_has_the_command_for_that_node(l
     says = quorum_of((1, 2, 3), lambda voter: voter != 3).finding
     margin = Condition("no_quorum_margin", CLUSTER, says)
     views = {
-        node: Memory(node).note([margin, Condition("link_suspect", link_object(node, 3), "")], NOW_MS, 0)
+        node: Memory(node).note([margin, Condition("link_suspect", link_object(1, node, 3), "")], NOW_MS, 0)
         for node in (1, 2)
     }
     (merged_margin,) = [each for each in merged(views, (1, 2, 3), lost=lost) if each.code == "no_quorum_margin"]
@@ -140,14 +140,14 @@ def test_a_margin_that_is_gone_because_of_a_node_has_the_command_for_that_node(l
     [([], "raftmq restart 3"), ([3], "raftmq node replace 3"), ([3, 4], "raftmq node replace 3")],
 )
 def test_a_node_that_lost_its_disk_is_replaced_and_not_started(lost: list[int], do_now: str) -> None:
-    views = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2, 5)}
+    views = {node: [found(node, "link_suspect", link_object(1, node, 3))] for node in (1, 2, 5)}
     (down,) = [each for each in merged(views, (1, 2, 3, 4, 5), lost=lost) if each.code == "node_down"]
     assert (down.object, down.do_now) == ("node 3", do_now)
     assert ("its data directory was lost" in down.says) == bool(lost)
 
 
 def test_without_a_majority_of_disks_nothing_is_replaced() -> None:
-    views = {1: [found(1, "link_suspect", link_object(1, node)) for node in (2, 3)]}
+    views = {1: [found(1, "link_suspect", link_object(1, 1, node)) for node in (2, 3)]}
     downs = [each for each in merged(views, (1, 2, 3), lost=(2, 3)) if each.code == "node_down"]
     assert [each.do_now for each in downs] == ["raftmq runbook no_quorum"] * 2
 
@@ -166,12 +166,12 @@ def test_an_empty_directory_of_a_node_of_this_machine_is_lost(tmp_path: Path) ->
 
 
 def test_a_node_that_did_not_prove_the_secret_runs_and_its_links_say_what_to_type() -> None:
-    refused = Condition("link_suspect", link_object(1, 3), OTHER_SECRET, do_now="raftmq secret status")
+    refused = Condition("link_suspect", link_object(1, 1, 3), OTHER_SECRET, do_now="raftmq secret status")
     silent = Condition("node_silent", "node 3", "it answers with status 403")
-    views = {1: Memory(1).note([refused, silent], NOW_MS, 0), 2: [found(2, "link_suspect", link_object(2, 3))]}
+    views = {1: Memory(1).note([refused, silent], NOW_MS, 0), 2: [found(2, "link_suspect", link_object(1, 2, 3))]}
     assert told(merged(views, (1, 2, 3))) == {
-        ("link_suspect", link_object(1, 3)): None,
-        ("link_suspect", link_object(2, 3)): Cause("node_silent", "node 3"),
+        ("link_suspect", link_object(1, 1, 3)): None,
+        ("link_suspect", link_object(1, 2, 3)): Cause("node_silent", "node 3"),
         ("node_silent", "node 3"): None,
     }
 
@@ -281,7 +281,7 @@ def test_a_link_that_rests_is_not_suspect() -> None:
     assert suspicion(link("SUSPEND", "it catches up, and waits for ha.catch_up_bytes_per_second")) == ""
     assert suspicion(link("SUSPEND", "silent for 900 ms")) == "silent for 900 ms"
     assert suspicion(link("SHUTDOWN", "no connection for bulk")) == "no connection for bulk"
-    assert link_object(3, 1) == "link 1-3"
+    assert link_object(1, 3, 1) == "link 1-3"
 
 
 # --- over HTTP -------------------------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ def test_a_node_knows_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_finding_names_the_command_of_the_place() -> None:
-    links = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2)}
+    links = {node: [found(node, "link_suspect", link_object(1, node, 3))] for node in (1, 2)}
     commands: dict[Place, tuple[str, str]] = {
         "up": ("raftmq logs 3", "raftmq restart 3"),
         "machine": ("journalctl -u raftmq", "raftmq serve --config FILE"),
@@ -453,7 +453,7 @@ async def test_the_watch_of_a_local_cluster_looks_for_the_data_of_a_silent_node(
     (data / "IDENTITY").touch()
     peers = [{"id": number, "port": number} for number in (1, 2, 3)]
     watch = FindingsWatch(make_node(1, peers=peers, **{"node.data_dir": str(tmp_path / "n1" / "data")}))
-    suspects = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2)}
+    suspects = {node: [found(node, "link_suspect", link_object(1, node, 3))] for node in (1, 2)}
     other = msgspec.structs.replace(watch.own_view(), node=2, findings=suspects[2])
     monkeypatch.setattr(watch, "look", lambda: suspects[1])
     monkeypatch.setattr(watch._around, "views", lambda: {2: other})

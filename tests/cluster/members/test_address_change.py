@@ -42,7 +42,7 @@ def test_a_majority_of_the_voters_finds_it(
 ) -> None:
     proof = judge(NodeId(moves), nodes(*voters), {NodeId(node): why for node, why in answers.items()})
     assert (proof.by, proof.holds) == (by, holds)
-    assert proof.lines == [f"node {node}: refused" for node, why in sorted(answers.items()) if why]
+    assert proof.lines() == [f"node {node}: refused" for node, why in sorted(answers.items()) if why]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_the_leader_looks_itself_and_asks_the_others_but_not_the_node() ->
     world = World()
     world.answers = {2: ["", ""], 3: ["", ""]}
     proof = await world.moves.check(PLACE)
-    assert (proof.by, proof.needed, proof.lines) == ([1, 2, 3], 2, [])
+    assert (proof.by, proof.needed, proof.lines()) == ([1, 2, 3], 2, [])
     assert world.asked == [(2, [3, "uuid-3", "10.0.0.3", 10913, "10.0.0.3:9643"])]
     assert sorted(world.prober.dialled) == ["http", "peer"]
 
@@ -133,7 +133,7 @@ async def test_each_voter_says_who_was_dialled_and_why_it_failed(answer: Any, li
     world.answers = {} if answer is None else {2: answer}
     world.prober.at_peer = "Connection refused"
     proof = await world.moves.check(PLACE)
-    assert proof.lines == ["node 1: 10.0.0.3:10913: Connection refused", line]
+    assert proof.lines() == ["node 1: 10.0.0.3:10913: Connection refused", line]
     assert not proof.holds
 
 

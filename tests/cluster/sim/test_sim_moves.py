@@ -78,7 +78,7 @@ def test_a_majority_is_enough_and_who_is_cut_off_is_named(sim: SimCluster) -> No
     leader, (first, second) = sim.leader(), sim.followers()
     proof = checked(sim, place(first), lambda: sim.isolate(second))
     assert (proof.holds, list(proof.not_by)) == (True, [second.node_id])
-    assert "no answer" in proof.lines[0]
+    assert "no answer" in proof.lines()[0]
     sim.mend()
     second.kill(power=False)
     sim.loop.run_until(lambda: not leader.transport.connected(second.node_id), LIMIT_S, "the end of its links")

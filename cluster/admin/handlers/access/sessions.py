@@ -22,6 +22,7 @@ from cluster.admin.route import Route
 from cluster.broker.access.user_admin import LOGIN
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import Word
+from raftlog.types import FIRST_GROUP
 from statemachine.access.users import NAME, User
 
 HOURS: Final = 12
@@ -43,6 +44,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The caller, as this node knows it; and the node that answers."""
 
     node: int
+    group: int = FIRST_GROUP
+    """The group of brokers of the node; left out by nodes of the first one."""
     cluster_id: str
     mode: Literal["off", "observe", "enforce"]
     user: str | None
@@ -120,6 +123,7 @@ def _view(call: Call, caller: Caller) -> SessionView:
         kind = "Super" if user.is_super else "Normal"
     return SessionView(
         node=call.port.config.node.id,
+        group=call.port.config.cluster.group,
         cluster_id=access.cluster_id,
         mode=access.state.mode.value,
         user=user.name if user is not None else "operator" if caller.operator else None,
