@@ -134,8 +134,13 @@ class WriteDecisions:
             f"{len(old)} writes of Spark to several groups are prepared in group {self._group}, and nothing is decided "
             f"for {UNDECIDED_MS // 60_000} minutes: write {oldest.write} of {oldest.name!r} is the oldest. They keep "
             "their part of the log. If its query or job is not coming back: "
-            f"raftmq writes abort {quote(oldest.name)} {oldest.write}",
+            + abort_command(oldest.name, oldest.write),
         )
+
+
+def abort_command(name: str, write: int) -> str:
+    """Returns the command with which a person has the first group abort a write that is not decided."""
+    return f"raftmq writes abort {quote(name)} {write}"
 
 
 def step_after(write: PreparedWrite, answer: CommandResult, now_ms: int) -> Command | None:

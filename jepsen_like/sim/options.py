@@ -91,6 +91,8 @@ GROUPS_FROM = 970_000_000
 """First seed of those of which a quarter have a second group of brokers."""
 SECOND_FROM = 980_000_000
 """First seed of those of which a quarter have nodes of that second group."""
+GROUP_WRITES_FROM = 981_000_000
+"""First seed of those of which every other one with nodes of a second group has a writer to both groups."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -237,6 +239,8 @@ class Options(NamedTuple):
     """1: a second group of brokers is added, and copies the truth of the first (`sim/broker_groups.py`)."""
     second: int = 0
     """1: three nodes of a second group of brokers run beside the first one (`sim/groups`)."""
+    group_writes: int = 0
+    """1: with `second`, a writer stages batches for queues of both groups (`sim/groups/placed_writers.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -337,6 +341,8 @@ def draw(seed: int) -> Options:
     if seed >= SECOND_FROM and stream(seed, "second group").random() < 1 / 4:
         # Nodes of the older version have no further groups.
         carried = carried._replace(second=1, groups=1, levels=0, event_budget=2 * carried.event_budget)
+        if seed >= GROUP_WRITES_FROM:
+            carried = carried._replace(group_writes=stream(seed, "group writes").choice((0, 1)))
     return _with_tier(carried, seed)
 
 

@@ -11,7 +11,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -258,6 +258,12 @@ def show_problems(problems: Iterable[str]) -> None:
     """Prints problems on stderr, separate from the result."""
     for problem in problems:
         click.secho(problem, fg="red", err=True)
+
+
+def tell_group(group: int, shown: Sized) -> None:
+    """Prints the number of a group, if several are shown."""
+    if len(shown) > 1:
+        click.echo(f"group      {group}")
 
 
 def author() -> str:

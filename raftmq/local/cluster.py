@@ -233,9 +233,9 @@ class LocalCluster:
                     self.start(node.name)
                     started.append(node)
                 on_stage("waiting for a leader")
-                groups = groups_of(there)  # all start at the same time, on the same cores
-                for group in groups:
-                    self._wait_up(group, lost, timeout_s * len(groups), moved=base_port is not None)
+                starting = groups_of(there)  # all start at the same time, on the same cores
+                for group in starting:
+                    self._wait_up(group, lost, timeout_s * len(starting), moved=base_port is not None)
                     if group == FIRST_GROUP:
                         add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
                 if auth:

@@ -1,4 +1,5 @@
-"""/v1/writes: messages that Spark has staged and not committed yet, and the newest committed write of each name."""
+"""/v1/writes: messages that Spark has staged and not committed yet, the newest committed write of each name, and writes
+to several groups of brokers that wait for their decision, or for a group that follows it (docs/adr/0109)."""
 
 from __future__ import annotations
 
@@ -10,18 +11,23 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, ChangeView, ReadView, applied
+from cluster.admin.handler_request import Call, ChangeView, ReadView, decided
 from cluster.admin.refusals import not_refused
 from cluster.admin.route import Route
 from cluster.broker.refusal import Reason
 from cluster.broker.transactions.staged_writes import Aborted, discard_attempts
 from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import Unsigned63
+from cluster.truth.write_decisions import abort_command
+from raftlog.types import FIRST_GROUP
 from raftmq_wire.codes import RequestCode
-from statemachine.delivery.staged_writes import NAME_MAX, Attempt, ForgetWrite
+from statemachine.delivery.prepared_writes import Decision, PreparedWrite
+from statemachine.delivery.staged_writes import NAME_MAX, PREPARED, Attempt, ForgetWrite
 
 ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
 """The most attempts and names in one answer."""
+GROUP_WRITES_SHOWN = 100
+"""The most prepared writes, and the most decisions, in one answer."""
 
 WriteName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
 
@@ -35,7 +41,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     write: int
     """The number of the write: Spark's batch id."""
     state: str
-    """`open`; `committed`: it is being copied into its queues; `discarded`: it is being removed."""
+    """`open`; `prepared`: it waits for a decision; `committed`: it is being copied into its queues; `discarded`: it is
+    being removed."""
     messages: int
     left: int
     """Messages that are neither copied nor removed."""
@@ -55,6 +62,36 @@ class CommittedView(msgspec.Struct, frozen=True, kw_only=True):
     committed_ms: int
 
 
+class PreparedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A write to several groups of brokers that this group has prepared. Another group decides what becomes of it."""
+
+    name: str
+    write: int
+    state: str
+    """`undecided`; `committed`: this group has followed the decision, and the deciding group is still to note it."""
+    deciding_group: int
+    """The number of the group that decides."""
+    decider: int
+    """The number of the attempt in that group with which the write is committed or aborted."""
+    attempts: int
+    """Its attempts in this group."""
+    messages: int
+    """The messages of these attempts."""
+    prepared_ms: int
+
+
+class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision of this group to commit a write of several groups, which others have yet to follow."""
+
+    name: str
+    write: int
+    decider: int
+    """The number of the attempt that has decided."""
+    waiting_groups: list[int]
+    """The groups that are not known to have followed."""
+    committed_ms: int
+
+
 class WritesView(ReadView, frozen=True, kw_only=True):
     """The answer to `GET /v1/writes`."""
 
@@ -65,8 +102,12 @@ class WritesView(ReadView, frozen=True, kw_only=True):
     """The oldest attempts."""
     committed: list[CommittedView]
     """The newest committed write of each name, in the order of the names."""
+    prepared: list[PreparedView]
+    """The oldest writes that this group has prepared for a commit of several groups; none in the first group."""
+    decisions: list[DecisionView]
+    """The oldest decisions that other groups have yet to follow; in the first group alone."""
     more: bool
-    """True if there are further attempts or names."""
+    """True if there are more of any of these."""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +148,14 @@ class WriteForgotten(ChangeView, frozen=True, kw_only=True):
 
 
 async def list_writes(call: Call) -> WritesView:
-    """The staged attempts, and the committed writes."""
+    """The staged attempts, the committed writes, and writes to several groups that are not settled."""
     state = call.port.state
     index = state.applied.index
     attempts = list(itertools.islice(state.writes.attempts(), ATTEMPTS_SHOWN + 1))
     committed = state.writes.committed_writes(NAMES_SHOWN + 1)
+    group_writes = state.prepared_writes
+    prepared = list(itertools.islice(group_writes.prepared.values(), GROUP_WRITES_SHOWN + 1))
+    decisions = list(itertools.islice(group_writes.decisions.values(), GROUP_WRITES_SHOWN + 1))
     return WritesView(
         node=call.port.config.node.id,
         consistency=call.consistency,
@@ -123,7 +167,11 @@ async def list_writes(call: Call) -> WritesView:
             CommittedView(name=one.name, write=one.write, messages=one.count, committed_ms=one.committed_ms)
             for one in committed[:NAMES_SHOWN]
         ],
-        more=len(attempts) > ATTEMPTS_SHOWN or len(committed) > NAMES_SHOWN,
+        prepared=[_prepared(write) for write in prepared[:GROUP_WRITES_SHOWN]],
+        decisions=[_decision(decision) for decision in decisions[:GROUP_WRITES_SHOWN]],
+        more=len(attempts) > ATTEMPTS_SHOWN
+        or len(committed) > NAMES_SHOWN
+        or max(len(prepared), len(decisions)) > GROUP_WRITES_SHOWN,
     )
 
 
@@ -157,7 +205,12 @@ async def forget_write(call: Call) -> WriteForgotten:
     if wanted.dry_run:
         term, index = call.port.state.applied
         return WriteForgotten(node=node, term=term, index=index, write=newest.write, dry_run=True)
-    entry_id, answer = await applied(partial(call.port.services.propose, [ForgetWrite(wanted.name)]))
+    entry_id, (answer,) = await decided(partial(call.port.services.propose, [ForgetWrite(wanted.name)]))
+    if answer.code == PREPARED:
+        what = f"write {answer.value} of {wanted.name!r} is prepared and waits for its decision; nothing was forgotten"
+        raise ApiError("refused", what, f"{abort_command(wanted.name, int(answer.value))}    (or wait)")
+    if not answer.ok:
+        raise ApiError("not_found", str(answer.value), "GET /v1/writes lists the names")
     return WriteForgotten(node=node, term=entry_id.term, index=entry_id.index, write=answer.value)
 
 
@@ -175,13 +228,36 @@ def _attempt(attempt: Attempt) -> AttemptView:
     )
 
 
+def _prepared(write: PreparedWrite) -> PreparedView:
+    return PreparedView(
+        name=write.name,
+        write=write.write,
+        state=write.state.name.lower(),
+        deciding_group=FIRST_GROUP,
+        decider=write.decider,
+        attempts=write.attempts,
+        messages=write.messages,
+        prepared_ms=write.prepared_ms,
+    )
+
+
+def _decision(decision: Decision) -> DecisionView:
+    return DecisionView(
+        name=decision.name,
+        write=decision.write,
+        decider=decision.decider,
+        waiting_groups=list(decision.groups),
+        committed_ms=decision.committed_ms,
+    )
+
+
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/v1/writes",
         list_writes,
         WritesView,
-        route.page(ATTEMPTS_SHOWN + NAMES_SHOWN),
+        route.page(ATTEMPTS_SHOWN + NAMES_SHOWN + GROUP_WRITES_SHOWN),
         route_rights.CLUSTER_GET,
         Serves.READ,
     ),

@@ -1,16 +1,21 @@
-"""Checks staged writes from the entries of the log (docs/adr/0068), by an implementation of their commands of its own.
+"""Checks staged writes from the entries of the log (docs/adr/0068, 0109), by an implementation of their commands of its
+own.
 
 - What is copied belongs to an attempt that a commit named, and what is dropped to one that was discarded.
 - A commit counts only if it is above the last one of its name, and every attempt that it names is whole.
+- What is prepared ends by nothing but an entry that ends it, and a name has one prepared write.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from statemachine.commands import Found
+from statemachine.delivery.prepared_writes import CommitGroups, DecideWrite, EndPrepared, PrepareWrite
 from statemachine.delivery.staged_writes import CommitWrite, DiscardAttempts, ForgetWrite, OpenAttempt
 
 STAGED_DUE = 1 << 63
-OPEN, COMMITTED, DISCARDED = "open", "committed", "discarded"
+OPEN, PREPARED, COMMITTED, DISCARDED = "open", "prepared", "committed", "discarded"
 
 
 class _Attempt:
@@ -27,6 +32,8 @@ class WriteCheck:
         self._attempts: dict[int, _Attempt] = {}
         self._next = 1
         self._committed: dict[str, int] = {}
+        self._prepared: dict[str, tuple[int, int, list[int]]] = {}
+        """Name -> (decider, write, attempts) of its prepared write that is not ended."""
 
     def learn(self, command: Found) -> None:
         """Takes in the next command."""
@@ -36,6 +43,16 @@ class WriteCheck:
                 self._next += 1
         elif isinstance(command, CommitWrite):
             self._commit(command.name, command.write, dict(command.winners))
+        elif isinstance(command, PrepareWrite):
+            self._prepare(command)
+        elif isinstance(command, EndPrepared):
+            self._end_prepared(command.decider, committed=command.committed)
+        elif isinstance(command, CommitGroups):
+            self._commit(command.name, command.write, {**dict(command.winners), command.decider: 0})
+        elif isinstance(command, DecideWrite):
+            decider = self._attempts.get(command.decider)
+            if command.abort and decider is not None and (decider.name, decider.write) == (command.name, command.write):
+                self._end(command.decider, DISCARDED)
         elif isinstance(command, DiscardAttempts):
             for number in command.attempts:
                 self._end(number, DISCARDED)
@@ -71,22 +88,49 @@ class WriteCheck:
 
     def _commit(self, name: str, write: int, winners: dict[int, int]) -> None:
         above = self._above(name, write)
+        if above and (name in self._prepared or not self._whole(name, write, winners)):
+            return
+        self._settle(name, write, winners if above else ())
         if above:
-            for number, count in winners.items():
-                attempt = self._attempts.get(number)
-                if attempt is None or attempt.state != OPEN or attempt.count != count:
-                    return
-                if (attempt.name, attempt.write) != (name, write):
-                    return
-        else:
-            winners = {}
+            self._committed[name] = write
+
+    def _whole(self, name: str, write: int, winners: dict[int, int]) -> bool:
+        """Returns True if all of these attempts are open ones at the write, with so many messages."""
+        for number, count in winners.items():
+            attempt = self._attempts.get(number)
+            if attempt is None or attempt.state != OPEN or attempt.count != count:
+                return False
+            if (attempt.name, attempt.write) != (name, write):
+                return False
+        return True
+
+    def _settle(self, name: str, write: int, winners: Collection[int]) -> None:
+        """Commits the winners and discards what else is open of the name up to the write."""
         for number, attempt in list(self._attempts.items()):
             if number not in winners and attempt.name == name and attempt.write <= write:
                 self._end(number, DISCARDED)
         for number in winners:
             self._end(number, COMMITTED)
-        if above:
-            self._committed[name] = write
+
+    def _prepare(self, command: PrepareWrite) -> None:
+        name, write, winners = command.name, command.write, dict(command.winners)
+        if name not in self._prepared and self._above(name, write) and self._whole(name, write, winners):
+            self._prepared[name] = command.decider, write, list(winners)
+            for number in winners:
+                self._attempts[number].state = PREPARED
+
+    def _end_prepared(self, decider: int, *, committed: bool) -> None:
+        for name, (by, write, winners) in list(self._prepared.items()):
+            if by == decider:
+                del self._prepared[name]
+                for number in winners:
+                    self._attempts[number].state = OPEN  # as it was before
+                if committed:
+                    self._settle(name, write, winners)
+                    self._committed[name] = max(write, self._committed.get(name, -1))
+                else:
+                    for number in winners:
+                        self._end(number, DISCARDED)
 
     def _end(self, number: int, state: str) -> None:
         attempt = self._attempts.get(number)

@@ -45,6 +45,8 @@ class WriteJudge:
         """(query, batch) -> the rows of the batch."""
         self.wanted: set[tuple[str, int]] = set()
         """(query, batch) of batches for which a commit was sent that should count."""
+        self.aborted: set[tuple[str, int]] = set()
+        """(query, batch) of batches that were aborted before any commit of them counted."""
         self.acked: set[tuple[str, int]] = set()
 
     def wrong(self, copies: Counter[str], *, trimmed: bool) -> Iterator[str]:
@@ -57,6 +59,8 @@ class WriteJudge:
             there = rows & copies.keys()
             if there and batch not in self.wanted:
                 yield f"{min(there)} is there, and nobody committed batch {batch[1]} of {batch[0]}"
+            if there and batch in self.aborted:
+                yield f"{min(there)} is there, and batch {batch[1]} of {batch[0]} was aborted"
             if batch in self.acked and there != rows and not trimmed:
                 yield f"batch {batch[1]} of {batch[0]} is committed, and {min(rows - there)} is not there"
             if there and there != rows and not trimmed:
@@ -223,13 +227,13 @@ class _Query:
                 connection = self._connection = await self._all.dial(self._rng, f"writer {self._name}")
             if connection is not None:
                 answer = await self._all.ask(connection, code, ext, body)
-                if answer is not None and answer.code not in _AGAIN:
+                if answer is not None and answer.code not in AGAIN:
                     return answer
             await asyncio.sleep(self._rng.uniform(0.02, 0.3))
         return None
 
 
-_AGAIN = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
+AGAIN = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
 """Response codes after which any request here may be repeated: nothing was done, or the outcome is unknown."""
 
 

@@ -19,6 +19,7 @@ from jepsen_like.sim.faults.link_faults import LINK_FAULTS
 from jepsen_like.sim.faults.nemesis import Nemesis
 from jepsen_like.sim.faults.stall_faults import STALL_FAULTS
 from jepsen_like.sim.group_states import GroupStates
+from jepsen_like.sim.groups import placed_writers
 from jepsen_like.sim.groups.map_check import CopiesCheck, MapCheck, differing
 from jepsen_like.sim.groups.placed_clients import (
     GROUP,
@@ -31,6 +32,7 @@ from jepsen_like.sim.groups.placed_clients import (
     TruthChanger,
     route_of,
 )
+from jepsen_like.sim.groups.placed_writers import PlacedWriter
 from jepsen_like.sim.machines.loop import Process
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, name_of
 from raftlog.errors import InvariantViolationError
@@ -49,9 +51,9 @@ NUMBER = FIRST_GROUP + 1
 NODES = 3
 SEED_STEP = 1 << 40
 """Distance of the seed from which the second group's machines and faults are drawn."""
-LEADER_S, COPIED_S, ROUTES_S, READ_S = 60.0, 60.0, 60.0, 150.0
+LEADER_S, COPIED_S, ROUTES_S, READ_S, SETTLED_S = 60.0, 60.0, 60.0, 150.0, 60.0
 """Virtual seconds within which, when nothing is broken, the group has a leader, its copy is that of the first group,
-every route names both leaders, and all replicas are read."""
+every route names both leaders, all replicas are read, and every write to both groups is decided and copied."""
 
 Wait = Callable[..., bool]
 """(condition, seconds, what is wrong otherwise, checker) -> True if the condition was reached."""
@@ -124,7 +126,9 @@ class SecondGroup:
         self.changer = TruthChanger(
             add_host(), report, self.hosts, lambda: {machine.host: machine for machine in self.machines.values()}
         )
-        self.clients: list[Placed] = [*self.producers, *self.readers, self.changer]
+        self.writer = PlacedWriter(add_host(), report, self.hosts) if world.options.group_writes else None
+        more = [] if self.writer is None else [self.writer]
+        self.clients: list[Placed] = [*self.producers, *self.readers, self.changer, *more]
         self._auditor = add_host()
         faults = plan(options) if planned else ()
         client_hosts = [client.host.process.host for client in self.clients]
@@ -197,13 +201,16 @@ class SecondGroup:
         if leader is None or leader.node is None or leader.process is None or leader.process.paused:
             return False
         node = leader.node
-        if {TOPIC, SECOND_TOPIC} <= node.state.topics.keys() and GROUP in node.state.groups:
+        written = () if self.writer is None else (placed_writers.TOPIC,)
+        if {TOPIC, SECOND_TOPIC, *written} <= node.state.topics.keys() and GROUP in node.state.groups:
             return True
         both = [[group, QUEUES, QUEUES] for group in self._groups]
+        of_writer = [[group, placed_writers.QUEUES, placed_writers.QUEUES] for group in self._groups]
         run = [
             CreateTopic({"name": TOPIC, "perm": 6, "place": both}, if_absent=False),
             CreateTopic({"name": SECOND_TOPIC, "perm": 6, "place": [[NUMBER, 1, 1]]}, if_absent=False),
             PutGroup({"name": GROUP}, if_absent=True),
+            *(CreateTopic({"name": name, "perm": 6, "place": of_writer}, if_absent=False) for name in written),
         ]
         leader.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
         return False
@@ -213,11 +220,13 @@ class SecondGroup:
     def finish(self, wait: Wait) -> bool:
         """Judges the end, when no client changes anything any more. Returns False if something is wrong."""
         return (
-            wait(self.states.equal, LEADER_S, "group 2: replicas do not become equal")
+            wait(self._settled, SETTLED_S, "a write to both groups is not settled", placed_writers.CHECKER)
+            and wait(self.states.equal, LEADER_S, "group 2: replicas do not become equal")
             and wait(self._copied, COPIED_S, "the truth of group 2 is not that of group 1", CHECKER)
             and self._has_made()
             and self._judge_routes(wait)
             and all(self._judge_log(group, wait) for group in self._groups)
+            and self._judge_writes()
             and self._judge_insides()
         )
 
@@ -229,6 +238,17 @@ class SecondGroup:
             return False
         wanted = told(leader.node.state)
         return not any(differing(wanted, told(node.state)) for node in nodes)
+
+    def _settled(self) -> bool:
+        """Returns True if no node has a write that waits for a decision, or whose rows are still copied or removed.
+        What nobody commits any more stays open until it expires."""
+        if self.writer is None:
+            return True
+        nodes = [*self._world.states.running(), *self.states.running()]
+        return not any(
+            node.state.prepared_writes.prepared or node.state.prepared_writes.decisions or node.state.writes.draining
+            for node in nodes
+        )
 
     def _has_made(self) -> bool:
         """Returns True if every topic that was acknowledged at the second group is in the first one."""
@@ -318,6 +338,15 @@ class SecondGroup:
             report("log", f"group {group}: {anomaly.kind}: {anomaly.message_id}: {anomaly.what}")
         for queue in verdict.incomplete[:1]:
             report("log", f"group {group}: {queue} was not read to its end")
+        return not self._world.monitor.violations
+
+    def _judge_writes(self) -> bool:
+        """Judges the rows of writes to both groups, as one node of each has them: all nodes of a group are equal."""
+        if self.writer is not None:
+            of_first, of_second = self._world.states.members()[0], self.states.members()[0]
+            rows, trimmed = placed_writers.rows_of((of_first, of_second))
+            for what in list(self.writer.judge.wrong(rows, trimmed=trimmed))[:5]:
+                self._world.monitor.report(placed_writers.CHECKER, what)
         return not self._world.monitor.violations
 
     def _judge_insides(self) -> bool:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from typing import Any
 
 import click
 
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show, show_problems
+from raftmq.commands.shared_options import (
+    cluster_options,
+    counted,
+    print_json,
+    print_table,
+    show,
+    show_problems,
+    tell_group,
+)
 from raftmq.local.http.admin_http import AdminApi, scrubbed
 from raftmq.local.http.all_groups import Groups, all_groups, alone, each_node_of, in_each, in_one, leader_of, named
 from raftmq.local.http.list_pages import SINCE, whole_list
@@ -35,17 +42,11 @@ def status(data: str | None, admin: str | None, as_json: bool) -> None:
         print_json({"schema": 1, "nodes": [each.view for each in asked]})
     else:
         for leader in leaders:
-            _tell_group(leader.group, leaders)
+            tell_group(leader.group, leaders)
             _show(leader.view)
         show_problems(silent)
     if any(leader.view["failing"] for leader in leaders):
         raise SystemExit(1)
-
-
-def _tell_group(group: int, shown: Sized) -> None:
-    """Prints the number of a group, if several are shown."""
-    if len(shown) > 1:
-        click.echo(f"group      {group}")
 
 
 def _show(view: dict[str, Any]) -> None:
@@ -79,7 +80,7 @@ def list_segments(data: str | None, admin: str | None, as_json: bool) -> None:
         print_json({"schema": 1, **in_one(answers)})
         return
     for group, answer in answers.items():
-        _tell_group(group, answers)
+        tell_group(group, answers)
         for row in answer["segments"]:
             click.echo(f"{row['base']} to {row['end']}: {row['state']}, {row['stored_bytes']} bytes")
             for name in row["parts"]:
@@ -155,7 +156,7 @@ def _scrub(groups: Groups, wishes: dict[str, bool], as_json: bool) -> int:
         print_json({"schema": 1, **in_one(views)})
     elif views:
         for group, view in views.items():
-            _tell_group(group, groups)
+            tell_group(group, groups)
             _show_scrub(view)
     return next(code for code in (ExitCode.FAILED, ExitCode.UNKNOWN, ExitCode.OK) if code in codes)
 

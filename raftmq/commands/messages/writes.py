@@ -1,13 +1,32 @@
-"""`raftmq writes`: lists what Spark has staged and which writes are committed, and discards or forgets them."""
+"""`raftmq writes`: lists what Spark has staged and which writes are committed, and discards or forgets them.
+
+A write to several groups of brokers has rows in each of them, so each is asked. The first group decides about it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 import click
 
+from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show
-from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.commands.shared_options import (
+    cluster_options,
+    counted,
+    print_json,
+    print_table,
+    show,
+    show_problems,
+    tell_group,
+)
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.all_groups import Groups, all_groups, in_one
+from raftmq_wire.errors import ExitCode, LocalError
+
+Answer = dict[str, Any]
 
 
 @command_group()
@@ -18,18 +37,71 @@ def writes() -> None:
 @writes.command("list")
 @cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
-    """List the tries of tasks that are staged, and the newest committed write of each name."""
-    answer = AdminApi(admin_addresses(admin, data)).get("/v1/writes")
+    """List the tries of tasks that are staged, and the newest committed write of each name.
+
+    Of writes to several groups of brokers also what is prepared, and which group decides.
+    """
+    answers, failed = _list_all(all_groups(admin, data))
     if as_json:
-        print_json({"schema": 1, **answer})
-        return
+        print_json({"schema": 1, **in_one(answers)})
+    else:
+        for group, answer in answers.items():
+            tell_group(group, answers)
+            _show(answer)
+    show_problems(f"group {group} does not answer: {error.why}" for group, error in failed.items())
+
+
+def _list_all(groups: Groups) -> tuple[dict[int, Answer], dict[int, LocalError]]:
+    """Returns the writes of each group that answers, and why another one does not. Raises LocalError if none does."""
+    answers: dict[int, Answer] = {}
+    failed: dict[int, LocalError] = {}
+    for group, addresses in groups.items():
+        try:
+            answers[group] = AdminApi(addresses).get("/v1/writes")
+        except LocalError as error:
+            if not (error.exit_code is ExitCode.UNREACHABLE or (isinstance(error, ApiRefusal) and error.is_passing)):
+                raise
+            failed[group] = error
+    if not answers:
+        raise next(iter(failed.values()))
+    return answers, failed
+
+
+def _show(answer: Answer) -> None:
     if answer["attempts"]:
         titles = ["attempt", "name", "write", "state", "messages", "left", "bytes", "last staged"]
-        rows = [[*(one[title] for title in titles[:-1]), _time(one["staged_ms"])] for one in answer["attempts"]]
+        rows = [[*(one[title] for title in titles[:-1]), time_text(one["staged_ms"])] for one in answer["attempts"]]
         print_table(titles, rows, left={"name", "state", "last staged"})
+    if prepared := answer.get("prepared"):  # a node of an earlier release tells none
+        titles = ["prepared", "write", "state", "decided by", "attempts", "messages", "since"]
+        rows = [
+            [
+                one["name"],
+                one["write"],
+                one["state"],
+                f"group {one['deciding_group']}, attempt {one['decider']}",
+                one["attempts"],
+                one["messages"],
+                time_text(one["prepared_ms"]),
+            ]
+            for one in prepared
+        ]
+        print_table(titles, rows, left={"prepared", "state", "decided by", "since"})
+    if decisions := answer.get("decisions"):
+        rows = [
+            [
+                one["name"],
+                one["write"],
+                one["decider"],
+                ", ".join(map(str, one["waiting_groups"])),
+                time_text(one["committed_ms"]),
+            ]
+            for one in decisions
+        ]
+        print_table(["decided", "write", "attempt", "waits for group", "at"], rows, left={"decided", "at"})
     if answer["committed"]:
         names = [
-            [one["name"], one["write"], one["messages"], _time(one["committed_ms"])] for one in answer["committed"]
+            [one["name"], one["write"], one["messages"], time_text(one["committed_ms"])] for one in answer["committed"]
         ]
         print_table(["name", "committed up to", "messages", "at"], names, left={"name", "at"})
     more = "; there are more than are shown" if answer["more"] else ""
@@ -43,11 +115,13 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 @cluster_options
 def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
-    api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
-    answer = api.post("/v1/writes/abort", {"name": name, "write": write, "dry_run": dry_run})
-    what = f"{counted(answer['attempts'], 'attempt')} with {counted(answer['messages'])}"
+    body = {"name": name, "write": write, "dry_run": dry_run}
+    groups = all_groups(admin, data)
+    answers = _post_to(groups, groups, lambda api: api.post("/v1/writes/abort", body))
+    attempts, messages = (sum(answer[key] for answer in answers.values()) for key in ("attempts", "messages"))
+    what = f"{counted(attempts, 'attempt')} with {counted(messages)}"
     told = f"nothing was changed; {what} would be discarded" if dry_run else f"{what} are discarded"
-    show(as_json, answer, told)
+    show(as_json, in_one(answers), told)
 
 
 @writes.command("forget")
@@ -56,11 +130,28 @@ def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | N
 @cluster_options
 def forget(name: str, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Forget what was committed under NAME. Whoever writes under it again writes everything again."""
-    api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
-    answer = api.post("/v1/writes/forget", {"name": name, "dry_run": dry_run})
+    body = {"name": name, "dry_run": dry_run}
+    groups = all_groups(admin, data)
+    # As long as the first group knows the name, nothing is written under it, whatever the others know.
+    answers = _post_to(groups, sorted(groups, reverse=True), lambda api: api.post("/v1/writes/forget", body))
     told = "nothing was changed; it would be forgotten" if dry_run else "it is forgotten"
-    show(as_json, answer, f"{name} was committed up to {answer['write']}: {told}")
+    newest = max(answer["write"] for answer in answers.values())
+    show(as_json, in_one(answers), f"{name} was committed up to {newest}: {told}")
 
 
-def _time(ms: int) -> str:
-    return time_text(ms)
+def _post_to(groups: Groups, order: Iterable[int], post: Callable[[AdminApi], Answer]) -> Mapping[int, Answer]:
+    """Makes a change in each group that has something of the write, in this order. Returns the answers. Raises
+    LocalError for the first group that does not answer or refuses, which says so of itself if there are others, and if
+    no group has anything."""
+    answers: dict[int, Answer] = {}
+    nothing: dict[int, LocalError] = {}
+    for group in order:
+        try:
+            answers[group] = post(AdminApi(groups[group], "raftmq writes list"))
+        except LocalError as error:
+            if not isinstance(error, ApiRefusal) or error.code != "not_found":
+                raise (error.of_group(group) if len(groups) > 1 else error) from None
+            nothing[group] = error
+    if not answers:
+        raise nothing[FIRST_GROUP]
+    return answers

@@ -21,6 +21,7 @@ async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, m
     ]
     assert found["committed"] == [{"name": "write w", "write": 0, "messages": 0, "committed_ms": 7}]
     assert (found["staged"], found["bytes"], found["more"], node.reads_confirmed) == (0, 0, False, 1)
+    assert (found["prepared"], found["decisions"]) == ([], [])
     monkeypatch.setattr(staged_writes, "ATTEMPTS_SHOWN", 1)
     assert (await (await client.get("/v1/writes")).json())["more"]
 

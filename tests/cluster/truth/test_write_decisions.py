@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from cluster.replication.outcome import Outcome
-from cluster.truth.write_decisions import ASK_EVERY_MS, AT_ONCE, UNDECIDED_MS, WRITE_UNDECIDED, WriteDecisions
+from cluster.truth.write_decisions import (
+    ASK_EVERY_MS,
+    AT_ONCE,
+    UNDECIDED_MS,
+    WRITE_UNDECIDED,
+    WriteDecisions,
+    abort_command,
+)
 from statemachine.delivery.prepared_writes import DecideWrite, PreparedState
 from statemachine.delivery.staged_writes import DiscardAttempts
 from tests.support.two_groups import Two
@@ -118,7 +125,8 @@ def test_what_stays_undecided_is_a_finding_until_it_is_settled(two: Two) -> None
     two.second.log.log.now_ms += 1
     two.run(20_000)
     [alarm] = [each for each in two.alarms.all() if each.key == WRITE_UNDECIDED]
-    assert "raftmq writes abort 'a query' 7" in alarm.text
+    assert abort_command("a query", 7) == "raftmq writes abort 'a query' 7"
+    assert alarm.text.endswith(abort_command("a query", 7))
     assert two.first.log.one(DecideWrite("a query", 7, decider, 2, abort=True)).ok
     two.run(20_000)
     assert states(two) == {attempt: "discarded"}

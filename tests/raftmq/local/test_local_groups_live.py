@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +12,19 @@ from typing import Any
 import pytest
 
 from cluster.config.loading import load
+from cluster.truth.write_decisions import abort_command
 from raftmq import cli
 from raftmq.client import connect
+from raftmq.client.producing.staged_writes_client import StagedWrites
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import check_data_dirs
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port, is_running
+from raftmq_wire.codes import RequestCode
 from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.queue_numbers import number_of
 from tests.support.small_segments import small_segments
+from tests.support.topic_rows import rows_of
 from tests.support.wait_until import wait
 
 pytestmark = pytest.mark.live
@@ -260,3 +266,69 @@ def test_survivors_of_all_groups_go_on_as_one_new_cluster(
     with connect(cluster.servers) as mq:  # it has queues in both groups only if the second copies the first one's truth
         mq.admin.create_topic("T", queues=1)
         wait(lambda: len(mq.admin.describe_topic("T").queues) == 2, "the groups do not know each other")
+
+
+@pytest.mark.ci
+def test_a_write_that_is_not_decided_is_shown_and_settled_by_the_command_of_its_finding(
+    cluster: LocalCluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.up(1, free_base_port(8), groups=2)
+    all_ready(cluster)
+    name = "query of a test"
+    with connect(cluster.servers) as mq:
+        mq.admin.create_topic("T", 1)
+        writes = mq.staged_writes()
+
+        def staged(write: int) -> dict[int, list[tuple[int, int]]]:
+            attempts = {}
+            for group in (1, 2):
+                attempt = writes.open(name, write, group=group)
+                assert attempt is not None
+                writes.stage(attempt, 1, "T", number_of(group, 0), [(b"row", b"")], 0, group=group)
+                attempts[group] = [(attempt, 1)]
+            return attempts
+
+        class DriverDiedError(Exception):
+            pass
+
+        def dies_before_the_commit(self: StagedWrites, code: RequestCode, *rest: Any) -> Any:
+            if code == RequestCode.COMMIT_GROUPS:
+                raise DriverDiedError
+            return ask(self, code, *rest)
+
+        ask = StagedWrites._ask
+        with monkeypatch.context() as patch:
+            patch.setattr(StagedWrites, "_ask", dies_before_the_commit)
+            with pytest.raises(DriverDiedError):
+                writes.commit_in_groups(name, 7, staged(7))
+        [second] = run("writes", "list")[1]["groups"]
+        [prepared] = second["prepared"]
+        assert (second["group"], prepared["name"], prepared["write"]) == (2, name, 7)
+        assert (prepared["state"], prepared["deciding_group"], prepared["messages"]) == ("undecided", 1, 1)
+        lines = run("writes", "list", as_json=False)[1].splitlines()
+        assert [line.split() for line in lines if line.startswith("group ")] == [["group", "1"], ["group", "2"]]
+        [line] = [line for line in lines if "undecided" in line]
+        assert f"group 1, attempt {prepared['decider']}" in line
+
+        program, *words = shlex.split(abort_command(name, 7))
+        assert program == "raftmq"
+        assert run(*words, "--dry-run", as_json=False) == (
+            0, "nothing was changed; 3 attempts with 2 messages would be discarded\n",
+        )  # fmt: skip
+        assert run(*words)[0] == 0
+        wait(lambda: not run("writes", "list")[1]["groups"][0]["prepared"], "it stays prepared")
+        code, again = run(*words)
+        assert (code, again["error"]["what"]) == (ExitCode.REFUSED, f"nothing is staged for write 7 of {name!r}")
+        assert not writes.commit_in_groups(name, 7, staged(7)).earlier
+        wait(lambda: not run("writes", "list")[1]["decisions"], "the second group does not follow")
+        wait(lambda: len(rows_of(mq, "T")) == 2, lambda: rows_of(mq, "T"))
+
+        assert run("writes", "forget", name, as_json=False)[0] == 0
+        told = run("writes", "list")[1]
+        assert [each["committed"] for each in (told, *told["groups"])] == [[], []], "both groups have forgotten it"
+        assert not writes.commit_in_groups(name, 0, staged(0)).earlier
+        cluster.kill("2/1")
+        told = run("writes", "list", as_json=False)[1]
+        assert "group 2 does not answer" in told
+        assert run("writes", "forget", name)[1]["error"]["what"].startswith("group 2: ")
+        assert run("writes", "list")[1]["committed"], "the first group still knows it"
