@@ -52,6 +52,11 @@ def node_number(node_id: int, group: int) -> int:
     return node_id if group == 1 else group * _NODES_PER_GROUP + node_id
 
 
+def group_of_node(number: int) -> int:
+    """Returns the group of brokers of the node with this number."""
+    return number // _NODES_PER_GROUP or 1
+
+
 class HistoryError(Exception):
     """The file is not a complete, unedited history. `line` is the line that shows it (from 1)."""
 
