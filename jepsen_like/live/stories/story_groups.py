@@ -25,7 +25,7 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.queue_numbers import group_of, number_of
 
 QUEUES = 4
-KILLS, LOSSES = 30, 5
+KILLS, LOSSES = 20, 4
 WARM_S = 3.0
 DOWN_S, CALM_S = (0.2, 1.5), (0.5, 1.5)
 """Seconds, from and to, that a killed node stays away, and between its return and the next blow."""
