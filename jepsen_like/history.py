@@ -36,6 +36,8 @@ VERSION = 1
 READERS_FROM = 1_000_000
 """The first process number of readers of replicas; lower numbers are for clients such as senders."""
 
+_NODES_PER_GROUP = 1000
+
 OpType = Literal["invoke", "ok", "fail", "info"]
 
 _CRC_TAIL = len(b',"crc":"00000000"}\n')
@@ -43,6 +45,16 @@ _TAIL_FORMAT = b',"crc":"%08x"}\n'
 _BATCH_BYTES = 1 << 16
 """Bytes of lines that are read, checked and decoded together: the loops then run in C, and the bytes stay in the
 cache."""
+
+
+def node_number(node_id: int, group: int) -> int:
+    """Returns the number of a node in a history: its id, in a further group of brokers above those of all others."""
+    return node_id if group == 1 else group * _NODES_PER_GROUP + node_id
+
+
+def group_of_node(number: int) -> int:
+    """Returns the group of brokers of the node with this number."""
+    return number // _NODES_PER_GROUP or 1
 
 
 class HistoryError(Exception):

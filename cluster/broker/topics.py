@@ -13,7 +13,15 @@ from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
 from statemachine.removal_slices import DeleteTopic
-from statemachine.topics.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, CreateTopic, is_retention, placed_in
+from statemachine.topics.topics import (
+    ACK_LEVELS,
+    DEDUP_MODES,
+    RETENTION,
+    CreateTopic,
+    TopicConfig,
+    is_retention,
+    placed_in,
+)
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -62,7 +70,8 @@ class Topics:
     ) -> None:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
         topic has the configured number of queues where none is given. `author`: the person who asks. `groups`: the
-        groups of brokers in which a new topic gets so many queues each; None for the first one. `here`: the numbers of
+        groups of brokers in which the topic gets so many queues each, beside those that it has; None for no further
+        ones. `here`: the numbers of
         queues are about this node's group alone, whichever groups the topic has. Raises Refused."""
         services, name = self._services, config["name"]
         self.check(config)
@@ -70,7 +79,7 @@ class Topics:
             queues = services.config.topics.default_queues
             config = {"name": name, "read_queues": queues, "write_queues": queues, **config}
         if groups is not None:
-            read, write = config["read_queues"], config["write_queues"]
+            read, write = _queues_in_each(config, services.state.topics.get(name))
             rest = {field: value for field, value in config.items() if field not in ("read_queues", "write_queues")}
             config = {**rest, "place": [[group, read, write] for group in groups]}
         elif here and services.state.broker_groups.by_number:
@@ -107,6 +116,13 @@ class Topics:
             else:
                 changed[attribute] = value
         return changed
+
+
+def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tuple[int, int]:
+    """Returns the numbers of read and write queues of a topic in each group of brokers in which it gets some: those of
+    the request, else those of its first group."""
+    read, write = next(iter(known.queues_of_groups.values())) if known is not None else (0, 0)
+    return config.get("read_queues", read), config.get("write_queues", write)
 
 
 def check_attribute(name: str, value: str) -> None:

@@ -19,6 +19,7 @@ from jepsen_like.checkers.messages import Dump, Messages, Send
 from jepsen_like.checkers.send_columns import NEVER, NO_SENDS, SendColumns
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
+from jepsen_like.history import group_of_node
 
 NAME = "log"
 
@@ -30,8 +31,10 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Res
     _stale_reads(operations, messages, findings)
     for node, queue in unread(messages):
         findings.doubt(f"{queue[0]}/{queue[1]} was not read to its end on node {node}")
-    if messages.nodes and len(messages.nodes) < workload.replicas:
-        findings.doubt(f"only nodes {messages.nodes} were read; the workload has {workload.replicas} replicas")
+    for group in sorted({group_of_node(node) for node in messages.nodes}):
+        nodes = [node for node in messages.nodes if group_of_node(node) == group]
+        if len(nodes) < workload.replicas:
+            findings.doubt(f"only nodes {nodes} were read; the workload has {workload.replicas} replicas")
     if messages.acknowledged and not messages.nodes and not operations.of("poll"):
         findings.doubt("messages were acknowledged, but none was read back")
     return findings.result(NAME, statistics(messages), workload.allowed)

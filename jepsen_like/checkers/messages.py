@@ -3,7 +3,6 @@ log and poll checkers."""
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ import msgspec
 
 from jepsen_like.checkers.history_steps import MalformedStep, Operations, Queue, queue_of, values_of
 from jepsen_like.checkers.send_columns import Rows, SendColumns, no_rows
-from jepsen_like.history import Operation, OpType
+from jepsen_like.history import Operation, OpType, group_of_node
+from raftmq_wire.queue_numbers import group_of
 
 # gc=False: a million of these would otherwise be walked by every full collection.
 
@@ -158,7 +158,7 @@ class Messages:
 
     def __init__(self) -> None:
         self.dumps: dict[Queue, list[Dump]] = {}
-        """Per queue one dump for every node that was read, in order of nodes."""
+        """Per queue one dump for every node of its group of brokers that was read, in order of nodes."""
         self.nodes: list[int] = []
         self.perfect: dict[Queue, list[int]] = {}
         """Queues that are the same on all replicas, with every row a message that may be in its place -> for each
@@ -255,9 +255,12 @@ class Messages:
         self._answers.clear()
         self.nodes = sorted({node for _, node in self._read_at_all})
         queues = sorted({queue for queue, _ in self._read_at_all} | self.shelves.keys())
-        for queue, node in itertools.product(queues, self.nodes):
-            dump = self._read_at_all.get((queue, node)) or Dump(node, queue)
-            self.dumps.setdefault(queue, []).append(dump)
+        for queue in queues:
+            group = group_of(queue[1])
+            holders = [node for node in self.nodes if group_of_node(node) == group]
+            for node in holders or self.nodes:  # if no node of the group was read, each one lacks the queue
+                dump = self._read_at_all.get((queue, node)) or Dump(node, queue)
+                self.dumps.setdefault(queue, []).append(dump)
 
     @property
     def acknowledged(self) -> int:

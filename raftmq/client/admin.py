@@ -10,12 +10,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ClusterView
+from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ROUTE_LIFE_S, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets, identity_in
 from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
 from raftmq.client.message import FoundMessages, Message, decode_messages
-from raftmq_wire.codes import MORE_FIELD, NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
+from raftmq_wire.codes import GROUPS_FIELD, MORE_FIELD, NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
 from raftmq_wire.queue_numbers import FIRST_GROUP, number_of, queue_in_group
 from raftmq_wire.topic_identity import TopicIdentity
 
@@ -147,11 +147,13 @@ class AsyncAdmin(Offsets):
         self._view.forget_route(name)
 
     async def _groups_for(self, topic: str) -> list[int]:
-        """Returns the groups of brokers that have the topic, all groups if it does not exist."""
+        """Returns the groups of brokers that have the topic, all groups if it does not exist: also one that has joined
+        since this client last heard of them."""
+        known = await self.broker_groups()
         try:
             return await self._groups_of(topic)
         except NotFound:
-            return self._view.groups.numbers()
+            return known
 
     async def _existing(self, groups: Iterable[int]) -> list[int]:
         wanted, known = sorted({*groups}), await self.broker_groups()
@@ -189,7 +191,7 @@ class AsyncAdmin(Offsets):
     async def _groups_of(self, topic: str) -> list[int]:
         """Returns the groups of brokers with queues of the topic, ascending; the first, whether there is such a topic
         or not, in a cluster of one. Raises NotFound."""
-        if (only := await self.broker_groups()) == [FIRST_GROUP]:
+        if (only := await self._known_groups()) == [FIRST_GROUP]:
             return only
         return sorted(each.group for each in (await self._route(topic)).groups)
 
@@ -259,18 +261,25 @@ class AsyncAdmin(Offsets):
         what = f"members of group {group}"
         ext = {"consumerGroup": group}
         found: set[str] = set()
-        for number in await self.broker_groups():
+        for number in await self._known_groups():
             code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
             reply = await self._call_in(number, code, ext, what=what, accept=(0, 1))
             found.update(_decode(reply, _Members, what).consumerIdList if reply.code == 0 else ())
         return sorted(found)
 
     async def broker_groups(self) -> list[int]:
-        """Returns the numbers of the cluster's groups of brokers, ascending."""
-        if not self._view.groups.heard:
-            accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # any answer tells
-            await self._call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", accept=accept)
+        """Returns the numbers of the cluster's groups of brokers, ascending; a group may join at any time, so this asks
+        a server."""
+        accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # any answer tells
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        reply = await self._call(code, {}, what="cluster info", accept=accept, any_group=True)
+        self._view.groups.take(reply.ext.get(GROUPS_FIELD, ""))
         return self._view.groups.numbers()
+
+    async def _known_groups(self) -> list[int]:
+        """Returns what `broker_groups` does, as of some seconds ago."""
+        known = self._view.groups
+        return known.numbers() if known.heard_within(ROUTE_LIFE_S) else await self.broker_groups()
 
     async def create_group(self, group: str) -> None:
         """Creates the consumer group with RocketMQ's defaults. A consumer that joins a group creates it too."""

@@ -78,6 +78,7 @@ class GroupViews(Generic[_V]):
         self.names: dict[str, int] = {}
         """Name of a group -> its number; empty while only one is known."""
         self._told = asyncio.Event()
+        self._told_s = 0.0
         self.clusters: tuple[str, ...] = ()
         """The uuids of the cluster that this client belongs to, and of those that it continues; () until a server says
         so."""
@@ -87,6 +88,10 @@ class GroupViews(Generic[_V]):
     def heard(self) -> bool:
         """True once a server has told of its groups, or that there is one."""
         return self._told.is_set()
+
+    def heard_within(self, seconds: float) -> bool:
+        """Returns True if a server has told of its groups in the last `seconds`: one may have joined since."""
+        return self.heard and asyncio.get_running_loop().time() - self._told_s <= seconds
 
     @property
     def several(self) -> bool:
@@ -149,6 +154,7 @@ class GroupViews(Generic[_V]):
     def take(self, told: str) -> None:
         """Takes the names of groups from an answer (ext field `raftmqGroups`); what cannot be read is left out."""
         self._told.set()
+        self._told_s = asyncio.get_running_loop().time()
         for row in told.split():
             if (found := _ROW.fullmatch(row)) and int(found[1]) <= GROUPS_MAX:
                 self.names[found[2]] = int(found[1])

@@ -83,7 +83,7 @@ def play(tmp_path: Path, fate: Fate, count: int = 60) -> Any:
         sender = Sender(cluster, "t", history)  # type: ignore[arg-type]
         sender.send_all(records(None, count), 10, 0, lambda: lambda: None)
         for number in (1, 2, 3):
-            read_node(cluster, node(number), "t", 1, history, message_id_of)  # type: ignore[arg-type]
+            read_node(cluster, node(number), "t", [0], history, message_id_of)  # type: ignore[arg-type]
     return check_log(read_history(tmp_path / "h.jsonl").ops)
 
 

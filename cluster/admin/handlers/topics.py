@@ -127,7 +127,10 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     order: bool | None = None
     attributes: NewAttributes | None = None
     groups: NewGroups | None = None
-    """The groups of brokers in which a new topic gets these numbers of queues each; null for all."""
+    """The groups of brokers in which a new topic gets these numbers of queues each; null for all. With `move_keys` also
+    those in which a topic that is there gets some."""
+    move_keys: bool = False
+    """True to give a topic that is there queues in further groups: keys come to other queues then."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
     now: bool = False
     """True to hide messages that are not consumed, if the topic gets fewer read queues; false refuses that."""
@@ -281,17 +284,24 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
 
 
 def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] | None:
-    """Returns the groups of brokers that a new topic is to be in, ascending; None if it exists, or the cluster has one
-    group. Raises ApiError."""
-    if wanted.groups is None:
-        return None if existed else sorted(call.port.state.broker_groups.by_number) or None
-    if existed and wanted.if_exists == "update":
-        why = f"topic {wanted.name} is there already; in another group it would have other queues, and keys would move"
-        raise ApiError("refused", why, "leave groups out")
-    unknown = set(wanted.groups) - {FIRST_GROUP, *call.port.state.broker_groups.by_number}
-    if unknown:
+    """Returns the groups of brokers in which a new topic gets its queues, or an existing one some more, ascending; None
+    if it keeps those that it has, or the cluster has one. Raises ApiError."""
+    state = call.port.state
+    known = {FIRST_GROUP, *state.broker_groups.by_number}
+    asked = set(wanted.groups or ())
+    if unknown := asked - known:
         raise ApiError("bad_field", f"groups: there is no group {min(unknown)}", "GET /v1/broker-groups lists all")
-    return sorted(set(wanted.groups)) if not existed else None
+    if not existed:
+        return sorted(asked or known) if state.broker_groups.by_number or asked else None
+    topic = state.topics.get(wanted.name)
+    if wanted.if_exists != "update" or not asked or topic is None:
+        return None
+    if further := asked - topic.queues_of_groups.keys():
+        if not wanted.move_keys:
+            why = f"topic {wanted.name} has no queues in group {min(further)}; with some there, keys would move"
+            raise ApiError("refused", why, 'leave groups out, or send "move_keys": true (raftmq topic spread)')
+        return sorted(further)
+    return None
 
 
 async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:

@@ -120,6 +120,10 @@ _ALL = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("graceful", "50 orderly stops of the leader: no send fails, and nobody waits long",
              subjects=("raftmq",), is_scripted=True),
+    Scenario("group-join", "a second group of brokers joins under load, and members of both are killed: no key moves"
+             " by itself", subjects=("raftmq",), is_scripted=True),
+    Scenario("first-group-lost", "the group with topics, users and settings is away again and again: the other goes on",
+             subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

@@ -6,6 +6,7 @@ from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE
 from jepsen_like.live.stories import (
     story_bitflip,
     story_failover,
+    story_groups,
     story_hostile,
     story_nearly_full,
     story_one_by_one,
@@ -29,6 +30,8 @@ STORIES: dict[str, Story] = {
     "frozen-leader": story_failover.FROZEN,
     "isolated-leader": story_failover.ISOLATED,
     "graceful": story_failover.GRACEFUL,
+    "group-join": story_groups.JOIN,
+    "first-group-lost": story_groups.FIRST_LOST,
     HOSTILE: story_hostile.HOSTILE,
     ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
 }

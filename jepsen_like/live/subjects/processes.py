@@ -29,6 +29,10 @@ class Processes:
         self.exits: dict[int, list[int]] = {}
         """Node -> exit codes of processes that ended without being told to."""
 
+    def beside(self) -> Processes:
+        """Returns an empty table for other nodes of the same run, which may have the same ids."""
+        return Processes(self._owned)
+
     def start(self, node: int, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
         """Starts a node that does not run; returns its pid."""
         assert not self.is_running(node), f"node {node} runs already"

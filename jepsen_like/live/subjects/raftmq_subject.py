@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import http.client
-import io
-import json
-import os
-import sys
-import time
 import urllib.error
 from collections.abc import Callable, Mapping
-from email.message import Message
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,32 +15,26 @@ from cluster.config.config import Config, dump
 from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_config, write_configs
-from jepsen_like.history import READERS_FROM, HistoryWriter
+from jepsen_like.history import HistoryWriter
 from jepsen_like.live.subjects.load_user import NAME, LoadUser
 from jepsen_like.live.subjects.payload import body_of, id_of
-from jepsen_like.live.subjects.processes import OfProcesses, Processes
+from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import Fabric
-from jepsen_like.live.subjects.stopped_node_state import Digest, read_digest
+from jepsen_like.live.subjects.raftmq_nodes import RaftMQNodes
 from jepsen_like.live.subjects.subject import (
     Capability,
     LoadPlan,
-    NodeState,
     Placed,
     SendFailed,
     SendUnknown,
-    is_healthy,
     leader_of,
 )
 from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.local.http.credentials import Address, address_of
-from raftmq.local.http.http_exchange import exchange
-from raftmq.local.http.list_pages import AFTER, whole_answer, whole_list
 from raftmq.local.init import create_data_dirs
 from raftmq.local.local_users import ClientOptions, client_options, enforce, provide_key
-from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
-from raftmq.local.status import fetch_status
+from raftmq.local.process import check_ports, free_base_port
 from raftmq.local.tls.local_tls import certify
-from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from raftmq.client import SendResult
@@ -59,7 +46,6 @@ LOAD = LoadPlan(2000, 512)
 SEND_TIMEOUT_S = 20.0
 READY_S = 60.0
 PATIENCE = 6
-_STATUS_TIMEOUT_S = 0.5
 _CAPABILITIES = frozenset(
     {
         Capability.FAILPOINTS,
@@ -72,7 +58,7 @@ _CAPABILITIES = frozenset(
 )
 
 
-class RaftMQSubject(OfProcesses):
+class RaftMQSubject(RaftMQNodes):
     """A `Subject` of RaftMQ nodes. `environment(node)` returns the environment variables that a process gets in
     addition: the shim's settings."""
 
@@ -108,8 +94,6 @@ class RaftMQSubject(OfProcesses):
         no topic is created. `has_users`: rules are enforced, and there is a first Super. `speaks_tls`: the ports for
         clients, nodes and the HTTP API take TLS alone.
         """
-        self.data = data
-        self.processes = processes
         self.load = LOAD if load is None else load
         secured = has_users or speaks_tls
         self.capabilities = (_CAPABILITIES | more) - ({Capability.CLIENTS} if secured else set())
@@ -123,25 +107,10 @@ class RaftMQSubject(OfProcesses):
         self._load_user = LoadUser() if has_users and not is_empty else None
         self._speaks_tls = speaks_tls
         data.mkdir(parents=True)
-        base = free_base_port(4 * count)
-        self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
+        super().__init__(data, processes, plan_nodes(data, count, free_base_port(4 * count)))
         self._ids = {node.id for node in self.nodes}
         """All node ids that were ever used."""
         self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed, owner=processes.owner)
-        self._pool = concurrent.futures.ThreadPoolExecutor(count + 2, "raftmq-chaos-status")
-
-    @property
-    def node_ids(self) -> list[int]:
-        """The ids of all nodes, ascending."""
-        return [node.id for node in self.nodes]
-
-    @property
-    def servers(self) -> str:
-        """The addresses of the cluster for a client."""
-        return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
-
-    def _node(self, node_id: int) -> NodeRecord:
-        return next(node for node in self.nodes if node.id == node_id)
 
     def start(self) -> None:
         """Makes and starts all nodes and waits until the leader accepts writes. Raises LocalError."""
@@ -229,17 +198,6 @@ class RaftMQSubject(OfProcesses):
         self.nodes = [each for each in self.nodes if each.id != node]
         self.fabric.remove_node(node)
 
-    def wait_healthy(self, timeout_s: float) -> None:
-        """Waits until all nodes agree on a leader that accepts writes. Raises LocalError."""
-        deadline = time.monotonic() + timeout_s
-        while not is_healthy(self.states()):
-            for node in self.nodes:
-                if not self.is_running(node.id):
-                    raise LocalError(f"node {node.id} ended", "; ".join(log_tail(node, 4)), f"less {node.log}")
-            if time.monotonic() > deadline:
-                raise LocalError("the cluster is not ready", f"after {timeout_s:.0f} s", f"less {self.nodes[0].log}")
-            time.sleep(0.05)
-
     def _make_topic(self) -> None:
         from raftmq.client import connect
 
@@ -256,59 +214,10 @@ class RaftMQSubject(OfProcesses):
         self.fabric.close()
         self._pool.shutdown()
 
-    def data_of(self, node: int) -> Path:
-        """Returns the node's data directory."""
-        return self._node(node).home / "data"
-
-    def stop_in_order(self) -> bool:
-        """Stops all nodes in an orderly way, the leader last, so that no node applies more than the others; returns
-        True if each ended that way."""
-        leader = leader_of(self.states())
-        order = sorted(filter(self.is_running, self.node_ids), key=lambda node: node == leader)
-        return sum(self.terminate(node) for node in order) == len(order)
-
-    def read_digests(self, history: HistoryWriter) -> dict[int, Digest]:
-        """Computes the digests of each stopped node's state and records them in the history (`digest`). Raises
-        KVError."""
-        found = {}
-        for node in self.node_ids:
-            asked = {"node": node}
-            invoked = history.invoke(READERS_FROM + node, "digest", asked)
-            found[node] = read_digest(self.data_of(node))
-            history.ok(invoked, asked | {"applied": found[node].applied, "digest": found[node].text})
-        return found
-
     def start_node(self, node: int) -> None:
         """Starts a node that does not run, without waiting for it to join."""
-        record = self._node(node)
-        environment = dict(os.environ) | self._environment(node)
-        command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
-        if self._files_max is not None:
-            command = ["sh", "-c", f'ulimit -n {self._files_max}; exec "$@"', "sh", *command]
-        pid = self.processes.start(node, command, Path(record.log), environment)
-        self.nodes = [replace(each, pid=pid) if each.id == node else each for each in self.nodes]
+        self.run(node, self._environment(node), self._files_max)
         write_cluster(self.data, ClusterFile(self.nodes))
-
-    def states(self) -> dict[int, NodeState | None]:
-        """Asks all nodes for their states at the same time; None for a node that does not answer. Any thread may call
-        it."""
-        nodes = self.nodes
-        answers = self._pool.map(lambda node: fetch_status(address_of(node), _STATUS_TIMEOUT_S), nodes)
-        return {node.id: _state(answer) for node, answer in zip(nodes, answers, strict=True)}
-
-    def set_failpoint(self, node: int, point: str, action: str) -> None:
-        """Sets an action at a failpoint of a node. Raises OSError if the node does not answer."""
-        self.request(node, "PUT", "/v1/failpoints", {"name": point, "action": action})
-
-    def failpoint_hits(self, node: int) -> dict[str, int]:
-        """Returns failpoint -> how often an action took effect there since the node started. Raises OSError."""
-        answer = self.request(node, "GET", "/v1/failpoints")
-        return {point["name"]: int(point["hits"]) for point in answer["failpoints"]}
-
-    def failpoint_waiting(self, node: int) -> dict[str, int]:
-        """Returns failpoint -> the number of operations held there right now. Raises OSError."""
-        answer = self.request(node, "GET", "/v1/failpoints")
-        return {point["name"]: int(point["waiting"]) for point in answer["failpoints"]}
 
     def disk(self, node: int) -> tuple[int, bool]:
         """Returns (how often its log began to wait for space since the node was opened, whether it waits now). Raises
@@ -324,28 +233,6 @@ class RaftMQSubject(OfProcesses):
         except urllib.error.HTTPError:
             return False
 
-    def request(self, node: int, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> Any:
-        """Calls a node's HTTP API once. Raises OSError if there is no answer, HTTPError (a kind of OSError) for a
-        refusal, and UnfollowedPageError for one page of a longer list."""
-        answer = self._exchange(node, method, path, body, timeout_s)
-        return whole_answer(path, answer) if method == "GET" else answer
-
-    def whole(self, node: int, path: str, field: str, *, cursor: str = AFTER, timeout_s: float = 5.0) -> dict[str, Any]:
-        """Returns a list of a node with all its pages; `timeout_s` is for each page. Raises OSError."""
-        return whole_list(lambda page: self._exchange(node, "GET", page, None, timeout_s), path, field, cursor)
-
-    def _exchange(self, node: int, method: str, path: str, body: Any, timeout_s: float) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        address = address_of(self._node(node))
-        try:
-            reply = exchange(address, method, path, data, timeout_s=timeout_s, is_page=True)
-        except http.client.HTTPException as error:
-            raise OSError(f"{address}: {error!r}") from None
-        if reply.status >= 400:
-            url, reason = f"http://{address}{path}", http.client.responses.get(reply.status, "")
-            raise urllib.error.HTTPError(url, reply.status, reason, Message(), io.BytesIO(reply.body))
-        return json.loads(reply.body)
-
     async def open_client(self) -> RaftMQLogClient:
         """Returns a new client for the running loop."""
         return RaftMQLogClient(self.servers, self.load_options)
@@ -359,33 +246,7 @@ class RaftMQSubject(OfProcesses):
             connect(self.servers, **self.client_options) as mq,
             concurrent.futures.ThreadPoolExecutor(len(self.nodes)) as pool,
         ):
-            return sum(pool.map(lambda node: read_node(mq, node, TOPIC, QUEUES, history, id_of), self.nodes))
-
-    def evidence(self) -> list[str]:
-        """Returns the last log lines of nodes that ended by themselves, and names those that run and answer nothing;
-        these write the stacks of their threads into their logs."""
-        told = []
-        states = self.states() if any(map(self.is_running, self.node_ids)) else {}
-        for node in self.nodes:
-            if states.get(node.id) is None and self.processes.print_stacks(node.id):
-                told.append(f"node {node.id} runs and answers nothing: {node.log} ends with the stacks of its threads")
-            if codes := self.processes.exits.get(node.id):
-                last = " | ".join(line for line in log_tail(node, 3) if line.strip())
-                told.append(f"node {node.id} ended by itself {len(codes)} times, last with code {codes[-1]}: {last}")
-        return told
-
-
-def _state(answer: dict[str, Any] | None) -> NodeState | None:
-    if answer is None:
-        return None
-    return NodeState(
-        term=int(answer["term"]),
-        leads=answer["role"] == "leader",
-        open=bool(answer["writes_open"]),
-        leader=answer.get("leader"),
-        applied=int(answer["applied_index"]),
-        committed=int(answer["commit_index"]),
-    )
+            return sum(pool.map(lambda node: read_node(mq, node, TOPIC, range(QUEUES), history, id_of), self.nodes))
 
 
 class RaftMQLogClient:
@@ -398,12 +259,16 @@ class RaftMQLogClient:
         self._producer = self._client.producer()
         self._loop = asyncio.get_running_loop()
 
-    async def submit(self, message_id: str) -> asyncio.Future[Placed]:
+    async def submit(
+        self, message_id: str, topic: str = TOPIC, ordering_key: str | None = None
+    ) -> asyncio.Future[Placed]:
         """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if the send
         is not acknowledged."""
         outcome: asyncio.Future[Placed] = self._loop.create_future()
         try:
-            sending = await self._producer.send_soon(TOPIC, body_of(message_id), key=message_id)
+            sending = await self._producer.send_soon(
+                topic, body_of(message_id), key=message_id, ordering_key=ordering_key
+            )
         except RaftMQError as error:
             _settle(outcome, error, None)
             return outcome

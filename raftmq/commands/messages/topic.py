@@ -28,9 +28,18 @@ from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 from raftmq.local.http.all_groups import all_groups, told_by_each
 from raftmq.local.http.group_sums import one_list, one_topic, one_topic_with_queues
-from raftmq_wire.queue_numbers import queue_text
+from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, queue_text
 
 NAME = click.argument("name", type=NameType("topic"), shell_complete=complete_topics)
+IN_GROUP = click.option(
+    "--in-group",
+    "groups",
+    multiple=True,
+    type=click.IntRange(FIRST_GROUP, GROUPS_MAX),
+    metavar="N",
+    help="A group of brokers in which the topic gets queues; several times for several (default: all).",
+)
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -61,6 +70,7 @@ def topic() -> None:
 @click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 15m, 12h, 7d, forever.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the topic if it exists.")
 @click.option("--keep", "if_exists", flag_value="keep", help="Leave the topic as it is if it exists.")
+@IN_GROUP
 @NOW
 @cluster_options
 def create(
@@ -70,6 +80,7 @@ def create(
     ack: str | None,
     retention: int | None,
     if_exists: str | None,
+    groups: tuple[int, ...],
     now: bool,
     data: str | None,
     admin: str | None,
@@ -81,6 +92,8 @@ def create(
         body["now"] = True
     if queues is not None:
         body["queues"] = queues
+    if groups:
+        body["groups"] = sorted(groups)
     attributes = _attributes_of(dedup, ack, retention)
     api = AdminApi(admin_addresses(admin, data))
     if attributes:
@@ -176,6 +189,35 @@ def alter(
     after = answer["topic"]
     told = f"{name} has {counted(after['write_queues'], 'queue')} {_attributes(after['attributes'])}".rstrip()
     show(as_json, answer, f"{told}; {hidden}" if (hidden := _hidden(after)) else told)
+
+
+@topic.command("spread", hidden=True)
+@NAME
+@IN_GROUP
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def spread(name: str, groups: tuple[int, ...], yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Give the topic NAME queues in further groups of brokers.
+
+    It gets as many in each as it has in its first one. Producers that choose a queue by a key then choose among more,
+    so keys come to other queues: the next message of a key may be read before an earlier one. No topic comes to a
+    further group by itself; a new one is in all that there are.
+    """
+    api = AdminApi(admin_addresses(admin, data))
+    with near_name(api, "/v1/topics", name):
+        before = _topic(api, name)
+    wanted = groups or tuple(row["group"] for row in api.local("/v1/broker-groups")["groups"])
+    if not wanted:
+        raise LocalError(
+            f"topic {name} stays where it is", "the cluster has one group of brokers", "raftmq status", ExitCode.REFUSED
+        )
+    which = ", ".join(map(str, wanted))
+    if not yes:
+        question = f"give topic {name} queues in groups {which}? Keys come to other queues."
+        click.confirm(question, abort=True, err=True)
+    body = {"name": name, "if_exists": "update", "attributes": before["attributes"]}
+    answer = api.post("/v1/topics", body | {"groups": sorted(wanted), "move_keys": True})
+    show(as_json, answer, f"topic {name} has queues in groups {which}")
 
 
 @topic.command("describe")

@@ -136,7 +136,7 @@ ONE_PAGE = {
     "raftmq/commands/data/tier.py list_segments": "follows the pages",
     "raftmq/commands/nodes/config_keys.py history": "the newest changes, as many as --limit says",
     "raftmq/commands/messages/topic.py _topic": "the settings of a topic, not its queues",
-    "jepsen_like/live/subjects/raftmq_subject.py _exchange": "below request, which refuses a page, and whole",
+    "jepsen_like/live/subjects/raftmq_nodes.py _exchange": "below request, which refuses a page, and whole",
     "jepsen_like/live/probes/side_workload.py _get_topic": "the settings of a topic, not its queues",
 }
 """The callers that want one page, or follow pages themselves: file and function -> the reason."""

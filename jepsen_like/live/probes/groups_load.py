@@ -1,0 +1,228 @@
+"""The load on topics of several groups of brokers: sends with and without keys, pulls and commits of each queue, and
+members of consumer groups that share all queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import random
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from jepsen_like.demo_send import Slots
+from jepsen_like.history import HistoryWriter, Op
+from jepsen_like.live.nemeses.nemesis_interface import Counts
+from jepsen_like.live.probes.lanes import PAUSE_S, Lanes
+from jepsen_like.live.subjects.raftmq_subject import RaftMQLogClient
+from jepsen_like.live.subjects.subject import Placed, SendFailed
+from raftmq.client.errors import RaftMQError
+from raftmq.local.waiting import until
+from raftmq_wire.queue_numbers import group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from raftmq.client import AsyncClient
+    from raftmq.client.consuming.consumer import AsyncConsumer
+    from raftmq.local.local_users import ClientOptions
+
+PROCESSES_FROM, SENDERS_FROM = 5_000_000, 6_000_000
+KEYS = 64
+KEYLESS_SHARE = 0.25
+IN_FLIGHT_MAX = 128
+"""Sends of one topic that may be in flight: more than one for each key, so that those to a group that is away do not
+hold up the others."""
+COMMIT_EVERY = 200
+PULLERS = "pullers"
+"""The consumer group whose queues have a lane each, which pulls and commits."""
+MEMBERS = {"alone": 1, "pair": 2}
+"""Consumer groups (the names begin so) -> their members, which are consumers as programs have them."""
+QUIET_S = 1.0
+DRAIN_S = 90.0
+
+Queue = tuple[str, int]
+
+
+class GroupsLoad(Lanes):
+    """Sends and consumers of topics that lie in one or several groups of brokers. `start`, `send_to`, `read` and
+    `finish` are called in the main thread; what it has measured may be read at any time."""
+
+    def __init__(
+        self, servers: str, options: ClientOptions, history: HistoryWriter, seed: int, rate: int, prefix: str = "g"
+    ) -> None:
+        """`rate`: sends per second to each topic. `prefix`: of all message ids."""
+        super().__init__(history, random.Random(f"groups-{seed}"), PROCESSES_FROM)
+        self._servers, self._options, self._rate, self._prefix = servers, options, rate, prefix
+        self._slots = Slots()
+        self._sending = True
+        self._senders: list[RaftMQLogClient] = []
+        self._clients: list[AsyncClient] = []
+        self._keys_busy: set[tuple[str, str]] = set()
+        self._acked = self._failed = self._unknown = 0
+        self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
+        """(topic, key) -> the queues in which its messages are, in the order in which these were first seen."""
+        self.stored: dict[Queue, set[int]] = defaultdict(set)
+        """Queue -> offsets that were acknowledged."""
+        self.acks_s: dict[int, list[float]] = defaultdict(list)
+        """Group of brokers -> the moments (monotonic) of its acknowledgements."""
+        self.handed_s: dict[int, list[float]] = defaultdict(list)
+        """Group of brokers -> the moments at which members of consumer groups got messages of its queues."""
+        self.committed_s: dict[int, list[float]] = defaultdict(list)
+        """Group of brokers -> the moments at which the member of "alone" had committed a message of its queues."""
+        self.handed: dict[str, dict[Queue, set[int]]] = {name: defaultdict(set) for name in MEMBERS}
+        """"alone" or "pair" -> queue -> offsets that its members got."""
+        self.again = 0
+        """The messages that came again to a consumer group."""
+        self.wrong: list[str] = []
+        """Promises that consumers saw broken."""
+
+    def start(self) -> None:
+        """Connects."""
+        self._connect(self._servers, self._options)
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of sends so far."""
+        return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
+
+    # --- sends -------------------------------------------------------------------------------------------------------
+
+    def send_to(self, topic: str) -> None:
+        """Begins to send to the topic."""
+        self.add(self._send(topic, f"{self._prefix}{len(self._tasks)}"))
+
+    async def _send(self, topic: str, writer: str) -> None:
+        loop = asyncio.get_running_loop()
+        client = RaftMQLogClient(self._servers, self._options)
+        self._senders.append(client)
+        begun, due, in_flight = loop.time(), 0.0, set[asyncio.Future[Placed]]()
+        for number in itertools.count(1):
+            while due < 1 or len(in_flight) >= IN_FLIGHT_MAX:
+                await asyncio.sleep(0.01)
+                if not self._sending:
+                    return
+                due = min(10.0, due + (loop.time() - begun) * self._rate)  # what had no room is not made up for
+                begun = loop.time()
+            due -= 1
+            key = self._free_key(topic)
+            value = {"topic": topic, "id": f"{writer}-{number:07d}"}
+            invoked = self._history.invoke(SENDERS_FROM + self._slots.take(), "send", value)
+            outcome = await client.submit(value["id"], topic, key)
+            in_flight.add(outcome)
+            outcome.add_done_callback(in_flight.discard)
+            outcome.add_done_callback(functools.partial(self._settle, invoked, key))
+
+    def _free_key(self, topic: str) -> str | None:
+        """Returns a key without a send in flight: as in a program that minds their order, a key's next message follows
+        the outcome of the last one. None for a message without a key."""
+        key = f"key-{self._rng.randrange(KEYS)}"
+        if self._rng.random() < KEYLESS_SHARE or (topic, key) in self._keys_busy:
+            return None
+        self._keys_busy.add((topic, key))
+        return key
+
+    def _settle(self, invoked: Op, key: str | None, done: asyncio.Future[Placed]) -> None:
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if key is not None and (error is None or isinstance(error, SendFailed)):
+            self._keys_busy.remove((invoked.value["topic"], key))  # after an unknown outcome it may still come
+        if error is None:
+            self._note_stored(invoked, key, done.result())
+        elif isinstance(error, SendFailed):
+            self._history.fail(invoked, invoked.value | {"error": str(error)})
+            self._failed += 1
+        else:
+            self._history.info(invoked, invoked.value | {"error": str(error)})
+            self._unknown += 1
+        self._slots.give_back(invoked.process - SENDERS_FROM, reusable=error is None or isinstance(error, SendFailed))
+
+    def _note_stored(self, invoked: Op, key: str | None, placed: Placed) -> None:
+        where = {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
+        self._history.ok(invoked, invoked.value | where)
+        self._acked += 1
+        topic = invoked.value["topic"]
+        self.stored[topic, placed.queue_id].add(placed.queue_offset)
+        self.acks_s[group_of(placed.queue_id)].append(time.monotonic())
+        if key is not None and placed.queue_id not in self.places[topic, key]:
+            self.places[topic, key].append(placed.queue_id)
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def pull(self, topic: str, queues: Iterable[int]) -> None:
+        """Begins to pull these queues and to commit what was pulled."""
+        self.add(*(self.consume(PULLERS, topic, queue, f"{topic}-") for queue in queues))
+
+    def read(self, topics: Sequence[str]) -> None:
+        """Starts the members of consumer groups that read these topics."""
+        self.add(*(self._read(name, topics) for name, count in MEMBERS.items() for _ in range(count)))
+
+    async def _read(self, group: str, topics: Sequence[str]) -> None:
+        """A member of a consumer group, which commits from time to time. After an error it opens again, as a program
+        would."""
+        from raftmq.client import aconnect
+
+        client = aconnect(self._servers, **self._options)
+        self._clients.append(client)
+        floor: dict[Queue, int] = {}
+        while not self._stopping:
+            try:
+                async with client.consumer(f"{group}-{topics[0]}", topics) as consumer:
+                    while not self._stopping:
+                        await self._take(group, consumer, floor)
+            except RaftMQError:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _take(self, group: str, consumer: AsyncConsumer, floor: dict[Queue, int]) -> None:
+        """Takes some messages and commits them. Whoever is alone in the group never gets a message again that it has
+        committed."""
+        taken: dict[Queue, int] = {}
+        for _ in range(COMMIT_EVERY):
+            message = await consumer.poll(QUIET_S)
+            if message is None:
+                break
+            queue, offset = (message.topic, message.queue_id), message.queue_offset
+            if MEMBERS[group] == 1 and offset < floor.get(queue, 0):
+                self.wrong.append(
+                    f"{group!r} committed {queue[0]}/{queue[1]} up to {floor[queue]}, and then got offset {offset}"
+                )
+            self.again += offset in self.handed[group][queue]
+            self.handed[group][queue].add(offset)
+            self.handed_s[group_of(message.queue_id)].append(time.monotonic())
+            taken[queue] = offset + 1
+        if taken:
+            await consumer.commit()
+            for queue, offset in taken.items():
+                floor[queue] = max(offset, floor.get(queue, 0))
+                if MEMBERS[group] == 1:
+                    self.committed_s[group_of(queue[1])].append(time.monotonic())
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def missing(self) -> list[str]:
+        """Returns what was acknowledged and no member of a consumer group got."""
+        return [
+            f"{name!r} never got {len(lost)} acknowledged messages of {topic}/{queue}, the first at {min(lost)}"
+            for name, handed in self.handed.items()
+            for (topic, queue), offsets in sorted(self.stored.items())
+            if (lost := offsets - handed[topic, queue])
+        ]
+
+    def finish(self) -> list[str]:
+        """Stops to send, waits until all sends have an outcome and consumers have all, and ends. Returns what is
+        missing."""
+        self._sending = False
+        until(lambda: self._slots.busy == 0, DRAIN_S, 0.05)
+        until(lambda: not self.missing(), DRAIN_S, 0.2)
+        missing = self.missing()
+        if self._slots.busy:
+            missing.append(f"{self._slots.busy} sends never had an outcome")
+        self.stop()
+        return missing
+
+    async def _stop(self) -> None:
+        await super()._stop()
+        for close in [client.close for client in self._senders] + [client.close for client in self._clients]:
+            with contextlib.suppress(RaftMQError):
+                await close()
