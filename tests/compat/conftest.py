@@ -54,15 +54,24 @@ COMMANDS = {
 }
 
 
+LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options for a JVM that lives for a minute beside the nodes: it compiles once, and collects garbage in one thread."""
+
+
 def environment(home: Path, java: Sequence[str] = ()) -> dict[str, str]:
     """Returns the environment of a foreign process, with further options for its JVM. The C++ and the Java client write
     their own logs into the home folder."""
     return {
         **os.environ,
         "HOME": str(home),
-        "JAVA_TOOL_OPTIONS": " ".join((f"-Duser.home={home}", *java)),
+        "JAVA_TOOL_OPTIONS": " ".join((f"-Duser.home={home}", *LIGHT, *java)),
         "NODE_PATH": str(INSTALLED / "js" / "node_modules"),
     }
+
+
+def all_servers(live: LocalCluster) -> str:
+    """Returns the name servers of all groups of brokers: any node answers for all."""
+    return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in live.nodes)
 
 
 class ForeignClient:
