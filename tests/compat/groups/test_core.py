@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,10 +15,10 @@ import raftmq
 from cluster.config.local_layout import groups_of
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
-from raftmq.local.process import free_base_port
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import group_of, number_of
 from tests.compat.conftest import all_servers
+from tests.compat.many_groups import QUEUES, patient, queues_of, slots_of
 from tests.compat.places import Place, places, stored_in
 from tests.compat.test_orderly import check_order, send_some, wait_for
 from tests.compat.test_transactions import CHECKED_S, COUNT, DECISIONS, decided
@@ -29,50 +29,9 @@ from tests.support.wait_until import wait
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
 Start = Callable[..., Any]
-QUEUES = 3
-"""Queues of a topic in each group."""
 MESSAGES = 60
 SECOND_TRY_S = 90.0
 """A message that failed comes again after 10 s."""
-SIZES = {"2x1": (2, 1), "2x3": (2, 3), "4x1": (4, 1)}
-"""Groups, and nodes in each."""
-
-
-def make_cluster(factory: pytest.TempPathFactory, groups: int, nodes: int) -> LocalCluster:
-    made = LocalCluster(factory.mktemp("groups") / "data")
-    made.up(nodes, free_base_port(4 * groups * nodes), groups=groups)
-    return made
-
-
-@pytest.fixture(scope="module", params=SIZES)
-def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = make_cluster(tmp_path_factory, *SIZES[request.param])
-    yield made
-    made.down()
-
-
-@pytest.fixture(scope="module")
-def mq(live: LocalCluster) -> Iterator[raftmq.Client]:
-    with raftmq.connect(all_servers(live)) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, mq: raftmq.Client) -> str:
-    """A topic with QUEUES queues in each group."""
-    name = "".join(sign if sign.isalnum() else "-" for sign in request.node.name.removeprefix("test_"))
-    mq.admin.create_topic(name, QUEUES)
-    return name
-
-
-def queues_of(live: LocalCluster) -> list[int]:
-    """Returns the numbers of all queues of a topic."""
-    return [number_of(group, queue) for group in groups_of(live.nodes) for queue in range(QUEUES)]
-
-
-def slots_of(live: LocalCluster) -> int:
-    """Returns the number of aliases of each group."""
-    return len(live.first_nodes)
 
 
 def send_to_each(mq: raftmq.Client, live: LocalCluster, topic: str) -> list[str]:
@@ -129,11 +88,13 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "how"), WAYS, ids=lambda value: value if isinstance(value, str) else value[:1])
+@pytest.mark.parametrize(
+    ("kind", "how"), WAYS, ids=lambda value: value if isinstance(value, str) else "".join(value[:1])
+)
 def test_sends_reach_all_groups_once(
     live: LocalCluster, mq: raftmq.Client, start: Start, topic: str, kind: str, how: tuple[str, ...]
 ) -> None:
-    arguments = ("--group", f"{topic}-senders", "--count", str(MESSAGES), *how)
+    arguments = ("--group", f"{topic}-senders", "--count", str(MESSAGES), *patient(kind), *how)
     sender = start(kind, "produce", topic, *arguments, servers=all_servers(live))
     sender.wait("done")
     sent = sender.lines("send")
@@ -153,7 +114,7 @@ def test_a_selector_is_given_the_queues_of_all_groups_in_their_order(
     live: LocalCluster, mq: raftmq.Client, start: Start, topic: str, kind: str, how: str
 ) -> None:
     """Place n of its list is queue `n % QUEUES` of a slot; the slots of a group follow those of the one before it."""
-    arguments = ("--group", f"{topic}-senders", "--count", str(MESSAGES), "--prefix", "k", how)
+    arguments = ("--group", f"{topic}-senders", "--count", str(MESSAGES), "--prefix", "k", *patient(kind), how)
     sender = start(kind, "produce", topic, *arguments, servers=all_servers(live))
     sender.wait("done")
     assert [line for line in sender.lines("send") if "error" in line] == [], sender.story()
@@ -184,7 +145,7 @@ def test_one_then_three_consumers_read_the_queues_of_all_groups(
     group, sent = f"{topic}-readers", set[str]()
 
     def member() -> Any:
-        reader = start(kind, "consume", topic, "--group", group, servers=all_servers(live))
+        reader = start(kind, "consume", topic, "--group", group, *patient(kind), servers=all_servers(live))
         reader.wait("ready")
         return reader
 
@@ -231,9 +192,9 @@ def test_what_fails_comes_again_from_its_own_group_and_dies_there(
     group, dead = f"{topic}-readers", f"{topic}-dead"
     admin = AdminApi(admin_addresses(None, str(live.data)))
     admin.post("/v1/groups", {"name": dead, "retry_max_times": 1})
-    arguments = () if kind == "cpp" else ("--max-times", "1")  # C++ leaves it to the group
-    again = start(kind, "consume", topic, "--group", group, "--fail", "1", servers=all_servers(live))
-    dying = start(kind, "consume", topic, "--group", dead, "--fail", "99", *arguments, servers=all_servers(live))
+    own = () if kind == "cpp" else ("--max-times", "1")  # C++ leaves it to the group
+    failing = (("--group", group, "--fail", "1"), ("--group", dead, "--fail", "99", *own))
+    again, dying = (start(kind, "consume", topic, *each, *patient(kind), servers=all_servers(live)) for each in failing)
     for reader in (again, dying):
         reader.wait("ready")
     keys = send_to_each(mq, live, topic)
@@ -262,7 +223,8 @@ def test_orderly_consumers_lock_the_queues_of_all_groups(
     queues, each = queues_of(live), 10
 
     def member() -> Any:
-        reader = start(kind, "consume", topic, "--group", f"{topic}-readers", "--orderly", servers=all_servers(live))
+        arguments = ("--group", f"{topic}-readers", "--orderly", *patient(kind))
+        reader = start(kind, "consume", topic, *arguments, servers=all_servers(live))
         reader.wait("ready")
         return reader
 
@@ -324,13 +286,14 @@ def test_the_first_send_makes_a_topic_that_every_group_knows(
 ) -> None:
     """It is made in the group whose route the client was given, as by RocketMQ's brokers."""
     topic = f"made-by-{kind}"
-    arguments = ("--group", f"{topic}-senders", "--count", str(MESSAGES))
+    arguments = ("--group", f"{topic}-senders", "--count", str(MESSAGES), *patient(kind))
     sender = start(kind, "produce", topic, *arguments, servers=all_servers(live))
     sender.wait("done")
     assert [line for line in sender.lines("send") if "error" in line] == [], sender.story()
     stored = stored_in(mq, topic)
     assert len(stored) == MESSAGES
     assert len({group_of(message.queue_id) for message in stored}) == 1
-    reader = start(kind, "consume", topic, "--group", f"{topic}-readers", servers=all_servers(live))
+    arguments = ("--group", f"{topic}-readers", *patient(kind))
+    reader = start(kind, "consume", topic, *arguments, servers=all_servers(live))
     wait_read({line["key"] for line in sender.lines("send")}, reader)
     reader.finish()
