@@ -17,7 +17,9 @@ from statemachine.topics.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, Creat
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.placement.route_map import BrokerGroup, Queues
     from cluster.replication.outcome import Done
+    from statemachine.topics.topics import TopicConfig
 
 RANGES = {"read_queues": (1, QUEUES_MAX), "write_queues": (1, QUEUES_MAX), "perm": (0, 7)}
 """Field of a topic -> its least and greatest value."""
@@ -107,6 +109,16 @@ class Topics:
             else:
                 changed[attribute] = value
         return changed
+
+
+def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, Queues]]:
+    """Returns the groups of brokers that have queues of a topic, in the order of their names as text, with the queues
+    in each. Raises Refused (UNAVAILABLE) if this node does not know the addresses of one."""
+    placed = services.routes.placed(topic.queues_of_groups)
+    if placed is None:
+        remark = f"this node does not know yet where all queues of topic {topic.name} are; try again"
+        raise Refused(Reason.UNAVAILABLE, remark)
+    return placed
 
 
 def check_attribute(name: str, value: str) -> None:

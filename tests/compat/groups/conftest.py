@@ -8,18 +8,8 @@ import pytest
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
 from tests.compat.conftest import all_servers
-from tests.compat.many_groups import QUEUES
-
-SIZES = {"2x1": (2, 1), "2x3": (2, 3), "4x1": (4, 1)}
-"""Groups, and nodes in each."""
-
-
-def make_cluster(factory: pytest.TempPathFactory, groups: int, nodes: int) -> LocalCluster:
-    made = LocalCluster(factory.mktemp("groups") / "data")
-    made.up(nodes, free_base_port(4 * groups * nodes), groups=groups)
-    return made
+from tests.compat.many_groups import QUEUES, SIZES, make_cluster
 
 
 @pytest.fixture(scope="module", params=SIZES)

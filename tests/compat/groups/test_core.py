@@ -256,7 +256,8 @@ def test_orderly_consumers_lock_the_queues_of_all_groups(
 def test_transactions_are_decided_in_their_groups(
     live: LocalCluster, mq: raftmq.Client, start: Start, topic: str, kind: str
 ) -> None:
-    arguments = (f"{topic}-group", "one", str(COUNT), ",".join(DECISIONS), "COMMIT_MESSAGE")
+    waits = ("0", patient(kind)[1])  # for nothing between two messages, so long for an answer
+    arguments = (f"{topic}-group", "one", str(COUNT), ",".join(DECISIONS), "COMMIT_MESSAGE", *waits)
     producer = start(kind, "transact", topic, *arguments, servers=all_servers(live))
     checks = producer.wait("check", COUNT // len(DECISIONS), CHECKED_S)
     assert {line["key"] for line in checks} == {*decided("one", 2)}

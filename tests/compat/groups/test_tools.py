@@ -22,11 +22,7 @@ from tests.compat.places import stored_in
 from tests.compat.test_mqadmin import rows
 from tests.support.wait_until import wait
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.timeout(600),
-    pytest.mark.parametrize("live", ["2x3", "4x1"], indirect=True, scope="module"),
-]
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
 Mqadmin = Callable[..., str]
 EACH = 5

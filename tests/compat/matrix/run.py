@@ -172,7 +172,9 @@ class Run:
     def run(self) -> list[Result]:
         """Raises LocalError or RuntimeError if the cluster or the program does not come up."""
         nodes, groups = self.plan.nodes, self.plan.groups
-        self._live.up(nodes, free_base_port(4 * nodes * groups), groups=groups, auth=self.plan.secured)
+        self._live.up(
+            nodes, free_base_port(4 * nodes * groups), groups=groups, auth=self.plan.secured, timeout_s=at_most(60)
+        )
         try:
             with raftmq.connect(self._live.servers, **self._live.client_options) as mq:
                 return self._on_cluster(mq)
