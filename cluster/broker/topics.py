@@ -25,7 +25,9 @@ from statemachine.topics.topics import (
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.placement.route_map import BrokerGroup, Queues
     from cluster.replication.outcome import Done
+    from statemachine.topics.topics import TopicConfig
 
 RANGES = {"read_queues": (1, QUEUES_MAX), "write_queues": (1, QUEUES_MAX), "perm": (0, 7)}
 """Field of a topic -> its least and greatest value."""
@@ -71,8 +73,8 @@ class Topics:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
         topic has the configured number of queues where none is given. `author`: the person who asks. `groups`: the
         groups of brokers in which the topic gets so many queues each, beside those that it has; None for no further
-        ones. `here`: the numbers of
-        queues are about this node's group alone, whichever groups the topic has. Raises Refused."""
+        ones. `here`: the numbers of queues are about this node's group alone, whichever groups the topic has. Raises
+        Refused."""
         services, name = self._services, config["name"]
         self.check(config)
         if name not in services.state.topics:
@@ -123,6 +125,16 @@ def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tup
     the request, else those of its first group."""
     read, write = next(iter(known.queues_of_groups.values())) if known is not None else (0, 0)
     return config.get("read_queues", read), config.get("write_queues", write)
+
+
+def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, Queues]]:
+    """Returns the groups of brokers that have queues of a topic, in the order of their names as text, with the queues
+    in each. Raises Refused (UNAVAILABLE) if this node does not know the addresses of one."""
+    placed = services.routes.placed(topic.queues_of_groups)
+    if placed is None:
+        remark = f"this node does not know yet where all queues of topic {topic.name} are; try again"
+        raise Refused(Reason.UNAVAILABLE, remark)
+    return placed
 
 
 def check_attribute(name: str, value: str) -> None:

@@ -26,6 +26,8 @@ INSTALLED = Path(os.environ.get("RAFTMQ_COMPAT", ROOT / ".venv" / "compat"))
 JAVA, NEWEST, OLDEST = "5.3.3", "5.5.0", "4.9.8"
 """Versions of the Java client: of kind "java", of kind "java-newest", and of kind "java-oldest"."""
 
+MQADMIN = ("4.9.8", "5.5.0")
+
 
 def _classes(version: str) -> tuple[str, str]:
     return "-cp", f"{INSTALLED}/java-{version}/classes:{INSTALLED}/java-{version}/lib/*"
@@ -54,15 +56,24 @@ COMMANDS = {
 }
 
 
+LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options for a JVM that lives for a minute beside the nodes: it compiles once, and collects garbage in one thread."""
+
+
 def environment(home: Path, java: Sequence[str] = ()) -> dict[str, str]:
     """Returns the environment of a foreign process, with further options for its JVM. The C++ and the Java client write
     their own logs into the home folder."""
     return {
         **os.environ,
         "HOME": str(home),
-        "JAVA_TOOL_OPTIONS": " ".join((f"-Duser.home={home}", *java)),
+        "JAVA_TOOL_OPTIONS": " ".join((f"-Duser.home={home}", *LIGHT, *java)),
         "NODE_PATH": str(INSTALLED / "js" / "node_modules"),
     }
+
+
+def all_servers(live: LocalCluster) -> str:
+    """Returns the name servers of all groups of brokers: any node answers for all."""
+    return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in live.nodes)
 
 
 class ForeignClient:
@@ -189,6 +200,41 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
     yield start
     for client in started:
         client.kill()
+
+
+@pytest.fixture(params=MQADMIN)
+def mqadmin(request: pytest.FixtureRequest, live: LocalCluster, tmp_path: Path) -> Callable[..., str]:
+    """`mqadmin("topicList", ...)` prints what the command prints."""
+    jars = INSTALLED / f"tools-{request.param}" / "lib"
+    if not jars.is_dir():
+        lack("mvn", why="make test-compat fetches mqadmin with it")
+    (tmp_path / "conf").mkdir()
+    for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
+        (tmp_path / "conf" / name).write_text("<configuration><root level='OFF'/></configuration>")
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [
+                "java",
+                f"-Drocketmq.home.dir={tmp_path}",
+                f"-Duser.home={tmp_path}",
+                f"-Drmq.logback.configurationFile={tmp_path}/conf/rmq.tools.logback.xml",
+                "-cp",
+                f"{jars}/*",
+                "org.apache.rocketmq.tools.command.MQAdminStartup",
+                *arguments,
+                "-n",
+                live.servers,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=at_most(120),
+            env={**os.environ, "HOME": str(tmp_path)},
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq_wire.message_format import encode_message_id
-from tests.compat.test_mqadmin import mqadmin, rows  # noqa: F401 - a fixture
+from tests.compat.test_mqadmin import rows
 from tests.support.pace import at_most
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
@@ -77,7 +77,7 @@ def test_mqadmin_resets_and_asks_a_running_consumer(
     live: LocalCluster,
     mq: raftmq.Client,
     start: Start,
-    mqadmin: Callable[..., str],  # noqa: F811
+    mqadmin: Callable[..., str],
     request: pytest.FixtureRequest,
 ) -> None:
     version = request.node.callspec.params["mqadmin"].replace(".", "-")

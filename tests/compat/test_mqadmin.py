@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,50 +13,12 @@ import pytest
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
-from tests.compat.conftest import INSTALLED
 from tests.support.pace import at_most
-from tests.support.tools import lack
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
-VERSIONS = ("4.9.8", "5.5.0")
 QUEUES, MESSAGES = 4, 40
 Start = Callable[..., Any]
-
-
-@pytest.fixture(params=VERSIONS)
-def mqadmin(request: pytest.FixtureRequest, live: LocalCluster, tmp_path: Path) -> Callable[..., str]:
-    """`mqadmin("topicList", ...)` prints what the command prints."""
-    jars = INSTALLED / f"tools-{request.param}" / "lib"
-    if not jars.is_dir():
-        lack("mvn", why="make test-compat fetches mqadmin with it")
-    (tmp_path / "conf").mkdir()
-    for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
-        (tmp_path / "conf" / name).write_text("<configuration><root level='OFF'/></configuration>")
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [
-                "java",
-                f"-Drocketmq.home.dir={tmp_path}",
-                f"-Duser.home={tmp_path}",
-                f"-Drmq.logback.configurationFile={tmp_path}/conf/rmq.tools.logback.xml",
-                "-cp",
-                f"{jars}/*",
-                "org.apache.rocketmq.tools.command.MQAdminStartup",
-                *arguments,
-                "-n",
-                live.servers,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=at_most(120),
-            env={**os.environ, "HOME": str(tmp_path)},
-            check=False,
-        )
-        return done.stdout + done.stderr
-
-    return run
 
 
 def rows(printed: str, first: str) -> list[list[str]]:

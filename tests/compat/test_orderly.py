@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,10 +20,12 @@ QUEUES, EACH = 4, 60
 PATIENCE_S = at_most(100)
 
 
-def send_some(mq: raftmq.Client, topic: str, first: int) -> None:
-    """EACH messages to each queue, numbered per queue from `first` on."""
-    for number in range(first, first + EACH):
-        for queue in range(QUEUES):
+def send_some(
+    mq: raftmq.Client, topic: str, first: int, queues: Sequence[int] = range(QUEUES), each: int = EACH
+) -> None:
+    """Sends that many messages to each queue, numbered per queue from `first` on."""
+    for number in range(first, first + each):
+        for queue in queues:
             mq.send(topic, b"x", key=f"{queue}-{number}", queue_id=queue)
 
 
@@ -39,14 +41,14 @@ def wait_for(readers: list[Any], count: int) -> None:
         time.sleep(0.2)
 
 
-def check_order(readers: list[Any], until: int) -> None:
+def check_order(readers: list[Any], until: int, queues: Sequence[int] = range(QUEUES)) -> None:
     """No message is given to anybody before the one before it in its queue was; all of them are."""
     seen: dict[int, int] = {}
     for line in all_seen(readers):
         queue, number = map(int, line["key"].split("-"))
         assert number <= seen.get(queue, -1) + 1, f"queue {queue}: {number} right after {seen.get(queue, -1)}"
         seen[queue] = max(seen.get(queue, -1), number)
-    assert seen == dict.fromkeys(range(QUEUES), until - 1)
+    assert seen == dict.fromkeys(queues, until - 1)
 
 
 @pytest.mark.parametrize("kind", ["cpp", "java", "java-newest"])

@@ -12,6 +12,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from tests.compat.kills import killed
+from tests.compat.places import stored_in
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -26,14 +27,7 @@ DECISIONS = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 
 def keys_of(mq: raftmq.Client, topic: str) -> list[str]:
     """The keys of all messages that consumers of the topic can see, in order."""
-    found: list[str] = []
-    for queue_id in range(QUEUES):
-        at, end = 0, mq.admin.max_offset(topic, queue_id)
-        while at < end:
-            messages = mq.pull(topic, queue_id, at, wait_s=5).messages
-            found += [message.body.decode() for message in messages]
-            at += len(messages)
-    return sorted(found)
+    return sorted(message.body.decode() for message in stored_in(mq, topic))
 
 
 def decided(prefix: str, *places: int) -> list[str]:

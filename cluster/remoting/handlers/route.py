@@ -25,6 +25,7 @@ from cluster.broker.name_rules import (
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
+from cluster.broker.topics import placed_queues
 from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refuse, refusing
 from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handlers, Request, text
@@ -203,10 +204,7 @@ class Routes:
             return [(group, _queue_data(group.name, perm, topics.default_queues, topics.default_queues, 0))]
         config = self._services.state.topics.get(topic)
         if config is not None:
-            placed = self._map.placed(config.queues_of_groups)
-            if placed is None:
-                remark = f"this node does not know yet where all queues of topic {topic} are; try again"
-                raise Refused(Reason.UNAVAILABLE, remark)
+            placed = placed_queues(self._services, config)
             return [(each, _queue_data(each.name, config.perm, *queues, config.sys_flag)) for each, queues in placed]
         if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
             return [(group, _queue_data(group.name, PERM_READ | PERM_WRITE, 1, 1, 0))]

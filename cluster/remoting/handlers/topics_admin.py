@@ -16,7 +16,7 @@ from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.name_rules import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.broker.topics import Topics
+from cluster.broker.topics import Topics, placed_queues
 from cluster.broker.topics import without_effect as attributes_without_effect
 from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
@@ -265,18 +265,19 @@ class OrderConf:
             self._topics.put(order_set, lambda result: reply_written(request, result), author=author)
 
     def _check(self, topic: TopicConfig, value: str, listener: str) -> None:
-        """Raises Refused unless each part consists of a broker name of this cluster and the number of the topic's
-        queues."""
-        names = self._services.routes.group_of(topic.name).names(listener)
+        """Raises Refused unless each part consists of a broker name of a group that has queues of the topic, and their
+        number there."""
+        placed = placed_queues(self._services, topic)
+        wanted = {name: queues[1] for group, queues in placed for name in group.names(listener)}
         for part in value.split(";"):
             name, _, queues = part.strip().rpartition(":")
-            if name not in names:
-                remark = f"{part[:80]!r} is not broker:queues with one of the brokers {', '.join(sorted(names))}"
+            if name not in wanted:
+                remark = f"{part[:80]!r} is not broker:queues with one of the brokers {', '.join(sorted(wanted))}"
                 raise Refused(Reason.INVALID, remark)
-            if queues != str(topic.write_queues):
+            if queues != str(wanted[name]):
                 remark = (
-                    f"{part[:80]!r}: topic {topic.name} has {topic.write_queues} queues for producers; change their "
-                    "number with updateTopic -w"
+                    f"{part[:80]!r}: topic {topic.name} has {wanted[name]} queues for producers; change their number "
+                    "with updateTopic -w"
                 )
                 raise Refused(Reason.INVALID, remark)
 

@@ -11,7 +11,6 @@ import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from cluster.runtime.byte_sizes import size_of
-from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import complete_topics, near_name
 from raftmq.commands.shared_options import (

@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import GROUPS_LEVEL
+from statemachine.topics.topics import CreateTopic
+
 SPACE = {"namespace": "ORDER_TOPIC_CONFIG"}
 
 
@@ -23,6 +29,28 @@ def test_a_topic_is_ordered_until_its_row_is_deleted(node: Any, value: str) -> N
     assert node.ask(102, **SPACE, key="T").answer.code == 0
     assert shown(node) is None
     assert node.state.topics["T"] == before, "the rest of the topic stays"
+
+
+def test_a_topic_of_two_groups_is_put_in_order_with_the_names_and_queues_of_both(node: Any) -> None:
+    node.command(Finalize(GROUPS_LEVEL))
+    node.command(AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3)))
+    node.command(CreateTopic({"name": "T", "place": [[1, 3, 3], [2, 4, 4]]}, False))
+    node.command(CreateTopic({"name": "elsewhere", "place": [[2, 4, 4]]}, False))
+    both = "raftmq:3;raftmq-g02-2:4"
+    unknown = node.ask(100, **SPACE, key="T", value=both).answer
+    assert (unknown.code, "does not know yet where all queues" in unknown.remark) == (14, True)
+    members = [GroupMember(each, "h", 1, "", {"broker": f"10.0.1.{each}:10911"}) for each in (1, 2)]
+    node.other_groups[2] = GroupRecord(2, "raftmq-g02", Epoch(1, 1), 2, members)
+    wrong = node.ask(100, **SPACE, key="T", value="raftmq-g02:3").answer
+    assert "topic T has 4 queues for producers" in (wrong.remark or ""), wrong
+    wrong = node.ask(100, **SPACE, key="T", value="raftmq-g02-4:4").answer
+    assert "raftmq-3, raftmq-g02, raftmq-g02-1, raftmq-g02-2, raftmq-g02-3" in (wrong.remark or ""), wrong
+    away = node.ask(100, **SPACE, key="elsewhere", value="raftmq:4").answer.remark
+    assert "with one of the brokers raftmq-g02, raftmq-g02-1, raftmq-g02-2, raftmq-g02-3" in away
+    assert node.ask(100, **SPACE, key="T", value=both).answer.code == 0
+    assert node.ask(100, **SPACE, key="elsewhere", value="raftmq-g02:4").answer.code == 0
+    assert shown(node) == "raftmq-1:3;raftmq-2:3;raftmq-3:3;raftmq-g02-1:4;raftmq-g02-2:4;raftmq-g02-3:4"
+    assert shown(node, "elsewhere") == "raftmq-g02-1:4;raftmq-g02-2:4;raftmq-g02-3:4"
 
 
 def test_what_is_so_already_is_not_written_again(node: Any) -> None:

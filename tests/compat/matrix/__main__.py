@@ -41,8 +41,9 @@ def keep(results: list[Result]) -> None:
         file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
 
 
-def latest() -> dict[tuple[str, str, str], Result]:
-    return {(result.client, result.feature, result.mode): result for result in load()}
+def latest(groups: int) -> dict[tuple[str, str, str], Result]:
+    """Returns the last result of each cell in a cluster of so many groups of brokers."""
+    return {(result.client, result.feature, result.mode): result for result in load() if result.groups == groups}
 
 
 def cell_text(client: str, feature: str, mode: str, result: Result | None, notes: list[str]) -> str:
@@ -66,9 +67,9 @@ def cell_text(client: str, feature: str, mode: str, result: Result | None, notes
     return f"{result.acknowledged:,}, up to {result.wait_max_s:.0f} s"
 
 
-def table(modes: list[str]) -> str:
+def table(modes: list[str], groups: int) -> str:
     """Feature by client, as docs/compatibility-tested.md shows it."""
-    found, notes = latest(), list[str]()
+    found, notes = latest(groups), list[str]()
     rows = [f"| | {' | '.join(ABSENT)} |", "|---" * (len(ABSENT) + 1) + "|"]
     for feature in FEATURES:
         cells = []
@@ -86,7 +87,7 @@ def enough_in(mode: str, args: argparse.Namespace) -> int:
 
 def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Namespace) -> tuple[str, ...]:
     """Returns the features that the client offers, without those that have passed with as many messages."""
-    found = {} if args.again else latest()
+    found = {} if args.again else latest(args.groups)
     done = {key for key, result in found.items() if result.passed and result.acknowledged >= enough_in(mode, args)}
     return tuple(
         feature for feature in wanted if not why_absent(client, feature, mode) and (client, feature, mode) not in done
@@ -104,6 +105,8 @@ def main() -> int:
     )
     defaults = ", ".join(f"{count} {mode}" for mode, count in ENOUGH.items())
     parser.add_argument("--enough", type=int, help=f"messages to be acknowledged in each cell; default: {defaults}")
+    parser.add_argument("--groups", type=int, default=1, help="groups of brokers; default: 1")
+    parser.add_argument("--nodes", type=int, default=3, help="nodes of each group; default: 3")
     parser.add_argument("--seed", type=int, help="where in a client's life it is struck; default: random")
     parser.add_argument("--apart", action="store_true", help="a cluster for each feature, not one for all of a client")
     parser.add_argument("--again", action="store_true", help="run cells that have passed, too")
@@ -120,13 +123,14 @@ def main() -> int:
             for part in [(feature,) for feature in features] if args.apart else parts(client, mode, features):
                 seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
                 tell(f"{client} {mode} seed {seed}: {', '.join(part)}")
-                plan = Plan(client, part, mode, seed, args.rate, args.seconds, enough_in(mode, args))
+                size = (args.groups, args.nodes)
+                plan = Plan(client, part, mode, seed, args.rate, args.seconds, enough_in(mode, args), *size)
                 results = run_plan(plan, HOME / f"{client}-{mode}-{seed}-{os.getpid()}", tell)
                 keep(results)
                 for result in results:
                     failed += not result.passed
                     tell(f"{result.feature}: {'passed' if result.passed else result.reason} {asdict(result)}")
-    sys.stdout.write(table(modes) + "\n")
+    sys.stdout.write(table(modes, args.groups) + "\n")
     return 1 if failed else 0
 
 

@@ -1,4 +1,5 @@
-"""One run: three node processes, one client's program with several features at once, and a leader killed every 10 s.
+"""One run: three node processes, or some in each of several groups of brokers, one client's program with several
+features at once, and a leader killed every 10 s.
 
 A cell is judged again and again until its judge is content or the calm time after the sending is over.
 """
@@ -16,14 +17,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import raftmq
+from cluster.config.local_layout import groups_of
 from raftmq.client.errors import NotFound
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
-from tests.compat.conftest import ROOT
+from raftmq_wire.queue_numbers import group_of
+from tests.compat.conftest import ROOT, all_servers
+from tests.compat.kills import leader_of
 from tests.compat.matrix.programs import Program, why_spared
 from tests.compat.matrix.users import denials, make_users, user_of
+from tests.compat.places import Place, in_cluster, places
 from tests.support.compat_judges import (
     JUDGES,
     RECOVERED_S,
@@ -73,6 +78,10 @@ class Plan:
     rate: float
     sending_s: float
     enough: int
+    groups: int = 1
+    """How many groups of brokers the cluster has."""
+    nodes: int = 3
+    """How many nodes each of them has."""
 
     @property
     def kills(self) -> bool:
@@ -113,10 +122,12 @@ class Result:
     """What nodes denied to the users of the cell, and what to nobody known, in a secured run."""
     errors: dict[str, int] = field(default_factory=dict)
     """What the program was told of the sends that failed, with how many."""
+    groups: int = 1
 
 
 class Killer(threading.Thread):
-    """kill -9 of the leader in every period; the node is started again at once."""
+    """kill -9 of the leader of a group, of any if there are several, in every period; the node is started again at
+    once."""
 
     def __init__(self, live: LocalCluster, chance: random.Random, every_s: float, for_s: float) -> None:
         super().__init__(daemon=True)
@@ -131,11 +142,12 @@ class Killer(threading.Thread):
             time.sleep(max(0.0, begun + start - time.monotonic()))
             self._strike()
             period = max(period + 1, int((time.monotonic() - begun) / self._every_s + 0.5))
-        self._live.wait_ready(60.0)
+        for group in groups_of(self._live.nodes):
+            self._live.wait_ready(60.0, group)
 
     def _strike(self) -> None:
         try:
-            leader = self._live.wait_leader()
+            leader = leader_of(self._live, self._chance.choice(groups_of(self._live.nodes)))
             strike = self._live.aim(leader)
             strike()
             self.kills.append(time.time())
@@ -159,7 +171,10 @@ class Run:
 
     def run(self) -> list[Result]:
         """Raises LocalError or RuntimeError if the cluster or the program does not come up."""
-        self._live.up(3, free_base_port(12), auth=self.plan.secured)
+        nodes, groups = self.plan.nodes, self.plan.groups
+        self._live.up(
+            nodes, free_base_port(4 * nodes * groups), groups=groups, auth=self.plan.secured, timeout_s=at_most(60)
+        )
         try:
             with raftmq.connect(self._live.servers, **self._live.client_options) as mq:
                 return self._on_cluster(mq)
@@ -167,29 +182,31 @@ class Run:
             self._live.down()
 
     def _on_cluster(self, mq: raftmq.Client) -> list[Result]:
-        admin = AdminApi(admin_addresses(None, str(self._live.data)))
+        groups = groups_of(self._live.nodes)
+        admins = [AdminApi(admin_addresses(None, str(self._live.data), group)) for group in groups]
         for feature in self.plan.features:
             mq.admin.create_topic(f"{self._prefix}-{feature}", QUEUES)
-            admin.post("/v1/groups", {"name": f"{self._prefix}-{feature}-readers", "retry_max_times": RETRIES})
+            admins[0].post("/v1/groups", {"name": f"{self._prefix}-{feature}-readers", "retry_max_times": RETRIES})
         plan = self.plan
         if plan.secured:
             make_users(self._live, mq, self._prefix, plan.features, self._secret)
-        arguments = (self._live.servers, self._prefix, str(plan.rate), *plan.features)
+        arguments = (all_servers(self._live), self._prefix, str(plan.rate), *plan.features)
         program = Program(plan.client, self._home, "run", *arguments, secret=self._secret)
         try:
             program.wait("ready")
             try:
-                self._send(program, admin)
+                self._send(program, admins)
             except (OSError, RuntimeError) as error:
                 self.broken = f"the program ended: {error}"
             ended = time.monotonic()
             if not self.broken:
                 self._drain(program, mq, ended)
-            return self._results(program, ended)
+            stored = {feature: places(mq, f"{self._prefix}-{feature}") for feature in plan.features}
+            return self._results(program, stored, ended)
         finally:
             program.finish()
 
-    def _send(self, program: Program, admin: AdminApi) -> None:
+    def _send(self, program: Program, admins: list[AdminApi]) -> None:
         """Runs the phase between "go" and "stopped": kills, a reset, a killed producer, and a calm time in which
         clients resume."""
         plan = self.plan
@@ -203,7 +220,8 @@ class Run:
         if "reset" in plan.features:
             program.pause(begun + plan.sending_s * self._chance.uniform(0.3, 0.7) - time.monotonic())
             program.cells["reset"].reset_at = time.time()
-            self._reset(admin)
+            for admin in admins:  # each has the offsets in its own queues
+                self._reset(admin)
         program.pause(begun + plan.sending_s - time.monotonic())
         if plan.kills:
             killer.join()
@@ -220,7 +238,7 @@ class Run:
         return all(len(program.cells[feature].acknowledged) >= self.plan.enough for feature in self.plan.features)
 
     def _leave_orphans(self, program: Program) -> None:
-        arguments = (self._live.servers, self._prefix, str(ORPHAN_COUNT), "transaction")
+        arguments = (all_servers(self._live), self._prefix, str(ORPHAN_COUNT), "transaction")
         orphans = Program(self.plan.client, self._home, "orphans", *arguments, secret=self._secret)
         try:
             orphans.wait("ready")
@@ -260,30 +278,26 @@ class Run:
             program.cells["retry"].dead = self._dead_letters(mq)
 
     def _dead_letters(self, mq: raftmq.Client) -> list[str]:
-        topic = f"%DLQ%{self._prefix}-retry-readers"
-        keys: list[str] = []
         try:
-            end = mq.admin.max_offset(topic, 0)
+            return [place.key for place in places(mq, f"%DLQ%{self._prefix}-retry-readers")]
         except NotFound:
-            return keys
-        while len(keys) < end:
-            messages = mq.pull(topic, 0, len(keys), wait_s=5).messages
-            if not messages:
-                break
-            keys += [message.key or "" for message in messages]
-        return keys
+            return []
 
-    def _results(self, program: Program, ended: float) -> list[Result]:
+    def _results(self, program: Program, stored: dict[str, dict[Place, int]], ended: float) -> list[Result]:
         results = []
         denied = denials(self._live.data)
         for feature in self.plan.features:
-            seen = _copy(program.cells[feature])
+            seen = in_cluster(_copy(program.cells[feature]), stored[feature])
             refused = [
                 what
                 for role in ("sender", "reader", "")
                 for what in denied.get(user_of(self._prefix, feature, role) if role else "", [])
             ]
-            if reasons := self._complaints(feature, seen, refused):
+            without = sorted({*groups_of(self._live.nodes)} - {group_of(number) for number in stored[feature].values()})
+            if reasons := [
+                *self._complaints(feature, seen, refused),
+                *(f"nothing in group {each}" for each in without),
+            ]:
                 (self._home / f"{feature}.json").write_text(json.dumps(asdict(seen)))
             results.append(
                 Result(
@@ -305,6 +319,7 @@ class Run:
                     round(self.content.get(feature, ended + DRAIN_MAX_S) - ended, 1),
                     refused,
                     gave_up(seen),
+                    self.plan.groups,
                 )
             )
         if "transaction" in self.plan.features:

@@ -48,7 +48,7 @@ def denials(data: Path) -> dict[str, list[str]]:
     """Returns what the nodes of the cluster in that directory denied: user, or "" for none -> requests and reasons.
     A node logs what it denies to a user once in 10 s."""
     found: dict[str, set[str]] = {}
-    for log in data.glob("n*/node.log*"):
+    for log in data.glob("**/n*/node.log*"):
         for line in log.read_text(errors="replace").splitlines():
             if match := _DENIED.search(line):
                 user = _USER.search(match[3])

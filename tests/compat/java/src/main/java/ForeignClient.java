@@ -17,6 +17,7 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAverage
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -26,9 +27,11 @@ import org.apache.rocketmq.remoting.RPCHook;
 /**
  * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
  * `--batch N`: N messages per request, `--max-times N`: the consumer's own maximum of tries, and `--select`: message n is
- * for the queue at place n of the client's list. `--broker-assigns`: the consumer asks which queues are its own, as POP
- * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue. `--sql X`: the consumer wants
- * what the filter X selects; if the broker refuses it, the line "refused" has the code and the remark.
+ * for the queue at place n of the client's list. `--hash`: it is for the one that SelectMessageQueueByHash chooses by its
+ * key or, with `--keys N`, by the number n % N as text. `--oneway`: nothing is answered. `--broker-assigns`: the consumer
+ * asks which queues are its own, as POP consumers do. `--orderly`: it locks its queues, and a message that fails stops its
+ * queue. `--sql X`: the consumer wants what the filter X selects; if the broker refuses it, the line "refused" has the code
+ * and the remark.
  * `--access-key N --secret-key S`: requests are signed.
  * `--timeout-ms N`: a send and a request for a route may take so long. `--threads N`: so many threads share one
  * producer; each waits `--pace-ms` between its sends. `--rate N`: together they send N messages a second; once they are
@@ -51,6 +54,9 @@ public final class ForeignClient {
   private int maxTimes = -1;
   private boolean brokerAssigns = false;
   private boolean select = false;
+  private boolean hash = false;
+  private boolean oneway = false;
+  private int keys = 0;
   private boolean orderly = false;
   private int delayLevel = 0;
   private long delayMs = 0;
@@ -87,6 +93,9 @@ public final class ForeignClient {
         case "--broker-assigns": brokerAssigns = true; break;
         case "--max-times": maxTimes = Integer.parseInt(args[++at]); break;
         case "--select": select = true; break;
+        case "--hash": hash = true; break;
+        case "--keys": keys = Integer.parseInt(args[++at]); break;
+        case "--oneway": oneway = true; break;
         case "--orderly": orderly = true; break;
         case "--delay-level": delayLevel = Integer.parseInt(args[++at]); break;
         case "--delay-ms": delayMs = Long.parseLong(args[++at]); break;
@@ -169,8 +178,11 @@ public final class ForeignClient {
     for (int number = 0; count > 0 ? number < count : !ended.get(); number += batch) {
       if (batch > 1) {
         sendBatch(producer, number);
-      } else if (select) {
+      } else if (select || hash) {
         sendSelected(producer, number);
+      } else if (oneway) {
+        producer.sendOneway(build(number));
+        say("send", "key", key(number));
       } else {
         send(producer, same ? one : build(number), key(same ? 0 : number));
       }
@@ -243,13 +255,18 @@ public final class ForeignClient {
     return error.getCause() == null ? error.toString() : error + ", caused by " + error.getCause();
   }
 
+  private MessageQueue choose(List<MessageQueue> queues, Message message, int number) {
+    String key = keys > 0 ? String.valueOf(number % keys) : message.getKeys();
+    return hash ? new SelectMessageQueueByHash().select(queues, message, key) : queues.get(number % queues.size());
+  }
+
   /** To a chosen queue: the client does not repeat such a send, so the broker name that failed is told. */
   private void sendSelected(DefaultMQProducer producer, int number) throws InterruptedException {
     double started = now();
     String[] broker = {""};
     try {
       SendResult result = producer.send(build(number), (queues, message, place) -> {
-        MessageQueue chosen = queues.get((Integer) place % queues.size());
+        MessageQueue chosen = choose(queues, message, (Integer) place);
         broker[0] = chosen.getBrokerName();
         return chosen;
       }, number);
