@@ -343,6 +343,12 @@ def of_group(place: str, group: int) -> str:
     return place if group == FIRST_GROUP else f"{place.rstrip('/')}/{group_folder(Path(), group)}"
 
 
+def of_cluster(place: str, group: int) -> str:
+    """Returns the place that the cluster has, of that of a group; the place itself if it is not below one."""
+    own = "" if group == FIRST_GROUP else f"/{group_folder(Path(), group)}"
+    return place.rstrip("/").removesuffix(own) if own else place
+
+
 _NAMES_FIRST_GROUP = "first_group" in ClusterSection.__struct_fields__
 """True if this version has that key of [cluster], by which a node of a further group finds the first one."""
 

@@ -17,6 +17,7 @@ from raftmq.local.process import free_base_port
 from raftmq_wire.errors import ExitCode
 from raftmq_wire.queue_numbers import number_of
 from tests.support import s3_server
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.wait_until import wait
 
@@ -54,7 +55,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def check_restored(folder: Path, kept: list[int]) -> None:
     """Starts a restored cluster: it has so many messages of T in each group, and its groups know each other."""
     cluster = LocalCluster(folder)
-    cluster.up()
+    cluster.up(timeout_s=at_most(60))
     try:
         wait(lambda: [view.ready for view in cluster.views()] == [True, True], cluster.views)
         with connect(cluster.servers) as mq:
@@ -67,10 +68,10 @@ def check_restored(folder: Path, kept: list[int]) -> None:
 
 
 def test_all_groups_come_back_from_the_tier_and_from_backups_in_a_store(store: str, run: Run, tmp_path: Path) -> None:
-    cluster, backups = LocalCluster(tmp_path / "data"), f"{store}-backups"
+    cluster, backups = LocalCluster(tmp_path / "data"), f"{store}/backups"
     restore = ("restore", "--nodes", "1")
     with small_segments():
-        cluster.up(1, free_base_port(8), groups=2, tier=store)
+        cluster.up(1, free_base_port(8), groups=2, tier=store, timeout_s=at_most(60))
         try:
             with connect(cluster.servers) as mq:
                 mq.admin.create_topic("T", queues=1)
