@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show
+from raftmq.commands.shared_options import cluster_options, counted, print_json, print_table, show, show_problems
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.all_groups import all_groups, in_one, told_by_each
 
 
 @command_group()
@@ -19,10 +22,19 @@ def writes() -> None:
 @cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the tries of tasks that are staged, and the newest committed write of each name."""
-    answer = AdminApi(admin_addresses(admin, data)).get("/v1/writes")
+    told, silent = told_by_each(all_groups(admin, data), lambda api: api.get("/v1/writes"))
+    show_problems(silent)
     if as_json:
-        print_json({"schema": 1, **answer})
+        print_json({"schema": 1, **in_one(told)})
         return
+    for group, answer in told.items():
+        if len(told) > 1:
+            click.echo(f"group {group}")
+        _show(answer)
+
+
+def _show(answer: dict[str, Any]) -> None:
+    """Prints what one group of brokers has."""
     if answer["attempts"]:
         titles = ["attempt", "name", "write", "state", "messages", "left", "bytes", "last staged"]
         rows = [[*(one[title] for title in titles[:-1]), _time(one["staged_ms"])] for one in answer["attempts"]]
