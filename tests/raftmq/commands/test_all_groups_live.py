@@ -299,7 +299,10 @@ def test_dead_letters_of_all_groups_are_listed_and_resent(cluster: LocalCluster,
             again = next(consumer)
             assert (again.topic, again.reconsume_times) == ("D", 0)
             assert again.body == next(body.encode() for group, offset, body in found if (group, offset) == (2, 1))
+            bounds = [mq.admin.max_offset("%RETRY%letters", number_of(group, 0)) for group in (1, 2)]
             assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 2
+            after = [mq.admin.max_offset("%RETRY%letters", number_of(group, 0)) for group in (1, 2)]
+            assert [end - begin for begin, end in zip(bounds, after, strict=True)] == [1, 1], "each in its own group"
             assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 0
         code, refused = run("dlq", "resend", "letters", "--offset", "2/9")
         assert refused["error"]["what"] == "letters has no dead letter at offset 2/9"
