@@ -28,6 +28,7 @@ from cluster.config.node_files import of_group
 from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.cluster_wide.broker_groups import read_groups
 from statemachine.rows import keys
 from statemachine.rows.kv import META
 
@@ -48,7 +49,7 @@ class Truth(NamedTuple):
 def truth_in(state: Path) -> Truth:
     """Reads the state in that folder and changes nothing there. Raises KVError."""
     with CheckpointReader(state) as reader:
-        known = [keys.broker_group_number(key) for key, _ in reader.scan(META, *keys.BROKER_GROUPS)]
+        known = read_groups(reader)
         journal, copied = reader.get(META, keys.JOURNAL_KEY), reader.get(META, keys.COPIED_KEY)
     version, forgotten, _ = (0, 0, None) if journal is None else msgpack.unpackb(journal, use_list=False)
     others = tuple(sorted(group for group in known if group != FIRST_GROUP))

@@ -47,6 +47,8 @@ from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.segment import MARK_OFFSETS, encode_header, encode_mark, mark_of
 from raftlog.types import FIRST_GROUP, NOBODY, EntryType, HardState, LogTail, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
+from statemachine.checkpoint_reader import CheckpointReader
+from statemachine.cluster_wide.broker_groups import read_groups
 from statemachine.commands import pack
 
 FETCHED, BEGUN, LATEST, USERS = ".fetched", ".begun", ".latest", ".users"
@@ -225,17 +227,19 @@ def restore(
     now_ms: int,
     users: Revived | None = None,
     further: Mapping[int, Path] = MappingProxyType({}),
+    is_free: Callable[[int], bool] = lambda port: True,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Restored:
     """Makes a local cluster in `into` (new or empty), with `count` nodes in each group, ready for `raftmq up`. Raises
     LocalError.
 
     `now_ms` is the wall time; it is stamped on the MEMBERSHIP entries unless the log's time is later. `users` count in
-    place of those in the backup. `further`: group -> its backup, of the groups but the first.
+    place of those in the backup. `further`: group -> its backup, of the groups but the first; their ports are those
+    for which `is_free` returns True.
     """
     partial = check_unused(str(backup), into)
     backups = {FIRST_GROUP: backup, **further}
-    nodes = plan_all(partial, backups, count, base_port)
+    nodes = plan_all(partial, backups, count, base_port, is_free)
     on_stage("reading the backup")
     manifests_of = {group: read_backup(each) for group, each in backups.items()}
     manifest = manifests_of[FIRST_GROUP]
@@ -244,9 +248,13 @@ def restore(
         partial.mkdir()
         _check_space(partial, sum(each.bytes_total for each in manifests_of.values()), count)
         fresh, made = uuid.uuid4(), []
+        names = _names_in(backup / STATE) if manifest.state else {}
         for group, each in backups.items():
             own_nodes = [node for node in nodes if node.group == group]
-            made.append(_Group(each, manifests_of[group], own_nodes, fresh, now_ms, users))
+            own_manifest = manifests_of[group]
+            if group in names:  # a tier tells the log alone, and no configuration
+                own_manifest = replace(own_manifest, broker_name=names[group])
+            made.append(_Group(each, own_manifest, own_nodes, fresh, now_ms, users))
         for own in made:
             own.write_configs(made[0].nodes)
             for node in own.nodes:
@@ -262,7 +270,15 @@ def restore(
         files.remove_tree(partial)
         raise
     others = {group: each for group, each in manifests_of.items() if group != FIRST_GROUP}
-    return Restored(made[0].cluster_uuid, manifest, plan_all(into, backups, count, base_port), made[0].revived, others)
+    there = [replace(node, log=str(into / Path(node.log).relative_to(partial))) for node in nodes]
+    return Restored(made[0].cluster_uuid, manifest, there, made[0].revived, others)
+
+
+def _names_in(state: Path) -> dict[int, str]:
+    """Returns the broker names of the groups of a cluster, as its first group's state has them; none if there is one
+    group. Raises KVError."""
+    with CheckpointReader(state) as reader:
+        return {number: group.name for number, group in read_groups(reader).items()}
 
 
 def read_backup(backup: Path) -> Manifest:

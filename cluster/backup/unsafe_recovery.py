@@ -33,8 +33,7 @@ from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.types import EMPTY_TAIL, FIRST_GROUP, NOBODY, Entry, EntryType, HardState, LogTail
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.rows import keys
-from statemachine.rows.kv import META
+from statemachine.cluster_wide.broker_groups import read_groups
 from statemachine.trim import Trim, load_mark
 from statemachine.trim import encode as encode_trim
 
@@ -252,7 +251,7 @@ def _read(directory: Path) -> Survivor:
     with CheckpointReader(directory / layout.STATE) as reader:
         applied, members = reader.mark.index, reader.membership
         begin = load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
-        known = [keys.broker_group_number(key) for key, _ in reader.scan(META, *keys.BROKER_GROUPS)]
+        known = read_groups(reader)
     withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
     return Survivor(
         directory,

@@ -134,19 +134,36 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
     return [_record(data, i + 1, 9876 + i, 10911 + 10 * i, 10912 + 10 * i, 9644 + i) for i in range(count)]
 
 
-def plan_all(data: Path, groups: Iterable[int], count: int, base_port: int | None) -> list[NodeRecord]:
-    """Returns nodes 1..count of each of these groups, with their usual ports, or in a row from `base_port`. Other
-    programs may use them. `groups` begins with the first one. Raises LocalError."""
+def plan_all(
+    data: Path, groups: Iterable[int], count: int, base_port: int | None, is_free: Callable[[int], bool]
+) -> list[NodeRecord]:
+    """Returns nodes 1..count of each of these groups, with their usual ports, or in a row from `base_port`. Ports of
+    further groups are free now; others may use those of the first one, as long as its nodes do not start. `groups`
+    begins with the first one. Raises LocalError."""
     nodes: list[NodeRecord] = []
     for group in groups:
         base = None if base_port is None else base_port + 4 * len(nodes)
         if group == FIRST_GROUP:
             nodes += plan_nodes(data, count, base)
         else:
-            nodes += plan_group(data, group, count, base, nodes, lambda port: True)
+            nodes += plan_group(data, group, count, base, nodes, is_free)
     if base_port is not None:
         check_base_port(base_port, len(nodes))
+        _check_free((node for node in nodes if node.group != FIRST_GROUP), is_free)
     return nodes
+
+
+def _check_free(nodes: Iterable[NodeRecord], is_free: Callable[[int], bool]) -> None:
+    """Raises LocalError for the first port of these nodes that is not free."""
+    for node in nodes:
+        for purpose, port in node.ports.items():
+            if not is_free(port):
+                raise LocalError(
+                    f"port {port} ({purpose} of node {node.name}) is in use",
+                    "another process has it; nothing was written",
+                    "the same with another --base-port, or without it",
+                    ExitCode.REFUSED,
+                )
 
 
 def _check_count(count: int) -> None:
@@ -324,6 +341,12 @@ def of_group(place: str, group: int) -> str:
     """Returns the URL or the folder of a group in a place for objects that the cluster has: names of objects there say
     the cluster, and not the group."""
     return place if group == FIRST_GROUP else f"{place.rstrip('/')}/{group_folder(Path(), group)}"
+
+
+def of_cluster(place: str, group: int) -> str:
+    """Returns the place that the cluster has, of that of a group; the place itself if it is not below one."""
+    own = "" if group == FIRST_GROUP else f"/{group_folder(Path(), group)}"
+    return place.rstrip("/").removesuffix(own) if own else place
 
 
 _NAMES_FIRST_GROUP = "first_group" in ClusterSection.__struct_fields__

@@ -7,8 +7,8 @@ its name is that of the configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar, Final, NamedTuple, Protocol, Self
 
 import msgpack
 from msgspec import Meta
@@ -37,6 +37,21 @@ class BrokerGroup(NamedTuple):
     """The number of aliases of each group: `name-1` to `name-aliases`. The same in all groups of a cluster."""
 
 
+class Scans(Protocol):
+    """The rows of a state, of a running node or of a copy."""
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Yields the rows with start <= key < end, ascending."""
+
+
+def read_groups(rows: Scans) -> dict[int, BrokerGroup]:
+    """Returns the groups that a state has rows of, by number; none as long as the cluster has one."""
+    return {
+        keys.broker_group_number(key): BrokerGroup(*msgpack.unpackb(row))
+        for key, row in rows.scan(META, *keys.BROKER_GROUPS)
+    }
+
+
 class AddBrokerGroup(Command, tag="add_broker_group", frozen=True):
     """Adds a group of brokers to the cluster."""
 
@@ -59,10 +74,7 @@ class BrokerGroups(Family):
         """`group`: the number of the group whose state it is."""
         self._journal = journal
         self._own = group
-        self._groups = {
-            keys.broker_group_number(key): BrokerGroup(*msgpack.unpackb(row))
-            for key, row in kv.scan(META, *keys.BROKER_GROUPS)
-        }
+        self._groups = read_groups(kv)
         self.changed: bool = True
         self.by_number: Mapping[int, BrokerGroup] = {}
         """The groups by number; empty as long as the cluster has one."""

@@ -19,7 +19,7 @@ from cluster.admin.routes import ROUTES
 from cluster.config.local_layout import read_cluster
 from raftmq.local.http.credentials import address_of, proofs_for
 from raftmq.local.process import free_base_port
-from tests.raftmq.commands.test_cli_docs import commands
+from tests.support.command_tree import commands
 from tests.support.pace import at_most
 
 PAGE = (Path(__file__).parents[2] / "docs" / "examples.md").read_text(encoding="utf-8")

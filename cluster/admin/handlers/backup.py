@@ -20,6 +20,7 @@ from cluster.backup.manifest import Manifest
 from cluster.backup.remote import is_url, opened, stored
 from cluster.backup.service import Attempt, Schedule
 from cluster.config.config import BackupSection, Config
+from cluster.config.node_files import of_cluster
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.store_by_url import check_url, directory_of
 from raftmq_wire.errors import LocalError
@@ -124,17 +125,19 @@ def _check_root(to: str, section: BackupSection) -> None:
 
 
 def _check_url(to: str, config: Config) -> None:
-    """Raises ApiError for a store that is not configured. The node's own tier may always hold its backups too."""
+    """Raises ApiError for a store that is not configured. The cluster's tier may always hold its backups too: that of a
+    further group lies in it, and its backups beside those of the first."""
     try:
         check_url(to)
     except LocalError as error:
         raise ApiError("bad_field", f"{error.what}: {error.why}", error.fix) from None
-    path, tier = directory_of(to), directory_of(config.tier.url)
+    of_tier = of_cluster(config.tier.url, config.cluster.group)
+    path, tier = directory_of(to), directory_of(of_tier)
     if path:
         if not tier or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(tier)):
             _check_root(path, config.backup)
         return
-    roots = [root.rstrip("/") for root in (*config.backup.allowed, config.tier.url) if is_url(root)]
+    roots = [root.rstrip("/") for root in (*config.backup.allowed, of_tier) if is_url(root)]
     if ".." in to.split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
         raise ApiError(
             "path_not_allowed",

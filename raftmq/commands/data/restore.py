@@ -83,6 +83,7 @@ def restore(
     from cluster.backup.restore import Source, found_source, users_from
     from cluster.backup.restore import restore as make
     from cluster.config.node_files import set_tier
+    from raftmq.local.process import is_free
 
     if source is None and tier is None:
         raise click.UsageError("say what to restore: --from BACKUP, --from-tier URL, or both")
@@ -110,6 +111,7 @@ def restore(
             now_ms=now_ms,
             users=None if acl_from is None else newest,
             further={group: each.path for group, each in others.items()},
+            is_free=is_free,
             on_stage=spinner.update,
         )
     if tier is not None:

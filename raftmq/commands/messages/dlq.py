@@ -12,6 +12,7 @@ from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import connect, counted, json_option, print_json, print_table, servers_option, show
 from raftmq.commands.value_types import NameType, OffsetType
+from raftmq_wire.codes import ResponseCode
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.queue_numbers import FIRST_GROUP, group_of, number_of, offset_text
 
@@ -143,7 +144,7 @@ def dead_letters(
     """Returns the oldest dead letters, or those `wanted`, (group of brokers, offset), with bodies as stored, and how
     many are kept: each group of brokers has its own. Raises LocalError if there is no such consumer group. One without
     dead letters has no topic for them, and none are returned."""
-    from raftmq.client.errors import NotFound
+    from raftmq.client.errors import NotFound, Refused
 
     found: list[Message] = []
     kept, is_there = 0, False
@@ -152,6 +153,10 @@ def dead_letters(
         try:
             letters, held = _letters_in(mq, PREFIX + group, number_of(number, 0), own, most)
         except NotFound:
+            continue
+        except Refused as refused:  # a topic for letters of other groups of brokers alone
+            if refused.code != ResponseCode.INVALID_PARAMETER:
+                raise
             continue
         found, kept, is_there = found + letters, kept + held, True
     if not is_there and _is_missing(mq, group):

@@ -23,8 +23,8 @@ from raftmq.commands.shared_options import (
     tell_group,
 )
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
-from raftmq.local.http.all_groups import Groups, all_groups, in_one
-from raftmq_wire.errors import ExitCode, LocalError
+from raftmq.local.http.all_groups import Groups, all_groups, in_one, told_by_each
+from raftmq_wire.errors import LocalError
 
 Answer = dict[str, Any]
 
@@ -41,30 +41,14 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 
     Of writes to several groups of brokers also what is prepared, and which group decides.
     """
-    answers, failed = _list_all(all_groups(admin, data))
+    answers, silent = told_by_each(all_groups(admin, data), lambda api: api.get("/v1/writes"))
+    show_problems(silent)
     if as_json:
         print_json({"schema": 1, **in_one(answers)})
-    else:
-        for group, answer in answers.items():
-            tell_group(group, answers)
-            _show(answer)
-    show_problems(f"group {group} does not answer: {error.why}" for group, error in failed.items())
-
-
-def _list_all(groups: Groups) -> tuple[dict[int, Answer], dict[int, LocalError]]:
-    """Returns the writes of each group that answers, and why another one does not. Raises LocalError if none does."""
-    answers: dict[int, Answer] = {}
-    failed: dict[int, LocalError] = {}
-    for group, addresses in groups.items():
-        try:
-            answers[group] = AdminApi(addresses).get("/v1/writes")
-        except LocalError as error:
-            if not (error.exit_code is ExitCode.UNREACHABLE or (isinstance(error, ApiRefusal) and error.is_passing)):
-                raise
-            failed[group] = error
-    if not answers:
-        raise next(iter(failed.values()))
-    return answers, failed
+        return
+    for group, answer in answers.items():
+        tell_group(group, answers)
+        _show(answer)
 
 
 def _show(answer: Answer) -> None:

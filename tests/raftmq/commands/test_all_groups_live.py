@@ -299,12 +299,32 @@ def test_dead_letters_of_all_groups_are_listed_and_resent(cluster: LocalCluster,
             again = next(consumer)
             assert (again.topic, again.reconsume_times) == ("D", 0)
             assert again.body == next(body.encode() for group, offset, body in found if (group, offset) == (2, 1))
+            bounds = [mq.admin.max_offset("%RETRY%letters", number_of(group, 0)) for group in (1, 2)]
             assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 2
+            after = [mq.admin.max_offset("%RETRY%letters", number_of(group, 0)) for group in (1, 2)]
+            assert [end - begin for begin, end in zip(bounds, after, strict=True)] == [1, 1], "each in its own group"
             assert run("dlq", "resend", "letters", "--all")[1]["sent"] == 0
         code, refused = run("dlq", "resend", "letters", "--offset", "2/9")
         assert refused["error"]["what"] == "letters has no dead letter at offset 2/9"
         assert run("dlq", "purge", "letters", "--yes")[1]["deleted"] == 3
         wait(lambda: run("dlq", "list", "letters")[1]["kept"] == 0, "the second group has not deleted them")
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_dead_letters_may_lie_in_one_group_alone(cluster: LocalCluster, run: Run, group: int) -> None:
+    topic, readers = f"Only{group}", f"only{group}"
+    make_topic(cluster, topic, [group])
+    with connect(cluster.servers) as mq:
+        mq.send(topic, b"d")
+        with mq.consumer(readers, topic) as consumer:
+            consumer.dead_letter(next(consumer))
+            code, told = run("dlq", "list", readers)
+            assert (code, [one["body"] for one in told["letters"]]) == (0, ["d"])
+            assert run("dlq", "resend", readers, "--all")[1]["sent"] == 1
+            assert next(consumer).body == b"d"
+        assert run("dlq", "list", readers)[1]["letters"][0]["resent"] is True
+    code, refused = run("dlq", "list", "nobody")
+    assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, "there is no consumer group nobody")
 
 
 def test_a_message_is_found_at_a_position_of_its_group(cluster: LocalCluster, run: Run) -> None:
@@ -398,3 +418,12 @@ def test_metadata_of_all_groups_is_exported_and_imported(cluster: LocalCluster, 
         file.write_text(json.dumps(document))
         changes = run("metadata", "import", str(file), "--dry-run")[1]["changes"]
     assert "! group of brokers 3: 1 offsets are left out, the cluster does not have it" in changes
+
+
+def test_open_transactions_and_staged_writes_are_listed_of_all_groups(run: Run) -> None:
+    for command in ("transactions", "writes"):
+        code, told = run(command, "list")
+        assert (code, [each["group"] for each in told["groups"]]) == (0, [2]), command
+    assert run("transactions", "list", as_json=False)[1] == "0 open transactions\n"
+    text = run("writes", "list", as_json=False)[1].splitlines()
+    assert text == ["group 1", "0 messages staged, 0 bytes", "group 2", "0 messages staged, 0 bytes"]

@@ -11,7 +11,7 @@ import pytest
 
 from raftmq.cli import ALIASES, COMMANDS, SECTIONS, cli
 from raftmq.commands.command_group import CommandGroup, first_sentence
-from tests.raftmq.commands.test_cli_docs import commands, plugins
+from tests.support.command_tree import commands, plugins
 from tests.support.tools import needs
 
 BASH = """

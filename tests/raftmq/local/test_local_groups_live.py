@@ -329,6 +329,6 @@ def test_a_write_that_is_not_decided_is_shown_and_settled_by_the_command_of_its_
         assert not writes.commit_in_groups(name, 0, staged(0)).earlier
         cluster.kill("2/1")
         told = run("writes", "list", as_json=False)[1]
-        assert "group 2 does not answer" in told
+        assert "not in this: group 2" in told
         assert run("writes", "forget", name)[1]["error"]["what"].startswith("group 2: ")
         assert run("writes", "list")[1]["committed"], "the first group still knows it"
