@@ -85,12 +85,19 @@ class ActsAsked:
     def ask(self, commands: list[Command], done: Done, author: str) -> None:
         """Has the first group carry out the commands, in one entry, and calls `done` with their results. The values of
         results are texts and numbers; of a topic or consumer group that was made, what this group has of it. While that
-        group cannot be asked, commands that only take rights away are revocations in this one."""
+        group cannot be asked, or does not answer, commands that only take rights away are revocations in this one."""
         revocations = [act for command in commands if (act := revocation_of(command)) is not None]
-        if len(revocations) == len(commands) and self._state.level >= GROUPS_LEVEL and self._source() is None:
-            self._submit([Revoke(pack([act])) for act in revocations], done, None, author)
-        else:
+        if len(revocations) < len(commands) or self._state.level < GROUPS_LEVEL:
             self._ask(commands, done, author, is_offer=False)
+            return
+
+        def or_here(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK or result.unacceptable:
+                done(result)
+            else:
+                self._submit([Revoke(pack([act])) for act in revocations], done, None, author)
+
+        self._ask(commands, or_here, author, is_offer=False)
 
     def offer(self, revocations: Sequence[Command], done: Done) -> None:
         """Has the first group carry out revocations of this one. `done` is called, if that is done, once this group has

@@ -77,6 +77,25 @@ def test_what_gives_rights_is_refused_without_the_first_group(two: Two) -> None:
     assert is_enabled(two) == [True, True]
 
 
+@pytest.mark.parametrize("leads", [False, True], ids=["it leads no more", "no answer"])
+def test_a_first_group_that_does_not_do_it_is_not_waited_for(two: Two, *, leads: bool) -> None:
+    two.first.leads = leads
+    results = ask(two, DISABLE)
+    for _ in range((DEADLINE_MS + 500) // 50):
+        two.now_ms += 50
+        two.acts.tick(two.now_ms)
+        if leads:
+            two.back.take()
+        else:
+            two.carry()
+        two.second.decide()
+    assert [each.outcome for each in results] == [Outcome.OK]
+    assert is_enabled(two) == [True, False]
+    two.first.leads = True
+    two.run(2 * DEADLINE_MS)
+    assert is_enabled(two) == [False, False]
+
+
 def test_while_the_first_group_leads_it_decides(two: Two) -> None:
     ask(two, DISABLE)
     two.run(1_000)
