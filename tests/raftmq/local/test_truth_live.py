@@ -65,8 +65,9 @@ def answered(connection: socket.socket, code: RequestCode, fields: dict[str, str
     while data := connection.recv(1 << 16):
         buffer += data
         for header, found in frames_of(buffer):
-            assert header.code == 0, header.remark
-            return bytes(found)
+            if header.flag & 1:  # else the node tells the client that members have changed
+                assert header.code == 0, header.remark
+                return bytes(found)
     raise ConnectionError("closed without an answer")
 
 
