@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from statemachine.access.revocations import RevocationReads, Revocations
 from statemachine.access.users import Access, AccessReads
 from statemachine.cluster_wide.broker_groups import BrokerGroups
 from statemachine.cluster_wide.cluster_level import ClusterLevel, LevelReads
@@ -56,6 +57,7 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     TierSegments,
     Settings,
     Access,
+    Revocations,
     Members,
     TrimState,
     BrokerGroups,
@@ -88,6 +90,7 @@ class StateReads(
     RemovalReads,
     SettingReads,
     AccessReads,
+    RevocationReads,
     MemberReads,
     LevelReads,
     TruthReads,

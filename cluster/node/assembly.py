@@ -323,6 +323,7 @@ class Assembly:
             reads=self.modes.reads,
             evicted=self.tier_access,
             transport=self.transport,
+            links=group_links,
             unreached=self.links.unreached,
             keyed=self._keyed,
             denied=lambda enforced: metrics.denied(enforced=enforced),

@@ -185,7 +185,7 @@ class Remoting:
         return (
             Part(name="route requests", codes=Routes(services, broker.early_routes).codes()),
             Part(name="topic requests", codes=TopicsAdmin(services, note).codes()),
-            Part(name="heartbeats", codes=Heartbeats(services, members, broker.locks).codes()),
+            Part(name="heartbeats", codes=Heartbeats(services, members, broker.other_members, broker.locks).codes()),
             Part(name="queue locks", codes=QueueLockRequests(broker.locks, members).codes()),
             Part(name="offsets", codes=OffsetRequests(services, members, Offsets(services, broker.bounds)).codes()),
             Part(name="pull requests", codes=pulls.codes()),

@@ -79,6 +79,11 @@ class Kind(IntEnum):
     `group`"""
     ACT_REPLY = 32
     """[number of the act, outcome, version of the truth that has it, remark], payload: results"""
+    MEMBERS = 33
+    """[number, consumer group]: asks a node of another group of brokers of which members it has heard
+    (`cluster.broker.groups.other_members`). Only on the channel `group`"""
+    MEMBERS_REPLY = 34
+    """[number of the question, whether all are there], payload: client ids"""
 
 
 NODE_KINDS = frozenset(
@@ -89,8 +94,8 @@ NODE_KINDS = frozenset(
     }
 )
 """Kinds that the node handles itself; every other kind is a Raft message."""
-GROUP_KINDS = frozenset(range(Kind.GROUPS, 33))
-"""Kinds of the channel `group`; those beyond GROUPS are kept free for what groups ask each other (docs/adr/0108)."""
+GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.MEMBERS_REPLY + 1))
+"""Kinds of the channel `group` (docs/adr/0108)."""
 
 
 class WireError(ValueError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.runtime.peer_frames import Kind
+from cluster.truth.revocation_offers import RevocationOffers
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
 from cluster.truth.truth_source import TruthSource
@@ -57,6 +58,7 @@ def truth_of(
     acts = ActsAsked(
         state,
         config.cluster.group,
+        submit=proposals.submit_commands,
         source=first,
         hurry=copies.hurry,
         monotonic_ms=services.monotonic_ms,
@@ -65,5 +67,7 @@ def truth_of(
     proposals.decide_elsewhere(acts.ask)
     links.takes(Kind.TRUTH_REPLY, copies.on_answer)
     links.takes(Kind.ACT_REPLY, acts.on_reply)
-    decisions = WriteDecisions(state, services, proposals.submit_commands, config.cluster.group, context.alarms)
-    return TruthEnd((copies.part(), acts.part(), decisions.part()), copies.why_stale)
+    submit, group, alarms = proposals.submit_commands, config.cluster.group, context.alarms
+    decisions = WriteDecisions(state, services, submit, group, alarms)
+    offers = RevocationOffers(state, services, acts.offer, submit, group, alarms)
+    return TruthEnd((copies.part(), acts.part(), decisions.part(), offers.part()), copies.why_stale)

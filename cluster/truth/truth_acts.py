@@ -3,7 +3,8 @@
 The leader of that group sends the commands to the leader of the first group, which proposes them as its own, and
 answers with their results and the version of the truth that has them. The caller is told once its own group has copied
 that version, so that a client can use what it just made at the node that it asked. Commands are not sent twice: what is
-not answered in time is unknown. Without a leader of the first group they fail, and nothing was done.
+not answered in time is unknown. Without a leader of the first group they fail, and nothing was done; but those that
+only take rights away go into the log of this group (`statemachine.access.revocations`).
 
     ACT         [number, author]                     payload: the commands, as in a COMMAND entry
     ACT_REPLY   [number, outcome, version, remark]   payload: msgpack [[ok, code, value], ...], one for each command
@@ -11,7 +12,7 @@ not answered in time is unknown. Without a leader of the first group they fail, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
@@ -22,6 +23,7 @@ from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.service_lifecycle import Part
 from cluster.truth.truth_frames import NUMBER_MAX, PAYLOAD_MAX, too_low
 from raftlog.types import FIRST_GROUP
+from statemachine.access.revocations import Revoke, revocation_of
 from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.command_table import unpack
 from statemachine.commands import Command, CommandResult, pack
@@ -45,6 +47,7 @@ class _Waiting(NamedTuple):
     commands: list[Command]
     done: Done
     deadline_ms: int
+    is_offer: bool
 
 
 class _Copying(NamedTuple):
@@ -61,14 +64,15 @@ class ActsAsked:
         state: BrokerState,
         group: int,
         *,
+        submit: Submit,
         source: Callable[[], Link | None],
         hurry: Callable[[], None],
         monotonic_ms: Callable[[], int],
         deadline_ms: int,
     ) -> None:
-        """`source` returns a connection to the leader of the first group, None if there is none. `hurry` has the truth
-        copied now. `deadline_ms`: milliseconds that a caller waits."""
-        self._state, self._group = state, group
+        """`submit` proposes commands to this group. `source` returns a connection to the leader of the first group,
+        None if there is none. `hurry` has the truth copied now. `deadline_ms`: milliseconds that a caller waits."""
+        self._state, self._group, self._submit = state, group, submit
         self._source, self._hurry, self._monotonic_ms, self._deadline_ms = source, hurry, monotonic_ms, deadline_ms
         self._number = 0
         self._asked: dict[int, tuple[Link, _Waiting]] = {}
@@ -80,7 +84,27 @@ class ActsAsked:
 
     def ask(self, commands: list[Command], done: Done, author: str) -> None:
         """Has the first group carry out the commands, in one entry, and calls `done` with their results. The values of
-        results are texts and numbers; of a topic or consumer group that was made, what this group has of it."""
+        results are texts and numbers; of a topic or consumer group that was made, what this group has of it. While that
+        group cannot be asked, or does not answer, commands that only take rights away are revocations in this one."""
+        revocations = [act for command in commands if (act := revocation_of(command)) is not None]
+        if len(revocations) < len(commands) or self._state.level < GROUPS_LEVEL:
+            self._ask(commands, done, author, is_offer=False)
+            return
+
+        def or_here(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK or result.unacceptable:
+                done(result)
+            else:
+                self._submit([Revoke(pack([act])) for act in revocations], done, None, author)
+
+        self._ask(commands, or_here, author, is_offer=False)
+
+    def offer(self, revocations: Sequence[Command], done: Done) -> None:
+        """Has the first group carry out revocations of this one. `done` is called, if that is done, once this group has
+        copied it, however long that takes."""
+        self._ask([*revocations], done, "", is_offer=True)
+
+    def _ask(self, commands: list[Command], done: Done, author: str, *, is_offer: bool) -> None:
         link = self._source()
         if (level := self._state.level) < GROUPS_LEVEL:
             done(_failed(f"{too_low(level)}; nothing was done"))
@@ -100,7 +124,7 @@ class ActsAsked:
         if len(packed) > PAYLOAD_MAX:
             done(ProposeResult(Outcome.FAIL, [], None, f"{PAYLOAD_MAX} bytes are allowed at a time", unacceptable=True))
         elif link.send(Kind.ACT, [self._number, author], packed):
-            waiting = _Waiting(commands, done, self._monotonic_ms() + self._deadline_ms)
+            waiting = _Waiting(commands, done, self._monotonic_ms() + self._deadline_ms, is_offer)
             self._asked[self._number] = link, waiting
         else:
             done(_failed(f"the connection to group {FIRST_GROUP} was lost; nothing was done, try again"))
@@ -152,7 +176,8 @@ class ActsAsked:
             _, waiting = self._asked.pop(number)
             remark = f"group {FIRST_GROUP} did not answer within {self._deadline_ms} ms; it may still be done"
             waiting.done(ProposeResult(Outcome.UNKNOWN, [], None, remark))
-        for each in [each for each in self._copying if each.waiting.deadline_ms <= now_ms]:
+        late = [each for each in self._copying if each.waiting.deadline_ms <= now_ms and not each.waiting.is_offer]
+        for each in late:
             self._copying.remove(each)
             self._tell(each)
 

@@ -131,7 +131,7 @@ class Frames:
                 about = [rng.choice((0, 5, 1 << 62, 1 << 63, -1))]
             case Kind.READ_INDEX_REPLY:
                 about = [rng.randrange(100), rng.choice((index, -1, -2))]
-            case Kind.GROUPS:  # this kind and the next four are of another channel
+            case Kind.GROUPS:  # this kind and the next six are of another channel
                 about, payload = [], msgpack.packb([[2, "g2", [term, 0, 0], 1, [[1, "h", 1, "", {}]], []]])
             case Kind.TRUTH:
                 about = [rng.randrange(100), index, GROUPS_LEVEL]
@@ -141,6 +141,10 @@ class Frames:
                 about, payload = [rng.randrange(100), "ann"], msgpack.packb([["delete_topic", "t"]])
             case Kind.ACT_REPLY:
                 about, payload = [rng.randrange(100), 0, index, ""], msgpack.packb([[True, "", None]])
+            case Kind.MEMBERS:
+                about = [rng.randrange(100), "g"]
+            case Kind.MEMBERS_REPLY:
+                about, payload = [rng.randrange(100), True], msgpack.packb(["c@1"])
             case Kind.WANT_WRITTEN:
                 about = []
             case Kind.WRITTEN:
@@ -213,6 +217,8 @@ KNOWN = frozenset(
         Kind.TRUTH_REPLY,
         Kind.ACT,
         Kind.ACT_REPLY,
+        Kind.MEMBERS,
+        Kind.MEMBERS_REPLY,
         Kind.WANT_WRITTEN,
         Kind.WRITTEN,
         Kind.PING,

@@ -234,6 +234,8 @@ class Access(Family):
         """The id that the next created user gets."""
         self.supers = self._supers
         """The number of enabled Supers (users who may do everything)."""
+        self._shrunk: Callable[[User], User] = lambda user: user
+        self._is_ended: Callable[[bytes], bool] = lambda digest: False
 
     @classmethod
     def made(cls, families: Families) -> Self:
@@ -253,6 +255,37 @@ class Access(Family):
     def touched(self) -> Collection[int]:
         """The ids of the users that the batch being applied has changed."""
         return self._touched.keys()
+
+    def less(self, shrunk: Callable[[User], User], is_ended: Callable[[bytes], bool]) -> None:
+        """Has readers see each user as `shrunk` returns it, and no token for which `is_ended` returns True, from the
+        present ones on (revocations.py). The rows stay as they are."""
+        self._shrunk, self._is_ended = shrunk, is_ended
+        for user in [user for user in self._ids.values() if shrunk(user) is not user]:
+            self._publish_one(None, user)
+        for digest in [digest for digest in self.tokens if is_ended(digest)]:
+            del self.tokens[digest]
+
+    def show(self, stage: Stage, user_id: int) -> None:
+        """Has readers see a user anew."""
+        user = self._ids.get(user_id)
+        if user is not None:
+            self._begin_version(stage)
+            self._store(stage, user)
+
+    def show_token(self, stage: Stage, digest: bytes) -> None:
+        """Has readers see a token anew."""
+        row = stage.get(META, keys.token_key(digest))
+        token = self._tokens[digest] = None if row is None else Token(*msgpack.unpackb(row))
+        if token is not None:
+            self.show(stage, token.user_id)
+
+    def has_token(self, digest: bytes) -> bool:
+        """Returns True if there is such a token among those that readers see, or that the batch being applied made."""
+        return self._token(digest) is not None and not self._is_ended(digest)
+
+    def all(self) -> Collection[User]:
+        """Returns all users, with the changes of the batch being applied."""
+        return self._ids.values()
 
     def current(self, user_id: int) -> User | None:
         """Returns the user, with the changes of the batch being applied; None if there is none."""
@@ -285,7 +318,7 @@ class Access(Family):
         asked, changes = command.origin, command.changes
         user = self._ids.get(command.user_id)
         if user is None:
-            return _no_user(command.user_id)
+            return no_user(command.user_id)
         ends_tokens = self._level() >= OWNERS_LEVEL
         known = {"super", "enabled", "secret"} | ({"keep_tokens"} if ends_tokens else set())
         if not changes or not changes.keys() <= known:
@@ -300,7 +333,7 @@ class Access(Family):
         if after == user:
             return done(False)
         if self._is_last_super(user) and not (is_super and enabled):
-            return _last_super(user)
+            return last_super(user)
         says = [] if is_super == user.is_super else [_kind(after)]
         says += [] if enabled == user.enabled else ["enabled" if enabled else "disabled"]
         says += ["another secret"] if "secret" in changes else []
@@ -319,9 +352,9 @@ class Access(Family):
         asked = command.origin
         user = self._ids.get(command.user_id)
         if user is None:
-            return _no_user(command.user_id)
+            return no_user(command.user_id)
         if self._is_last_super(user):
-            return _last_super(user)
+            return last_super(user)
         self._remove(stage, user)
         self._journal.end(stage, TruthKind.USER, user.id)
         for rule in user.rules:
@@ -340,7 +373,7 @@ class Access(Family):
         asked = command.origin
         user = self._ids.get(command.user_id)
         if user is None:
-            return _no_user(command.user_id)
+            return no_user(command.user_id)
         known = {(rule.policy, rule.resource): rule for rule in user.rules}
         wanted = {(rule.policy, rule.resource): rule for rule in map(parse_rule, command.rules)}
         fresh = {place: rule for place, rule in wanted.items() if known.get(place) != rule}
@@ -362,7 +395,7 @@ class Access(Family):
         asked = command.origin
         user = self._ids.get(command.user_id)
         if user is None:
-            return _no_user(command.user_id)
+            return no_user(command.user_id)
         of = None if command.policy is None else Policy(command.policy)
         what: Resource | None = None if command.resource is None else parse_resource(command.resource)
         going = [rule for rule in user.rules if of in (None, rule.policy) and what in (None, rule.resource)]
@@ -383,7 +416,7 @@ class Access(Family):
         asked, digest = command.origin, command.digest
         user = self._ids.get(command.user_id)
         if user is None:
-            return _no_user(command.user_id)
+            return no_user(command.user_id)
         token = Token(user.id, command.ends_ms, command.label)
         if self._token(digest) is not None:
             return CommandResult(False, "exists", "there is such a token already")
@@ -461,7 +494,7 @@ class Access(Family):
         asked = command.origin
         user = self._ids.get(command.user_id)
         if user is None:
-            return _no_user(command.user_id)
+            return no_user(command.user_id)
         after = replace(user, secret=command.secret, key_id=self._checked_key(command.key))
         if user.secret != command.before:
             return CommandResult(False, "conflict", f"user {user.name} has another secret by now")
@@ -543,7 +576,7 @@ class Access(Family):
             self._publish_one(self.by_id.get(user_id), user)
         tokens, self._tokens = self._tokens, {}
         for digest, token in tokens.items():
-            if token is None:
+            if token is None or self._is_ended(digest):
                 self.tokens.pop(digest, None)
             else:
                 self.tokens[digest] = token
@@ -553,6 +586,7 @@ class Access(Family):
 
     def _publish_one(self, before: User | None, user: User | None) -> None:
         if user is not None:
+            user = self._shrunk(user)
             self.by_id.put(user.id, user)
             self.users.put(user.name, user)
         elif before is not None:
@@ -676,7 +710,8 @@ def _audit_count(stage: Stage, user: str) -> int:
     return count
 
 
-def _no_user(user_id: int) -> CommandResult:
+def no_user(user_id: int) -> CommandResult:
+    """Returns the result of a command about a user that is not there."""
     return not_found(f"no user with the id {user_id}")
 
 
@@ -701,7 +736,8 @@ def _listed(texts: list[str]) -> str:
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
-def _last_super(user: User) -> CommandResult:
+def last_super(user: User) -> CommandResult:
+    """Returns the result of a command that would leave nobody who may change anything."""
     return CommandResult(False, "refused", f"user {user.name} is the last enabled Super: make another one first")
 
 

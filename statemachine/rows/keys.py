@@ -44,6 +44,9 @@
              "truth" | 00 | version u64                                    msgpack [kind, name, ended]
              "copied"                                                      u64, the version of the truth that this
                                                                            group has copied, truth.py
+             "revoked" | 00 | number u64                                   the command that took rights away, packed as
+                                                                           in an entry, access/revocations.py
+             "next_revocation"                                             u64, number of the next one
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -164,6 +167,9 @@ BROKER_GROUPS = within(BROKER_GROUP_PREFIX)
 JOURNAL_KEY = b"journal"
 TRUTH_PREFIX = b"truth\0"
 COPIED_KEY = b"copied"
+REVOCATION_PREFIX = b"revoked\0"
+REVOCATIONS = within(REVOCATION_PREFIX)
+NEXT_REVOCATION_KEY = b"next_revocation"
 REMOVALS = within(REMOVAL_PREFIX)
 """Keys [start, end) of all removals, in the family meta."""
 
@@ -287,6 +293,17 @@ def audit_kept_key(user: str, number: int) -> bytes:
 def broker_group_key(number: int) -> bytes:
     """Returns the key of a group of brokers."""
     return BROKER_GROUP_PREFIX + U32.pack(number)
+
+
+def revocation_key(number: int) -> bytes:
+    """Returns the key of the row of a revocation."""
+    return REVOCATION_PREFIX + U64.pack(number)
+
+
+def revocation_number(key: bytes) -> int:
+    """Returns the number in such a key."""
+    number: int = U64.unpack_from(key, len(REVOCATION_PREFIX))[0]
+    return number
 
 
 def broker_group_number(key: bytes) -> int:

@@ -50,6 +50,8 @@ NEVER_DRAWN = {
     "prepare_write": "is refused in the first group of brokers: test_prepared_writes.py",
     "confirm_write": "needs a decision that waits: the same",
     "copy_truth": "is refused in the first group of brokers: test_truth.py",
+    "revoke": "is refused in the first group of brokers: test_revocations.py",
+    "end_revocations": "needs a revocation: the same",
 }
 """The commands that take no effect in drawn logs, and what shows of them what the tests below show of the others."""
 NEVER_SEEN = {
@@ -57,6 +59,7 @@ NEVER_SEEN = {
     "Members": "no drawn log has a MEMBERSHIP entry",
     "MessageIndex": "is read from rows: test_message_index.py",
     "StagedWrites": "no drawn log has staged messages: test_staged_writes.py draws them",
+    "Revocations": "the first group of brokers has none: test_revocations.py",
     "Truth": "drawn logs are those of the first group of brokers, which copies nothing: test_truth.py",
 }
 """The families with rows of which readers see nothing in drawn logs, and why."""

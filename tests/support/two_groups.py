@@ -11,6 +11,7 @@ from cluster.peer.wire import pack, unpack
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind
+from cluster.truth.revocation_offers import RevocationOffers
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
 from cluster.truth.truth_source import TruthSource
@@ -107,10 +108,14 @@ class Two:
         self.acts = ActsAsked(
             self.second.log.state,
             2,
+            submit=self.second.submit,
             source=lambda: self.back if self.back.is_open else None,
             hurry=self.copies.hurry,
             monotonic_ms=lambda: self.now_ms,
             deadline_ms=DEADLINE_MS,
+        )
+        self.offers = RevocationOffers(
+            self.second.log.state, self.second, self.acts.offer, self.second.submit, 2, self.alarms
         )
         self.decisions = WriteDecisions(self.second.log.state, self.second, self.submit_in_second, 2, self.alarms)
 
@@ -129,12 +134,16 @@ class Two:
         assert reload is not None
         reload(load(None, {}, {"node.id": 1, "node.data_dir": "/data", "auth.copy_ms_max": ms}))
 
-    def carry(self) -> None:
-        """Carries all frames that are on their way."""
+    def carry_asked(self) -> None:
+        """Carries the frames that are on their way to the first group."""
         for kind, header, payload in self.back.take():
             handler = self.source.on_question if kind == Kind.TRUTH else self.taken.on_act
             handler(self.there, header, payload)
         self.first.confirm()
+
+    def carry(self) -> None:
+        """Carries all frames that are on their way."""
+        self.carry_asked()
         for kind, header, payload in self.there.take():
             answered = self.copies.on_answer if kind == Kind.TRUTH_REPLY else self.acts.on_reply
             answered(self.back, header, payload)
@@ -147,6 +156,7 @@ class Two:
             self.copies.tick(self.now_ms)
             self.acts.tick(self.now_ms)
             self.decisions.tick(self.now_ms)
+            self.offers.tick(self.now_ms)
             self.first.decide()
             self.carry()
             self.second.decide()

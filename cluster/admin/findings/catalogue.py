@@ -58,6 +58,7 @@ CODES: Final[dict[str, Code]] = {
     "implausible_peer": Code("warning", "raftmq links"),
     "group_map": Code("warning", "raftmq status"),
     "truth_unconfirmed": Code("warning", "raftmq status"),
+    "revocations_wait": Code("warning", "raftmq status"),
     # starts
     "recovering": Code("info", "raftmq recovery --node {n}"),
     "unclean_restart": Code("info", "raftmq recovery --node {n}"),

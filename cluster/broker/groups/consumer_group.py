@@ -97,6 +97,7 @@ class ConsumerGroup:
         "judged",
         "members",
         "message_model",
+        "since_ms",
         "stands",
         "subscribed",
         "subscriptions",
@@ -106,9 +107,10 @@ class ConsumerGroup:
         "wishes_bytes",
     )
 
-    def __init__(self, stands: Callable[[Member], bool] = lambda _: True) -> None:
-        """`stands` returns True if a member may still be in the group."""
+    def __init__(self, stands: Callable[[Member], bool] = lambda _: True, since_ms: int = 0) -> None:
+        """`stands` returns True if a member may still be in the group. `since_ms`: the time of its first heartbeat."""
         self.stands = stands
+        self.since_ms = since_ms
         self.judged = 0
         """The version of users and rules by which all members were judged."""
         self.members: SortedMap[str, Member] = SortedMap()
@@ -217,6 +219,11 @@ class ConsumerGroup:
         else:
             del self.wishes[wish]
             self.wishes_bytes -= wish_bytes(wish)
+
+    @property
+    def all_by_topic(self) -> bool:
+        """True if all members can divide by topic: they are RaftMQ's own clients."""
+        return self._by_topic == len(self.members)
 
     @property
     def by_topic(self) -> bool:

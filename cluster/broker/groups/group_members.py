@@ -283,7 +283,7 @@ class Members:
             member.topics = frozenset(one.topic for one in subscriptions)
             self._check_text(group, found, subscriptions, member.topics)
         if found is None:
-            found = ConsumerGroup(partial(self._stands, Role.CONSUMER, group))
+            found = ConsumerGroup(partial(self._stands, Role.CONSUMER, group), self._services.awake_ms())
             self.consumers.put(group, found)
         elif old is None:
             _check_ids(group, found, member.client_id)

@@ -16,6 +16,7 @@ from cluster.broker.filters.subscription import Subscription
 from cluster.broker.groups.consumer_group import BROADCASTING, CLUSTERING, Member
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_registration import GroupRegistration
+from cluster.broker.groups.other_members import OtherMembers
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
@@ -108,9 +109,10 @@ _decode = metered_json.decoder(HeartbeatData, strict=False)
 class Heartbeats:
     """Handlers of 34, 35 and 38 over the node's `Members`."""
 
-    def __init__(self, services: Services, members: Members, locks: QueueLocks) -> None:
+    def __init__(self, services: Services, members: Members, others: OtherMembers, locks: QueueLocks) -> None:
         self._services = services
         self._members = members
+        self._others = others
         self._news = GroupRegistration(services, members)
         self._locks = locks
         self._lists = ConsumerLists()
@@ -209,9 +211,27 @@ class Heartbeats:
         if found is None:
             raise Refused(Reason.ERROR, f"no consumer of group {group} is connected")
         yield from self._members.judged(group, found)
+        ask = self._others.to_ask(found)
+        if ask:
+            self._others.ask(group, ask, lambda ids: _answer_together(request, found, ids))
+            return
         body = yield from self._lists.body(found)
         charge_bytes(len(body))
         request.reply(ResponseCode.SUCCESS, body=body)
+
+
+def _answer_together(request: Request, group: ConsumerGroup, ids: set[str] | None) -> None:
+    """Answers 38 with the members of whom this group of brokers has heard, and those of whom others have. A client
+    that gets no list keeps the queues that it has."""
+    if ids is None:
+        why = "this group of brokers has not heard of all members yet, and another one, which may have, does not answer"
+        refuse(request, Refused(Reason.UNAVAILABLE, f"{why}; try again"))
+        return
+    together = sorted({*ids, *group.members})
+    charge(ITEM_UNITS * len(together))
+    body = metered_json.encode({"consumerIdList": together})
+    charge_bytes(len(body))
+    request.reply(ResponseCode.SUCCESS, body=body)
 
 
 def _parse(body: bytes) -> HeartbeatData:

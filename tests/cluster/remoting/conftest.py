@@ -16,6 +16,7 @@ from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.offset_resets import OffsetResets
+from cluster.broker.groups.other_members import OtherMembers
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.groups.reply_delivery import ReplyDelivery
 from cluster.broker.groups.reply_notes import ReplyNotes
@@ -205,6 +206,23 @@ def advertised(listener: str) -> dict[NodeId, str]:
     return {NodeId(i): f"10.0.0.{i}:{base}" for i in (1, 2, 3)}
 
 
+class FakeGroupLinks:
+    """The connections to other groups of brokers: what is sent is kept."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Callable[[Any, list[Any], bytes], None]] = {}
+        self.sent: list[tuple[int, int, list[Any], bytes]] = []
+        self.is_open = True
+
+    def takes(self, kind: int, handler: Callable[[Any, list[Any], bytes], None]) -> None:
+        self.handlers[kind] = handler
+
+    def send(self, group: int, kind: int, header: list[Any], payload: bytes = b"") -> bool:
+        if self.is_open:
+            self.sent.append((group, kind, header, payload))
+        return self.is_open
+
+
 class FakeNode:
     """`Services` whose leadership, clock, log and proposals the test decides."""
 
@@ -253,6 +271,7 @@ class FakeNode:
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.reply_notes, self.shared_ids = ReplyNotes(self), SharedIds(lambda: self.now_ms)
         rights = Rights(self.state.access)
+        self.group_links = FakeGroupLinks()
         self.members = Members(self, rights, self.shared_ids)
         locks, groups = QueueLocks(self), Groups(self, self.members)
         relay = ClientRelay(self, self.members, Alone(), rights=rights, notes=self.reply_notes)
@@ -263,7 +282,7 @@ class FakeNode:
         self.table: Handlers = {
             **Routes(self, self.early_routes).codes(),
             **TopicsAdmin(self, self.note_change).codes(),
-            **Heartbeats(self, self.members, locks).codes(),
+            **Heartbeats(self, self.members, OtherMembers(self, self.members, self.group_links), locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
             **ConsumerRequests(self, OffsetResets(self), relay, rights, self.note_change).codes(),
             **Replies(self, delivery, "10.0.0.2:10911").codes(),

@@ -3,6 +3,7 @@ the second while the first is away."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -54,6 +55,19 @@ def ask(port: int, code: RequestCode, fields: dict[str, str], body: bytes = b"")
             buffer += data
             for header, found in frames_of(buffer):
                 return header.code, header.remark, bytes(found)
+    raise ConnectionError("closed without an answer")
+
+
+def answered(connection: socket.socket, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> bytes:
+    """The body of the answer on a connection that stays open. Its code must be 0."""
+    connection.sendall(request(code, fields, body, opaque=1)[1])
+    buffer = bytearray()
+    while data := connection.recv(1 << 16):
+        buffer += data
+        for header, found in frames_of(buffer):
+            if header.flag & 1:  # else the node tells the client that members have changed
+                assert header.code == 0, header.remark
+                return bytes(found)
     raise ConnectionError("closed without an answer")
 
 
@@ -165,6 +179,28 @@ def test_a_topic_comes_and_goes_while_it_is_written(cluster: LocalCluster) -> No
     assert codes[0] > 0
     assert not cluster.view(2).nodes[0].status["alarms"]  # type: ignore[index]
     assert api(cluster, 2).local("/v1/status")["term"] == 1, "it did not stop and start again"
+
+
+def test_a_client_is_listed_by_a_group_that_has_not_heard_of_it(cluster: LocalCluster) -> None:
+    """As for a Java client whose next heartbeat comes in half a minute, while another has sent one to both groups."""
+    make(cluster, "both", [1, 2])
+    sub = [{"topic": "both", "subString": "*", "subVersion": 1}]
+    consumer = {"groupName": "readers", "subscriptionDataSet": sub}
+    with contextlib.ExitStack() as stack:
+
+        def connected(group: int, client: str) -> socket.socket:
+            address = HOST, node_of(cluster, group).broker_port
+            connection = stack.enter_context(socket.create_connection(address, timeout=at_most(10)))
+            body = json.dumps({"clientID": client, "consumerDataSet": [consumer]}).encode()
+            answered(connection, RequestCode.HEART_BEAT, {}, body)
+            return connection
+
+        connected(1, "early")
+        connected(1, "late")
+        at_second = connected(2, "early")
+        fields = {"consumerGroup": "readers"}
+        listed = json.loads(answered(at_second, RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields))
+        assert listed["consumerIdList"] == ["early", "late"]
 
 
 def test_the_second_group_goes_on_without_the_first(cluster: LocalCluster) -> None:

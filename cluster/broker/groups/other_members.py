@@ -1,0 +1,150 @@
+"""The members of a consumer group of whom other groups of brokers have heard, while this one may not have heard of all.
+
+A client sends heartbeats to all brokers of its topics' routes, every 30 s, and looks for new routes every 30 s. So for
+two intervals after its first member was heard of here, the list of a consumer group may lack some whose topics have
+queues in another group of brokers too: a client that got such a list would take the queues of the others. Until then 38
+is answered with what all these groups of brokers know together (docs/adr/0108).
+
+    MEMBERS         [number, consumer group]
+    MEMBERS_REPLY   [number, whether all are there]    payload: msgpack [client id, ...]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgpack
+
+from cluster.broker.groups.group_members import CLIENT_ID_MAX, FIRST_HEARTBEAT_MS
+from cluster.runtime.peer_frames import Kind, WireError
+from raftlog.work import ITEM_UNITS, charge
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.consumer_group import ConsumerGroup
+    from cluster.broker.groups.group_members import Members
+    from cluster.broker.services import Services
+
+FRESH_MS: Final = 2 * FIRST_HEARTBEAT_MS
+"""Milliseconds after the first heartbeat of a consumer group in which others may still be missing."""
+ANSWER_MS: Final = 1_000
+"""Milliseconds after which a question is given up."""
+ASKED_MAX: Final = 1_000
+"""The most questions that wait for answers."""
+PAYLOAD_MAX: Final = 960 << 10
+"""The most bytes of client ids in an answer: less than a frame of the channel may have."""
+_NUMBER_MAX: Final = 1 << 63
+
+Done = Callable[[set[str] | None], None]
+"""Gets the client ids of which other groups of brokers know; None if one of them did not say."""
+
+
+class Link(Protocol):
+    """A connection to a node of another group of brokers (`cluster.peer.group_links.GroupLink`)."""
+
+    @property
+    def group(self) -> int:
+        """The number of that node's group."""
+
+    def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
+        """Sends a frame. Returns False if it is lost."""
+
+
+class Links(Protocol):
+    """The connections to other groups of brokers (`cluster.peer.group_links.GroupLinks`)."""
+
+    def takes(self, kind: Kind, handler: Callable[[Any, list[Any], bytes], None]) -> None:
+        """Gives the frames of that kind to `handler`."""
+
+    def send(self, group: int, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
+        """Sends a frame to the leader of that group, else to any member, who knows as much. Returns False if none can
+        be reached."""
+
+
+class _Asked(NamedTuple):
+    left: set[int]
+    """The groups of brokers that have not answered."""
+    found: set[str]
+    done: Done
+
+
+class OtherMembers:
+    """Asks other groups of brokers for members, and tells them of those of this one. Event loop only."""
+
+    def __init__(self, services: Services, members: Members, links: Links) -> None:
+        self._services, self._members, self._links = services, members, links
+        self._number = 0
+        self._asked: dict[int, _Asked] = {}
+        links.takes(Kind.MEMBERS, self._on_question)
+        links.takes(Kind.MEMBERS_REPLY, self._on_answer)
+
+    def to_ask(self, group: ConsumerGroup) -> list[int]:
+        """Returns the groups of brokers that may know members of whom this one has not heard yet. None if all members
+        are RaftMQ's clients, which ask each of these groups themselves."""
+        state = self._services.state
+        if not state.broker_groups.by_number or group.all_by_topic:
+            return []
+        if self._services.awake_ms() - group.since_ms >= FRESH_MS:
+            return []
+        charge(ITEM_UNITS * len(group.subscriptions))
+        topics = [topic for name in group.subscriptions if (topic := state.topics.get(name)) is not None]
+        return sorted({number for topic in topics for number in topic.queues_of_groups} - {state.broker_groups.own})
+
+    def ask(self, name: str, groups: Sequence[int], done: Done) -> None:
+        """Asks these groups of brokers for the members of the consumer group."""
+        self._number += 1
+        number = self._number
+        sent = len(self._asked) < ASKED_MAX and all(
+            self._links.send(group, Kind.MEMBERS, [number, name]) for group in groups
+        )
+        if not sent:
+            done(None)
+            return
+        self._asked[number] = _Asked(set(groups), set(), done)
+        self._services.call_later(ANSWER_MS, lambda: self._give_up(number))
+
+    def _give_up(self, number: int) -> None:
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            asked.done(None)
+
+    def _on_question(self, link: Link, header: list[Any], payload: bytes) -> None:
+        """Handles a frame MEMBERS. Raises WireError."""
+        match header:
+            case [int(number), str(name)] if 0 <= number < _NUMBER_MAX:
+                ids = self._members.consumer_ids(name)
+            case _:
+                raise WireError(f"malformed question for members: {header!r:.200}")
+        charge(ITEM_UNITS * len(ids))
+        packed = msgpack.packb(ids)
+        if len(packed) <= PAYLOAD_MAX:
+            link.send(Kind.MEMBERS_REPLY, [number, True], packed)
+        else:
+            link.send(Kind.MEMBERS_REPLY, [number, False], msgpack.packb([]))
+
+    def _on_answer(self, link: Link, header: list[Any], payload: bytes) -> None:
+        """Handles a frame MEMBERS_REPLY; one to a question that was given up is ignored. Raises WireError."""
+        match header:
+            case [int(number), bool(complete)] if len(payload) <= PAYLOAD_MAX:
+                ids = _ids(payload)
+            case _:
+                raise WireError(f"malformed answer about members, {len(payload)} bytes: {header!r:.200}")
+        asked = self._asked.get(number)
+        if asked is None or link.group not in asked.left:
+            return
+        charge(ITEM_UNITS * len(ids))
+        asked.found.update(ids)
+        asked.left.remove(link.group)
+        if not complete or not asked.left:
+            del self._asked[number]
+            asked.done(asked.found if complete else None)
+
+
+def _ids(payload: bytes) -> list[str]:
+    try:
+        ids = msgpack.unpackb(payload)
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise WireError(f"malformed client ids: {error!s:.200}") from error
+    if type(ids) is not list or not all(type(each) is str and len(each) <= CLIENT_ID_MAX for each in ids):
+        raise WireError("malformed client ids")
+    return ids
