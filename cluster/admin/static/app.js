@@ -106,10 +106,15 @@ function draw(own) {
 function content(own) {
   if (own.error?.status === 401) return loginForm(own.error, { done: () => cycle(own), draw: () => draw(own) });
   if (own.error) {
-    return [h("div", { class: "head" }, h("h1", null, own.page.title)), panel("The node refused", null, inside(problem(own.error)))];
+    return [h("div", { class: "head" }, h("h1", null, own.page.title)), panel(refusedBy(own.error), null, inside(problem(own.error)))];
   }
   if (own.data !== undefined) return own.page.view(own.data, own);
   return [h("div", { class: "head" }, h("h1", null, own.page.title)), state.since ? null : h("p", { class: "muted" }, "Loading…")];
+}
+
+/** Another group of brokers may be away while the node that served this page answers. */
+function refusedBy({ status }) {
+  return status === 503 && chosenGroup() ? `Group ${chosenGroup()} of brokers does not answer` : "The node refused";
 }
 
 function drawTop() {

@@ -25,7 +25,7 @@ export function allFindings(health) {
   const others = otherHealths(health.group ?? 1);
   if (!others.length) return findingsOf(health);
   const told = [[health.group, health], ...others].flatMap(([group, each]) => (each.error
-    ? [{ severity: "critical", object: `group ${group} of brokers`, says: `does not answer: ${each.error.message}`, groups: [group] }]
+    ? [{ severity: "critical", object: `group ${group} of brokers`, says: `does not answer: ${each.error.message}`, do_now: "raftmq status", groups: [group] }]
     : findingsOf(each).map((finding) => ({ ...finding, groups: [group] }))));
   return once(told).sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity));
 }
@@ -69,5 +69,5 @@ function findingItem(finding) {
     h("span", { class: "since", title: since ? `since ${f.moment(since)}` : null }, since ? f.ago(since) : ""),
     finding.do_now && h("span", { class: "do" },
       h("code", { class: "command" }, finding.do_now), copyButton(finding.do_now),
-      h("a", { href: `#/runbook/${encodeURIComponent(finding.code)}` }, `${finding.code}: what to do`)));
+      finding.code && h("a", { href: `#/runbook/${encodeURIComponent(finding.code)}` }, `${finding.code}: what to do`)));
 }
