@@ -15,6 +15,7 @@ from typing import Final
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, Raw
+from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route import Route
 from cluster.config.source import nearest
 
@@ -80,6 +81,6 @@ def _page(link: re.Match[str]) -> str:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/", get_page, "text/html", route.CONSTANT, route_rights.OPEN),
+    Route("GET", "/", get_page, "text/html", route.CONSTANT, route_rights.OPEN, asks=(BROKER_GROUP,)),
     Route("GET", "/static/{file}", get_static, "application/octet-stream", route.CONSTANT, route_rights.OPEN),
 )

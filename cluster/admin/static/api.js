@@ -48,6 +48,27 @@ export function getText(path, signal) {
   return ask("GET", path, undefined, signal, (answer) => (answer.ok ? answer.text() : answer.json()));
 }
 
+/** The answer of the node that served this page, whichever group of brokers is chosen. */
+export function getHere(path, signal) {
+  return ask("GET", path, undefined, signal, undefined, (here) => here);
+}
+
+/** The group of brokers that the pages are about, from their address; null: that of the node that served them. */
+export function chosenGroup() {
+  const named = Number(new URLSearchParams(location.search).get("broker_group"));
+  return named > 0 ? named : null;
+}
+
+/** The same question to a group of brokers, whichever is chosen: the node that is asked passes it on. */
+export function ofGroup(path, group) {
+  return group === null ? path : asking(path, "broker_group", group);
+}
+
+/** Logins are of the cluster, and files of the node that served this page. */
+function aimed(path) {
+  return /^v1\/(?!session)/.test(path) && !path.includes("broker_group=") ? ofGroup(path, chosenGroup()) : path;
+}
+
 /** The leader's answer, confirmed by a majority; this node's own while no leader gives one. `read` is get, getPage, or
  *  a function like them. */
 export async function getConfirmed(path, signal, read = get) {
@@ -79,7 +100,7 @@ export function at(...parts) {
   return `v1/${parts.map(encodeURIComponent).join("/")}`;
 }
 
-async function ask(method, path, body, signal, read = (answer) => answer.json()) {
+async function ask(method, path, body, signal, read = (answer) => answer.json(), aim = aimed) {
   const signals = [AbortSignal.timeout(PATIENCE_MS), ...(signal ? [signal] : [])];
   const options = { method, signal: AbortSignal.any(signals), cache: "no-store" };
   if (body !== undefined) {
@@ -89,7 +110,7 @@ async function ask(method, path, body, signal, read = (answer) => answer.json())
   let answer;
   let data;
   try {
-    answer = await fetch(path, options);
+    answer = await fetch(aim(path), options);
     data = await read(answer);
   } catch (error) {
     if (signal?.aborted) throw error;

@@ -1,8 +1,9 @@
 // The frame: which page is shown, its refresh, the line at the top, and what is shown when the node does not answer.
 
-import { get, Refusal } from "./api.js";
+import { chosenGroup, get, Refusal } from "./api.js";
+import { groupChooser, lookAtGroups } from "./brokers.js";
 import { h, render } from "./dom.js";
-import { findingsOf, worst } from "./findings.js";
+import { allFindings, worst } from "./findings.js";
 import * as f from "./format.js";
 import { loginForm, userCard } from "./login.js";
 import { PAGES, pageOf } from "./pages.js";
@@ -66,8 +67,10 @@ async function cycle(own) {
     Object.assign(state, { session, heardMs: Date.now(), since: 0 });
     try {
       if (session.mode === "enforce" && !session.user) throw nobody(); // what is refused is not asked: each denial is noted
+      await lookAtGroups(own.signal, () => draw(own));
       const [status, health] = await Promise.all([get("v1/status", own.signal), get("v1/health", own.signal)]);
       Object.assign(state, { status, health });
+      f.setGroup(status.group);
       own.data = await own.page.load(own);
       own.error = null;
     } catch (error) {
@@ -103,24 +106,30 @@ function draw(own) {
 function content(own) {
   if (own.error?.status === 401) return loginForm(own.error, { done: () => cycle(own), draw: () => draw(own) });
   if (own.error) {
-    return [h("div", { class: "head" }, h("h1", null, own.page.title)), panel("The node refused", null, inside(problem(own.error)))];
+    return [h("div", { class: "head" }, h("h1", null, own.page.title)), panel(refusedBy(own.error), null, inside(problem(own.error)))];
   }
   if (own.data !== undefined) return own.page.view(own.data, own);
   return [h("div", { class: "head" }, h("h1", null, own.page.title)), state.since ? null : h("p", { class: "muted" }, "Loading…")];
 }
 
+/** Another group of brokers may be away while the node that served this page answers. */
+function refusedBy({ status }) {
+  return status === 503 && chosenGroup() ? `Group ${chosenGroup()} of brokers does not answer` : "The node refused";
+}
+
 function drawTop() {
   const { status, health } = state;
   if (!status || shown?.error?.status === 401) {
-    render(parts.who, h("span", { class: "end" }, userCard(state.session, again)));
+    render(parts.who, groupChooser(chosenGroup()), h("span", { class: "end" }, userCard(state.session, again)));
     return;
   }
   const role = status.member === "voter" ? status.role.replace("_", "-") : status.member;
-  const level = worst(findingsOf(health));
+  const level = worst(allFindings(health));
   const words = { none: ["good", "healthy"], info: ["good", "healthy"], warning: ["warn", "warning"], critical: ["bad", "critical"] };
   render(parts.who,
     h("span", null, h("b", null, status.cluster)),
-    h("span", { "data-field": "node" }, `node ${status.node}`),
+    groupChooser(status.group),
+    h("span", { "data-field": "node" }, `node ${f.name(status.node)}`),
     badge(role === "leader" ? "info" : "", role),
     h("a", { href: "#/", "aria-label": `Health: ${words[level][1]}` }, badge(...words[level])),
     h("span", { class: "end" },
@@ -144,7 +153,7 @@ function pause() {
 }
 
 function drawNavigation(own) {
-  const findings = state.health ? findingsOf(state.health).filter((finding) => finding.severity !== "info") : [];
+  const findings = state.health ? allFindings(state.health).filter((finding) => finding.severity !== "info") : [];
   const links = PAGES.filter((page) => !page.isThere || (state.status && page.isThere(state)));
   render(parts.nav, h("ul", null, links.map((page) => h("li", { key: page.name, class: page.apart && "apart" },
     h("a", { href: `#/${page.name}`, "aria-current": page === own.page ? "page" : null }, page.title,

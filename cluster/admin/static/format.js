@@ -1,7 +1,22 @@
 // Numbers, sizes and times as people read them. Digits are grouped; units follow a narrow space.
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+let ofNodes = 1; // the group of brokers whose nodes the pages are about
 const STEPS = ["", "k", "M", "G", "T", "P"];
+
+/** The pages are about nodes of this group of brokers from now on. */
+export function setGroup(group) {
+  ofNodes = group;
+}
+
+/** The name of a node: its id in the first group of brokers, else "2/1", as in commands. */
+export function name(id) {
+  return nodeName(ofNodes, id);
+}
+
+export function nodeName(group, id) {
+  return group === 1 ? String(id) : `${group}/${id}`;
+}
 
 /** A count in full: 1,234,567. */
 export function count(value) {

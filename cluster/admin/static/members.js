@@ -39,7 +39,7 @@ export function courseOf(member) {
 export function membersTable(view, status, ...more) {
   const links = new Map(status.links.map((link) => [link.peer, link]));
   return table([
-    { name: "id", label: "node", class: "tight", cell: (member) => `node ${member.id}${member.id === status.node ? " (this)" : ""}` },
+    { name: "id", label: "node", class: "tight", cell: (member) => `node ${f.name(member.id)}${member.id === status.node ? " (this)" : ""}` },
     { name: "role", label: "role", cell: (member) => (member.leader ? badge("info", "leader") : roleOf(member)) },
     { name: "state", label: "state", cell: (member) => badge(...stateOf(member, view, status)) },
     { name: "lag_bytes", label: "lag", cell: (member) => (courseOf(member) ? [`${lagOf(member)} `, badge(...courseOf(member))] : lagOf(member)) },

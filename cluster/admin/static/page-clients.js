@@ -18,16 +18,16 @@ async function load({ state: { status }, signal }) {
 function view({ members, clients }, own) {
   const chosen = state.node ?? own.state.status.node;
   const end = [
-    choice("Node", members.members.map(({ id }) => [id, `node ${id}`]), chosen, (node) => { state.node = node; own.refresh(); }),
+    choice("Node", members.members.map(({ id }) => [id, `node ${f.name(id)}`]), chosen, (node) => { state.node = node; own.refresh(); }),
     filterBox(state, own.draw, "Filter clients by address, id or group"),
   ];
-  if (clients.error) return [head("Clients", own.state.status), panel(`Node ${chosen}`, { end }, h("div", { class: "inside" }, problem(clients.error)))];
+  if (clients.error) return [head("Clients", own.state.status), panel(`Node ${f.name(chosen)}`, { end }, h("div", { class: "inside" }, problem(clients.error)))];
   const wanted = state.filter.toLowerCase();
   const shown = clients.clients.filter((client) => namesOf(client).some((name) => name.toLowerCase().includes(wanted)));
   const note = clients.total > clients.clients.length ? `the busiest of ${f.count(clients.total)}` : null;
   return [
     head("Clients", own.state.status),
-    panel(`${f.plural(shown.length, "connection")} to node ${clients.node}`, { end, note }, table([
+    panel(`${f.plural(shown.length, "connection")} to node ${f.name(clients.node)}`, { end, note }, table([
       { name: "address", label: "address", class: "tight", sort: (client) => client.address },
       { name: "groups", label: "groups", cell: groups },
       { name: "language", label: "language", sort: (client) => client.language, cell: (client) => client.language || "–" },

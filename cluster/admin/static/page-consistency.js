@@ -1,6 +1,7 @@
 // Whether the nodes have the same rows: the sums that each remembers of one marker entry, side by side.
 
 import { change, get, getFrom } from "./api.js";
+import { host } from "./brokers.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { askFirst, badge, empty, head, panel, table } from "./ui.js";
@@ -32,10 +33,10 @@ function view({ nodes, marker }, own) {
       marker < 0 ? empty("The nodes remember no marker yet. The leader marks an entry from time to time; Compare now marks one at once.") : table([
         { name: "family", label: "family" },
         { name: "verdict", label: "verdict", cell: (row) => verdict(row.sums.filter((sum) => sum !== undefined)) },
-        ...nodes.map((one, n) => ({ name: `node${one.node}`, label: `node ${one.node}`, class: "mono", cell: (row) => row.sums[n] ?? (one.error ? "no answer" : "not there yet") })),
+        ...nodes.map((one, n) => ({ name: `node${one.node}`, label: `node ${f.name(one.node)}`, class: "mono", cell: (row) => row.sums[n] ?? (one.error ? "no answer" : "not there yet") })),
       ], rows, { key: (row) => row.family, none: "No node remembers the sums of this marker." })),
     panel("Logs", null, table([
-      { name: "node", label: "node", class: "tight", cell: (one) => `node ${one.node}` },
+      { name: "node", label: "node", class: "tight", cell: (one) => `node ${f.name(one.node)}` },
       { name: "state", label: "state", cell: (one) => (one.error ? badge("bad", "does not answer") : one.fenced ? badge("bad", "fenced: its rows are wrong") : badge("good", "ok")) },
       { name: "first_index", label: "first entry", num: true, cell: (one) => f.count(one.log?.first_index) },
       { name: "last_index", label: "last entry", num: true, cell: (one) => f.count(one.log?.last_index) },
@@ -43,7 +44,7 @@ function view({ nodes, marker }, own) {
       { name: "applied_index", label: "applied", num: true },
       { name: "damage", label: "damaged ranges", num: true, cell: (one) => f.count(one.log?.damage.length) },
     ], nodes, { key: (one) => one.node, none: "No members are known." })),
-    panel("The bytes of the logs", null, h("div", { class: "inside" }, h("p", null, "This compares the log files byte by byte, while the nodes run:"), h("code", { class: "command" }, `raftmq inspect-consistency --admin ${location.host}`))),
+    panel("The bytes of the logs", null, h("div", { class: "inside" }, h("p", null, "This compares the log files byte by byte, while the nodes run:"), h("code", { class: "command" }, `raftmq inspect-consistency --admin ${host()}`))),
   ];
 }
 

@@ -22,7 +22,7 @@ function view(nodes, own) {
   const shown = events
     .filter((event) => (!state.kind || event.kind === state.kind) && `${event.object} ${event.says}`.toLowerCase().includes(wanted))
     .sort((a, b) => (a.at === b.at ? b.id - a.id : a.at < b.at ? 1 : -1));
-  const silent = nodes.filter((one) => one.error).map((one) => `node ${one.node}`);
+  const silent = nodes.filter((one) => one.error).map((one) => `node ${f.name(one.node)}`);
   return [
     head("Events", own.state.status),
     panel(f.plural(shown.length, "event"), {
@@ -30,7 +30,7 @@ function view(nodes, own) {
       end: [choice("Kind", [["", "all"], ...kinds.map((kind) => [kind, kind])], state.kind, (kind) => { state.kind = kind; own.draw(); }), filterBox(state, own.draw, "Filter events by their text")],
     }, table([
       { name: "at", label: "when", class: "tight", cell: (event) => h("span", { title: f.ago(Date.parse(event.at)) }, f.moment(Date.parse(event.at))) },
-      { name: "node", label: "seen by", class: "tight", cell: (event) => `node ${event.node}` },
+      { name: "node", label: "seen by", class: "tight", cell: (event) => `node ${f.name(event.node)}` },
       { name: "kind", label: "kind", cell: (event) => badge(KINDS[event.severity], event.kind) },
       { name: "object", label: "about", class: "tight" },
       { name: "says", label: "what happened" },

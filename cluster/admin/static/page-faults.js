@@ -16,7 +16,7 @@ async function load({ signal }) {
 function view({ node, failpoints }, own) {
   return [
     head("Faults", own.state.status),
-    panel(`Failpoints of node ${node}`, { note: "for tests and drills" }, table([
+    panel(`Failpoints of node ${f.name(node)}`, { note: "for tests and drills" }, table([
       { name: "name", label: "point", class: "mono tight" },
       { name: "does", label: "what happens there" },
       { name: "now", label: "now", cell: (point) => (point.action === "off" ? badge("", "off") : badge("bad", point.action)) },
@@ -38,7 +38,7 @@ function set(point, action, own) {
   }
   askFirst({
     title: `Set ${point.name} to ${action}?`, yes: "Inject the fault", danger: true,
-    text: [`Node ${own.state.status.node} will fail on purpose at this point until it is set to off: ${point.does}.`],
+    text: [`Node ${f.name(own.state.status.node)} will fail on purpose at this point until it is set to off: ${point.does}.`],
     act, after: own.refresh,
   });
 }

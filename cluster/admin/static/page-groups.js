@@ -1,8 +1,10 @@
 // Consumer groups: who is late, by how much, and who should be reading.
 
-import { at, getAll, getConfirmed, getPage } from "./api.js";
+import { getConfirmed, getPage } from "./api.js";
+import { numbers, without } from "./brokers.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
+import { allGroupsOf, groupOf } from "./group-sums.js";
 import { topicLink } from "./page-topics.js";
 import { resetForm } from "./reset.js";
 import { badge, facts, filterBox, head, inside, pageButtons, panel, table } from "./ui.js";
@@ -12,8 +14,8 @@ const state = { filter: "", after: "", by: { column: "lag", down: true }, queues
 export default { name: "groups", title: "Groups", every: 3000, load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await getConfirmed(`v1/groups${state.after}`, signal, getPage) };
-  return { one: await getConfirmed(at("groups", name), signal, (path) => getAll(path, "offsets", signal)) };
+  if (name !== undefined) return { one: await groupOf(name, numbers(), signal) };
+  return { list: await allGroupsOf(numbers(), (aim) => getConfirmed(aim(`v1/groups${state.after}`), signal, getPage)) };
 }
 
 function view({ list, one }, own) {
@@ -25,7 +27,7 @@ function allGroups(list, own) {
   const shown = list.groups.filter((group) => group.name.toLowerCase().includes(wanted));
   return [
     head("Groups", list),
-    panel(f.plural(shown.length, "group"), { end: [filterBox(state, own.draw, "Filter groups by name"), ...pageButtons(list, state, own)] }, table([
+    panel(f.plural(shown.length, "group"), { note: without(list.silent), end: [filterBox(state, own.draw, "Filter groups by name"), ...pageButtons(list, state, own)] }, table([
       { name: "name", label: "group", sort: (group) => group.name, cell: (group) => h("a", { href: groupLink(group.name) }, group.name) },
       { name: "lag", label: "messages behind", num: true, sort: (group) => group.lag },
       { name: "lag_ms", label: "time behind", num: true, sort: (group) => group.lag_ms, cell: (group) => (group.lag ? f.span(group.lag_ms) : "–") },
@@ -53,14 +55,15 @@ function oneGroup(one, own) {
         { name: "expression", label: "expression", class: "mono" },
         { name: "expression_type", label: "kind", class: "tight" },
       ], one.subscriptions, { key: (each) => each.topic, none: "It subscribes to nothing now." }))),
-    panel(f.plural(one.members.length, "consumer"), { note: `connected to node ${one.node}` }, table([
+    panel(f.plural(one.members.length, "consumer"), { note: connectedTo(one) }, table([
       { name: "client_id", label: "client" },
       { name: "address", label: "address" },
       { name: "language", label: "language" },
       { name: "version", label: "version", num: true, cell: (each) => String(each.version) },
       { name: "silent_ms", label: "last heartbeat", num: true, cell: (each) => `${f.span(each.silent_ms)} ago` },
-    ], one.members, { key: (each) => each.client_id, none: `No consumer is connected to node ${one.node}.` })),
-    panel(f.plural(one.offsets.length, "queue"), null, table([
+    ], one.members, { key: (each) => each.client_id, none: `No consumer is ${connectedTo(one)}.` })),
+    panel(f.plural(one.offsets.length, "queue"), { note: without(one.silent) }, table([
+      ...(numbers().length ? [{ name: "group", label: "group of brokers", class: "tight", sort: (each) => each.group, cell: (each) => `group ${each.group}` }] : []),
       { name: "queue", label: "queue", sort: (each) => `${each.topic} ${each.queue_id}`, cell: (each) => [h("a", { href: topicLink(each.topic) }, each.topic), ` / ${each.queue_id}`, each.hidden ? badge("warn", "hidden") : null] },
       { name: "lag", label: "messages behind", num: true, sort: (each) => each.lag },
       { name: "lag_ms", label: "time behind", num: true, sort: (each) => each.lag_ms, cell: (each) => (each.lag ? f.span(each.lag_ms) : "–") },
@@ -71,9 +74,14 @@ function oneGroup(one, own) {
         cell: (each) => (each.committed_offset === null ? badge("warn", "never") : [f.count(each.committed_offset), each.beyond_end ? badge("warn", "beyond the end") : null]) },
       { name: "min_offset", label: "first", num: true },
       { name: "max_offset", label: "next", num: true },
-    ], one.offsets, { key: (each) => `${each.topic} ${each.queue_id}`, by: state.queuesBy, again: own.draw, none: "It reads no queue." })),
+    ], one.offsets, { key: (each) => `${each.group ? `${each.group} ` : ""}${each.topic} ${each.queue_id}`, by: state.queuesBy, again: own.draw, none: "It reads no queue." })),
     one.offsets.length > 0 && panel("Move its offsets", { note: "also of running consumers" }, inside(resetForm(one, own))),
   ];
+}
+
+/** Where its consumers were counted: each tells all groups of brokers. */
+function connectedTo(one) {
+  return one.asked > 1 ? "connected to any group of brokers" : `connected to node ${f.name(one.node)}`;
 }
 
 function topicLinks(topics) {

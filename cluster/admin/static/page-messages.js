@@ -1,6 +1,7 @@
 // Messages: a page of a queue, or those with a key. Bodies are cut short here; the whole body of one is asked for by hand.
 
-import { at, get, getAll } from "./api.js";
+import { at, get, getAll, ofGroup } from "./api.js";
+import { numbers, ofAll } from "./brokers.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { topicLink } from "./page-topics.js";
@@ -20,14 +21,25 @@ function enter({ path: [, topic], query }) {
   const way = query.get("by") || "newest";
   Object.assign(state, {
     address, found: null, error: null,
-    form: { topic: topic || "", queue: query.get("queue") || "0", by: way, value: query.get("value") || "", countedIn: query.get("counted_in") || "" },
+    form: { topic: topic || "", queue: query.get("queue") || "0", by: way, value: query.get("value") || "", group: Number(query.get("group")) || null, countedIn: query.get("counted_in") || "" },
   });
 }
 
 async function load(own) {
-  const list = await getAll("v1/topics", "topics", own.signal);
+  const { form } = state;
+  const list = await getAll(ofGroup("v1/topics", form.group), "topics", own.signal);
+  const topic = list.topics.find((each) => each.name === form.topic);
+  if (topic?.groups.length && !topic.groups.includes(groupShown(own))) { // the topic has no queues in this group of brokers
+    form.group = topic.groups[0];
+    return load(own);
+  }
   if (state.form.topic && !state.found && !state.error) await search(own.signal);
   return list;
+}
+
+/** The group of brokers whose queues are shown. */
+function groupShown(own) {
+  return state.form.group ?? own.state.status.group;
 }
 
 async function search(signal) {
@@ -43,26 +55,34 @@ async function search(signal) {
 
 /** {node, applied_index, messages, page?, more?}. */
 async function asked(form, signal) {
-  const { topic, queue, by, value, countedIn } = form;
+  const { topic, queue, by, value, group, countedIn } = form;
   if (by === "position") {
-    const one = await get(`${at("messages", value)}?body_bytes=${PREVIEW_BYTES}`, signal);
-    return { ...one, messages: [one.message] };
+    const one = await get(ofGroup(`${at("messages", value)}?body_bytes=${PREVIEW_BYTES}`, group), signal);
+    return { ...one, group, messages: [{ ...one.message, group }] };
   }
   if (by === "key") return byKey(topic, value.trim(), signal);
   const counted = countedIn ? `&counted_in=${encodeURIComponent(countedIn)}` : "";
   const from = by === "offset" ? `&offset=${encodeURIComponent(value)}${counted}` : by === "time" ? `&time_ms=${f.timeOf(value)}` : "";
-  const page = await get(`${at("topics", topic, "queues", queue, "messages")}?count=32&body_bytes=${PREVIEW_BYTES}${from}`, signal);
-  return { ...page, page };
+  const page = await get(ofGroup(`${at("topics", topic, "queues", queue, "messages")}?count=32&body_bytes=${PREVIEW_BYTES}${from}`, group), signal);
+  return { ...page, group, page, messages: page.messages.map((message) => ({ ...message, group })) };
+}
+
+/** What all groups of brokers find: a key may be in the queues of any of them. */
+async function byKey(topic, key, signal) {
+  const { answers } = await ofAll(numbers(), (aim) => byKeyOf(topic, key, aim, signal));
+  const messages = answers.flatMap(({ group, messages: own }) => own.map((message) => ({ ...message, group })));
+  if (answers.length > 1) messages.sort((a, b) => b.store_ms - a.store_ms);
+  return { ...answers[0], messages, more: answers.some((each) => each.more), asked: answers.length };
 }
 
 /** A key, a UNIQ_KEY or, where that finds nothing, an offsetMsgId: its last 16 digits are the position. */
-async function byKey(topic, key, signal) {
-  const found = await get(`${at("topics", topic, "messages", key)}?body_bytes=${PREVIEW_BYTES}`, signal);
+async function byKeyOf(topic, key, aim, signal) {
+  const found = await get(aim(`${at("topics", topic, "messages", key)}?body_bytes=${PREVIEW_BYTES}`), signal);
   if (found.messages.length || !/^([0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})$/.test(key)) return found;
   const position = BigInt(`0x${key.slice(-16)}`);
   if (position > 0x7fffffffffffffffn || position >= 1n << 53n) return found;
   try {
-    const one = await get(`${at("messages", String(position))}?body_bytes=${PREVIEW_BYTES}`, signal);
+    const one = await get(aim(`${at("messages", String(position))}?body_bytes=${PREVIEW_BYTES}`), signal);
     return one.message.topic === topic ? { ...one, messages: [one.message] } : found;
   } catch (error) {
     if (error.code === "not_found") return found;
@@ -74,22 +94,23 @@ function view(list, own) {
   const { found } = state;
   return [
     head("Messages", found?.node ? found : list),
-    panel("Which messages", null, h("div", { class: "inside" }, questions(list))),
+    panel("Which messages", null, h("div", { class: "inside" }, questions(list, own))),
     state.error && problem(state.error),
     found && results(found, own),
     !found && !state.error && panel("Messages", null, empty("Choose a topic. The newest messages of its first queue are shown.")),
   ];
 }
 
-function questions(list) {
+function questions(list, own) {
   const { form } = state;
   const topic = list.topics.find((each) => each.name === form.topic);
   const wantsValue = form.by !== "newest";
   const labels = { offset: "Offset", time: "Time, such as 2026-11-21 14:00", key: "Key, UNIQ_KEY or message id", position: "Position in the log" };
   const ask = (event) => { event.preventDefault(); go(readForm(event.target)); };
   return h("form", { class: "ask", onsubmit: ask, key: state.address, "aria-label": "Which messages" },
-    field("Topic", h("select", { name: "topic", value: form.topic, onchange: (event) => go({ ...readForm(event.target.form), topic: event.target.value, queue: "0" }) },
+    field("Topic", h("select", { name: "topic", value: form.topic, onchange: (event) => go({ ...readForm(event.target.form), topic: event.target.value, queue: "0", group: null }) },
       h("option", { value: "" }, "choose…"), list.topics.map((each) => h("option", { key: each.name, value: each.name }, each.name)))),
+    groupField(topic, own),
     form.by !== "key" && form.by !== "position" && field("Queue", h("select", { name: "queue", value: form.queue },
       Array.from({ length: topic?.read_queues || 1 }, (_, queue) => h("option", { key: String(queue), value: String(queue) }, String(queue))))),
     field("Find", h("select", { name: "by", value: form.by, onchange: (event) => go({ ...readForm(event.target.form), by: event.target.value, value: "" }, true) },
@@ -98,18 +119,27 @@ function questions(list) {
     h("button", { type: "submit", class: "first" }, "Show"));
 }
 
+/** Each group of brokers numbers its queues and has a log of its own; keys are looked for in all of them. */
+function groupField(topic, own) {
+  const { form } = state;
+  const groups = form.by === "position" ? numbers() : topic?.groups || [];
+  if (groups.length < 2 || form.by === "key") return null;
+  return field("Group of brokers", h("select", { name: "group", key: groups.join(), value: String(groupShown(own)), onchange: (event) => go({ ...readForm(event.target.form), queue: "0" }, true) },
+    groups.map((group) => h("option", { key: String(group), value: String(group) }, String(group)))));
+}
+
 function field(label, control) {
   return h("label", { class: "field", key: label }, h("span", null, label), control);
 }
 
 function readForm(form) {
   const data = new FormData(form);
-  return { topic: data.get("topic"), queue: data.get("queue") || "0", by: data.get("by"), value: data.get("value") || "" };
+  return { topic: data.get("topic"), queue: data.get("queue") || "0", by: data.get("by"), value: data.get("value") || "", group: data.get("group") || state.form.group };
 }
 
 /** Puts the question into the address; an incomplete one only changes the form. */
-function go({ topic, queue, by, value, countedIn }) {
-  const query = new URLSearchParams({ ...(by !== "key" && by !== "position" ? { queue } : {}), by, ...(value ? { value } : {}), ...(countedIn ? { counted_in: countedIn } : {}) });
+function go({ topic, queue, by, value, group, countedIn }) {
+  const query = new URLSearchParams({ ...(group && by !== "key" ? { group } : {}), ...(by !== "key" && by !== "position" ? { queue } : {}), by, ...(value ? { value } : {}), ...(countedIn ? { counted_in: countedIn } : {}) });
   const address = `#/messages/${encodeURIComponent(topic)}?${query}`;
   if (address === location.hash) {
     Object.assign(state, { address: null });
@@ -123,7 +153,7 @@ function results(found, own) {
   const { page } = found;
   const end = [
     choice("Show bodies as", [[false, "text"], [true, "hex"]], state.hex, (value) => { state.hex = value; own.draw(); }),
-    page && pager(page),
+    page && pager({ ...page, group: found.group }),
   ];
   const shown = page && state.form.by === "newest" ? [...found.messages].reverse() : found.messages; // the newest on top
   const note = page ? page.max_offset > page.min_offset ? `of offsets ${f.count(page.min_offset)} to ${f.count(page.max_offset - 1)}` : "the queue is empty" : found.more ? "the newest; there are more" : null;
@@ -132,9 +162,9 @@ function results(found, own) {
     found.messages.length === 0 ? empty("There is none.") : h("div", { class: "messages" }, shown.map((message) => one(message, own))));
 }
 
-function pager({ topic, queue_id: queue, min_offset: low, max_offset: high, messages, next_offset: next, counted_in: countedIn }) {
+function pager({ topic, group, queue_id: queue, min_offset: low, max_offset: high, messages, next_offset: next, counted_in: countedIn }) {
   const first = messages[0]?.queue_offset ?? next;
-  const to = (value) => () => go({ topic, queue: String(queue), by: "offset", value: String(value), countedIn });
+  const to = (value) => () => go({ topic, group, queue: String(queue), by: "offset", value: String(value), countedIn });
   return [
     h("button", { key: "older", type: "button", class: "small", disabled: first <= low, onclick: to(Math.max(low, first - 32)) }, "← Older"),
     h("button", { key: "newer", type: "button", class: "small", disabled: next >= high, onclick: to(next) }, "Newer →"),
@@ -143,7 +173,7 @@ function pager({ topic, queue_id: queue, min_offset: low, max_offset: high, mess
 
 function one(message, own) {
   const { properties } = message;
-  const key = `${message.topic} ${message.queue_id} ${message.queue_offset} ${message.position}`;
+  const key = `${message.group ?? ""} ${message.topic} ${message.queue_id} ${message.queue_offset} ${message.position}`;
   const tag = properties.TAGS;
   return h("details", { class: "message", key, "data-offset": message.queue_offset },
     h("summary", null,
@@ -157,7 +187,7 @@ function one(message, own) {
       message.body_cut && h("p", { class: "muted" }, `The first ${f.bytes(PREVIEW_BYTES)} of ${f.bytes(message.body_bytes)}. `,
         h("button", { type: "button", class: "small", onclick: () => whole(message, own) }, message.body_bytes > WHOLE_BYTES ? `Show ${f.bytes(WHOLE_BYTES)}` : "Show all")),
       facts(
-        ["topic", h("a", { href: topicLink(message.topic) }, message.topic)], ["queue and offset", `${message.queue_id}, ${f.count(message.queue_offset)}`],
+        ["topic", h("a", { href: topicLink(message.topic) }, message.topic)], ["queue and offset", `${message.queue_id}, ${f.count(message.queue_offset)}`], ["group of brokers", numbers().length > 0 && message.group],
         ["id", h("code", null, message.id)], ["position", f.count(message.position)],
         ["born", f.moment(message.born_ms)], ["stored", `${f.moment(message.store_ms)} (${f.ago(message.store_ms)})`],
         ["deliveries failed", message.reconsume_times || null],
@@ -165,8 +195,8 @@ function one(message, own) {
 }
 
 async function whole(message, own) {
-  const { message: full } = await get(`${at("messages", String(message.position))}?body_bytes=${WHOLE_BYTES}`);
-  Object.assign(message, { ...full, body_cut: full.body_cut && message.body_bytes > WHOLE_BYTES });
+  const { message: full } = await get(ofGroup(`${at("messages", String(message.position))}?body_bytes=${WHOLE_BYTES}`, message.group));
+  Object.assign(message, { ...full, group: message.group, body_cut: full.body_cut && message.body_bytes > WHOLE_BYTES });
   own.draw();
 }
 

@@ -1,6 +1,7 @@
 // What is wrong, who leads, how fast, how late: the page for whoever was woken up.
 
 import { getConfirmed, Refusal } from "./api.js";
+import { groupsPanel, numbers } from "./brokers.js";
 import { h } from "./dom.js";
 import { findingsPanel } from "./findings.js";
 import * as f from "./format.js";
@@ -36,9 +37,10 @@ function view({ members, node, history }, own) {
   return [
     head("Overview", status),
     findingsPanel(health),
+    groupsPanel(status.group),
     tiles(status, members, history),
     plots(members, node, history, own),
-    panel("Nodes", { note: h("a", { href: "#/members" }, "change members") }, membersTable(members, status)),
+    panel(nodesTitle(status), { note: h("a", { href: "#/members" }, "change members") }, membersTable(members, status)),
   ];
 }
 
@@ -46,7 +48,7 @@ function tiles(status, members, history) {
   const last = (name) => history.series?.get(name)?.at(-1);
   const disk = status.disk;
   return h("div", { class: "tiles" },
-    tile("Leader", members.leader ? `node ${members.leader}` : "none", `term ${f.count(members.term)}`, members.leader ? "" : "bad"),
+    tile("Leader", members.leader ? `node ${f.name(members.leader)}` : "none", `term ${f.count(members.term)}`, members.leader ? "" : "bad"),
     status.quorum && votersTile(status.quorum),
     writesTile(last),
     tile("Reads", f.perSecond(last("messages_out_per_s")), f.bytesPerSecond(last("bytes_out_per_s"))),
@@ -63,6 +65,11 @@ function writesTile(last) {
   return tile("Writes", f.perSecond(last("messages_in_per_s")), note.filter(Boolean).join(", "), last("overloaded") ? "bad" : refused ? "warn" : "");
 }
 
+/** Of which group of brokers, if the cluster has several. */
+function nodesTitle({ group }) {
+  return numbers().length ? `Nodes of group ${group}` : "Nodes";
+}
+
 /** As this node sees them: the same judgement as the finding `no_quorum_margin`. */
 function votersTile({ voters, away, survives }) {
   const margin = survives > 0 ? `survives ${f.plural(survives, "more failure")}` : survives === 0 ? "the next loss stops writes" : "no majority";
@@ -73,14 +80,14 @@ function plots(members, node, history, own) {
   const again = (name, value) => { state[name] = value; own.refresh(); };
   const covered_s = history.error ? 0 : ((history.times_ms.at(-1) ?? 0) - (history.times_ms[0] ?? 0)) / 1000;
   const range_s = state.range_s ?? (RANGES.find(([seconds]) => seconds >= covered_s) || RANGES.at(-1))[0];
-  const nodes = members.members.map((member) => [member.id, `node ${member.id}`]);
+  const nodes = members.members.map((member) => [member.id, `node ${f.name(member.id)}`]);
   const chosen = state.node ?? null;
   const end = [
     choice("Node", [[null, "leader"], ...nodes], chosen, (value) => again("node", value)),
     choice("Time", RANGES, range_s, (value) => { state.range_s = value; own.draw(); }),
   ];
-  if (history.error) return panel(`Node ${node}`, { end }, empty(`Node ${node} does not answer: ${history.error.message}.`));
-  if (history.times_ms.length < 2) return panel(`Node ${node}`, { end }, empty("The node takes a sample every 5 s. Two of them make a plot."));
+  if (history.error) return panel(`Node ${f.name(node)}`, { end }, empty(`Node ${f.name(node)} does not answer: ${history.error.message}.`));
+  if (history.times_ms.length < 2) return panel(`Node ${f.name(node)}`, { end }, empty("The node takes a sample every 5 s. Two of them make a plot."));
   const until = history.times_ms.at(-1) / 1000;
   const from = until - range_s;
   const { times_ms, series } = withGaps(history);
@@ -89,12 +96,12 @@ function plots(members, node, history, own) {
   const line = (name, of) => ({ name, values: (series.get(of) || times_ms.map(() => null)).slice(first) });
   const drawn = (title, show, lines, max) => plot({ title, times_s, lines, show, max, range_s: [from, until] });
   const lags = [...history.series.keys()].filter((name) => name.startsWith("peer_lag_entries"));
-  return panel(`Node ${node}, the last ${RANGES.find(([value]) => value === range_s)[1].replace("1 ", "")}`, { end, note: loadBadge(history) },
+  return panel(`Node ${f.name(node)}, the last ${RANGES.find(([value]) => value === range_s)[1].replace("1 ", "")}`, { end, note: loadBadge(history) },
     h("div", { class: "plots" },
       drawn("Messages", f.perSecond, [line("written", "messages_in_per_s"), line("read", "messages_out_per_s")]),
       drawn("Bytes", f.bytesPerSecond, [line("written", "bytes_in_per_s"), line("read", "bytes_out_per_s")]),
       drawn("Latency", f.latency, [line("commit p99", "commit_p99_ms"), line("commit p50", "commit_p50_ms"), line("sync p99", "append_p99_ms")]),
-      drawn("Entries behind", f.short, [...lags.map((name) => line(`node ${name.split(" ")[1]}`, name)), line("not applied", "apply_lag_entries")], 10),
+      drawn("Entries behind", f.short, [...lags.map((name) => line(`node ${f.name(name.split(" ")[1])}`, name)), line("not applied", "apply_lag_entries")], 10),
       drawn("Demand", f.bytesPerSecond, [line("arrives", "demand_bytes_per_s"), line("acknowledged", "bytes_in_per_s"), line("the log takes", "decided_bytes_per_s")]),
       drawn("House", f.bytes, [line("undecided", "inflight_bytes"), line("limit", "admission_limit_bytes")]),
       drawn("Refused", f.perSecond, REASONS.map(([name, of]) => line(name, of)), 1),

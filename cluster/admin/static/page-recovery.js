@@ -24,7 +24,7 @@ function view({ nodes, repair, scrub, backup, retention }, own) {
   return [
     head("Recovery", status),
     panel("The last start of each node", null, table([
-      { name: "node", label: "node", class: "tight", cell: (one) => `node ${one.node}` },
+      { name: "node", label: "node", class: "tight", cell: (one) => `node ${f.name(one.node)}` },
       { name: "state", label: "state", cell: stateOf },
       { name: "uptime_ms", label: "up for", num: true, cell: (one) => f.span(one.uptime_ms) },
       { name: "took", label: "start took", num: true, cell: (one) => (one.recovery ? f.latency(sum(one.recovery.stages_ms)) : "–") },
@@ -34,10 +34,10 @@ function view({ nodes, repair, scrub, backup, retention }, own) {
       { name: "previous", label: "the run before", class: "words", cell: (one) => (one.recovery?.previous ? ENDS[one.recovery.previous.ended] : "–") },
     ], nodes, { key: (one) => one.node, none: "No members are known." })),
     h("div", { class: "columns" },
-      panel(`What node ${status.node} found`, null, recovery.reasons.length ? h("ul", { class: "plain" }, recovery.reasons.map((reason, n) => h("li", { key: String(n) }, reason))) : empty("Nothing: the stop before was orderly."), inside(facts(
+      panel(`What node ${f.name(status.node)} found`, null, recovery.reasons.length ? h("ul", { class: "plain" }, recovery.reasons.map((reason, n) => h("li", { key: String(n) }, reason))) : empty("Nothing: the stop before was orderly."), inside(facts(
         ["stages", Object.entries(recovery.stages_ms).map(([stage, ms]) => `${stage} ${f.latency(ms)}`).join(", ")],
         ["bytes scanned", f.bytes(recovery.bytes_scanned)], ["state from", recovery.state_source === "own" ? "its own rows" : recovery.state_source]))),
-      panel(`The disk of node ${status.node}`, null, inside(facts(
+      panel(`The disk of node ${f.name(status.node)}`, null, inside(facts(
         ["damage", repair.damage.length ? h("span", { class: "bad" }, `${f.plural(repair.damage.length, "range")}, ${f.bytes(repair.damaged_bytes)}`) : "none known"],
         ["votes", repair.vote_withheld ? h("span", { class: "warn" }, "withheld until it has caught up") : "given"],
         ["last scrub", scrubInWords(scrub)],

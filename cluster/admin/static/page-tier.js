@@ -24,12 +24,12 @@ function view(tier) {
     h("div", { class: "tiles" },
       tile("In the tier", f.bytes(tier.stored_bytes), `${f.count(tier.segments.verified || 0)} verified segments`),
       tile("Not verified yet", f.bytes(tier.pending_bytes), waits ? `the oldest waits for ${f.span(tier.pending_age_ms)}` : "all sealed segments are there", tier.failing ? "warn" : ""),
-      tile("Loss window", leads ? f.span(tier.window_ms) : "–", leads ? "age of the oldest message that is not in the tier" : tier.leader ? `node ${tier.leader}, the leader, knows it` : "only a leader knows it"),
+      tile("Loss window", leads ? f.span(tier.window_ms) : "–", leads ? "age of the oldest message that is not in the tier" : tier.leader ? `node ${f.name(tier.leader)}, the leader, knows it` : "only a leader knows it"),
       tile("Manifest", tier.manifest_version === null ? "–" : f.count(tier.manifest_version), tier.manifest_version === null ? "none seen since this node leads" : "newest version"),
       tile("Uploads", tier.failing ? "failing" : "working", tier.failing ? `for ${f.span(tier.failing_ms)}, ${f.plural(tier.failures, "attempt")}` : `${f.plural(tier.failures, "attempt")} failed so far`, tier.failing ? "bad" : "")),
     tier.failing && h("div", { class: "problem", role: "alert" }, tier.failing),
     panel("Where it stands", null, inside(facts(
-      ["store", h("code", null, tier.url)], ["leader, who uploads", tier.leader ? `node ${tier.leader}` : "none"],
+      ["store", h("code", null, tier.url)], ["leader, who uploads", tier.leader ? `node ${f.name(tier.leader)}` : "none"],
       ["log begins at", f.count(tier.log_begins)], ["tier begins at", f.count(tier.tier_begins)],
       ["verified up to", f.count(tier.verified_to)], ["sealed up to", f.count(tier.sealed_end)]))),
     panel("Newest segments", null, table([

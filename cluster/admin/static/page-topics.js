@@ -1,8 +1,10 @@
 // Topics, and one topic with its queues.
 
 import { at, getAll, getPage } from "./api.js";
+import { numbers, ofAll, without } from "./brokers.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
+import { allGroupsOf } from "./group-sums.js";
 import { badge, empty, facts, filterBox, head, inside, pageButtons, panel, table } from "./ui.js";
 
 const state = { filter: "", after: "", by: { column: "name", down: false }, system: false };
@@ -11,9 +13,34 @@ const SYSTEM = /^(%RETRY%|%DLQ%|RMQ_SYS_|SCHEDULE_TOPIC|TBW102|BenchmarkTest|OFF
 export default { name: "topics", title: "Topics", load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await getPage(`v1/topics${state.after}`, signal) };
-  const [one, groups] = await Promise.all([getAll(at("topics", name), "queues", signal), getAll("v1/groups", "groups", signal)]);
-  return { one, readers: groups.groups.filter((group) => group.topics.includes(name)) };
+  if (name === undefined) return { list: await listOf(signal) };
+  const groups = numbers();
+  const [first, readers] = await Promise.all([oneOf(name, groups, signal), allGroupsOf(groups, (aim) => getAll(aim("v1/groups"), "groups", signal))]);
+  return { one: first, readers: readers.groups.filter((group) => group.topics.includes(name)) };
+}
+
+/** A page of the topics, with what all groups of brokers hold of each. */
+async function listOf(signal) {
+  const { answers, silent } = await ofAll(numbers(), (aim) => getPage(aim(`v1/topics${state.after}`), signal));
+  const rows = new Map();
+  for (const { topics } of answers) {
+    for (const topic of topics) rows.set(topic.name, rows.has(topic.name) ? added(rows.get(topic.name), topic) : topic);
+  }
+  return { ...answers[0], topics: [...rows.values()], asked: answers.length, silent };
+}
+
+/** The queues of all groups of brokers that hold the topic; each group numbers its own. */
+async function oneOf(name, groups, signal) {
+  const { answers, silent } = await ofAll(groups, (aim) => getAll(aim(at("topics", name)), "queues", signal));
+  const queues = answers.flatMap(({ group, queues: own }) => own.map((queue) => ({ ...queue, group })));
+  return { ...answers[0], topic: answers.map((each) => each.topic).reduce(added), queues, asked: answers.length, silent };
+}
+
+/** What a topic has in two groups of brokers. */
+function added(one, other) {
+  const sum = (field) => (one[field] ?? 0) + (other[field] ?? 0);
+  const fields = ["messages", "hidden", "evicted", "bytes", "read_queues", "write_queues"];
+  return { ...one, ...Object.fromEntries(fields.map((field) => [field, sum(field)])), bytes_exact: one.bytes_exact && other.bytes_exact };
 }
 
 function view({ list, one, readers }, own) {
@@ -31,12 +58,13 @@ function allTopics(list, own) {
   ];
   return [
     head("Topics", list),
-    panel(f.plural(shown.length, "topic"), { end, note: hidden ? `${hidden} not shown` : null }, table([
+    panel(f.plural(shown.length, "topic"), { end, note: list.silent.length ? without(list.silent) : hidden ? `${hidden} not shown` : null }, table([
       { name: "name", label: "topic", sort: (topic) => topic.name, cell: (topic) => h("a", { href: topicLink(topic.name) }, topic.name) },
       { name: "messages", label: "messages", num: true, sort: (topic) => topic.messages },
       { name: "bytes", label: "on disk", num: true, sort: (topic) => topic.bytes ?? -1, cell: onDisk },
       { name: "read_queues", label: "read queues", num: true, sort: (topic) => topic.read_queues },
       { name: "write_queues", label: "write queues", num: true, sort: (topic) => topic.write_queues },
+      ...(numbers().length ? [{ name: "groups", label: "groups of brokers", cell: (topic) => topic.groups.join(", ") }] : []),
       { name: "perm", label: "access", cell: access },
       { name: "attributes", label: "attributes", cell: attributes },
     ], shown, {
@@ -56,18 +84,20 @@ function oneTopic(one, readers) {
         ...(topic.hidden ? [["hidden", `${f.plural(topic.hidden, "message")} in queues that consumers do not read`]] : []),
         ["on disk", h("span", { "data-field": "bytes", "data-value": topic.bytes }, onDisk(topic))],
         ["queues", `${topic.read_queues} to read, ${topic.write_queues} to write`],
+        ["groups of brokers", topic.groups.length > 0 && topic.groups.join(", ")],
         ["access", access(topic)], ["ordered", topic.order ? "yes" : "no"],
-        ["attributes", attributes(topic)], ["id", topic.id]))),
+        ["attributes", attributes(topic)], ["id", topic.groups.length ? null : topic.id]))),
       panel("Groups that read it", null, readers.length ? inside(facts(...readers.map((group) => [
         h("a", { href: `#/groups/${encodeURIComponent(group.name)}` }, group.name), group.lag ? `${f.plural(group.lag, "message")} behind in all its topics` : "not behind",
       ]))) : empty("None."))),
-    panel(f.plural(one.queues.length, "queue"), null, table([
+    panel(f.plural(one.queues.length, "queue"), { note: without(one.silent) }, table([
+      ...(numbers().length ? [{ name: "group", label: "group", class: "tight", cell: (queue) => `group ${queue.group}` }] : []),
       { name: "queue_id", label: "queue", cell: (queue) => [`queue ${queue.queue_id}`, queue.hidden ? badge("warn", "hidden") : null] },
       { name: "messages", label: "messages", num: true, cell: (queue) => f.count(queue.max_offset - queue.min_offset) },
       { name: "min_offset", label: "first offset", num: true },
       { name: "max_offset", label: "next offset", num: true },
-      { name: "browse", label: "", class: "actions", cell: (queue) => h("a", { href: `${messagesLink(topic.name)}?queue=${queue.queue_id}&by=newest`, "aria-label": `Messages of queue ${queue.queue_id}` }, "messages") },
-    ], one.queues, { key: (queue) => queue.queue_id, none: "The topic has no queues." })),
+      { name: "browse", label: "", class: "actions", cell: (queue) => h("a", { href: `${messagesLink(topic.name)}?queue=${queue.queue_id}${queue.group ? `&group=${queue.group}` : ""}&by=newest`, "aria-label": `Messages of queue ${queue.queue_id}${queue.group ? ` of group ${queue.group}` : ""}` }, "messages") },
+    ], one.queues, { key: (queue) => (queue.group ? `${queue.group} ${queue.queue_id}` : queue.queue_id), none: "The topic has no queues." })),
   ];
 }
 

@@ -9,9 +9,11 @@ export function head(title, from, extra) {
 }
 
 /** From which node and up to which entry of the log what is shown was read. */
-export function stamp({ node, applied_index: applied, consistency }) {
-  const who = consistency === "linearizable" ? `the leader, node ${node}` : `node ${node}`;
-  return h("span", { class: "stamp", "data-applied": applied, "data-node": node }, `from ${who}, applied index ${f.count(applied)}`);
+export function stamp({ node, group, asked, applied_index: applied, consistency }) {
+  const name = group ? f.nodeName(group, node) : f.name(node);
+  const who = consistency === "linearizable" ? `the leader, node ${name}` : `node ${name}`;
+  const more = asked > 1 ? `; sums of ${asked} groups of brokers` : "";
+  return h("span", { class: "stamp", "data-applied": applied, "data-node": node }, `from ${who}, applied index ${f.count(applied)}${more}`);
 }
 
 export function panel(title, props, ...children) {

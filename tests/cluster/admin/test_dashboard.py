@@ -113,8 +113,8 @@ def test_commands_on_the_pages_are_commands() -> None:
 
     text = "\n".join(static_files()[name].body.decode() for name in SCRIPTS)
     assert set(re.findall(r"raftmq ([a-z]+(?:-[a-z]+)*)", text)) <= set(COMMANDS)
-    assert "raftmq inspect-consistency --admin ${location.host}" in text
-    assert "--via http://${location.host} --secret SECRET" in text
+    assert "raftmq inspect-consistency --admin ${host()}" in text
+    assert "--via http://${host()} --secret SECRET" in text
 
 
 def test_long_names_do_not_make_a_narrow_page_wider() -> None:
