@@ -34,8 +34,8 @@ CHECKER = "writes"
 NAME = "placed-query"
 SECOND = FIRST_GROUP + 1
 TRIES = 30
-PAUSE_S = (0.0, 0.4)
-"""Pause before a step of a commit."""
+PAUSE_S, SLOW_S = (0.0, 0.2), (0.0, 0.8)
+"""Pause before a step of a commit, alone and beside that of a driver that is thought dead: their steps mix."""
 DEATHS = 0.12
 """Probability that the driver dies at a step."""
 
@@ -59,7 +59,7 @@ class PlacedWriter(Placed):
         batch = 0
         while not self.stopped:
             batch += rng.choice((1, 1, 1, 3))
-            rows = [f"{NAME}/{batch}/{row}" for row in range(rng.randint(1, 8))]
+            rows = [f"{NAME}/{batch}/{row}" for row in range(rng.randint(2, 8))]
             self.judge.rows[NAME, batch] = frozenset(rows)
             while not await self._driver(rng, batch, rows):
                 if not self.stopped and rng.random() < 0.1 and await self._abort(rng, batch):
@@ -69,7 +69,7 @@ class PlacedWriter(Placed):
 
     async def _driver(self, rng: random.Random, batch: int, rows: Sequence[str]) -> bool:
         """Runs the driver for one batch; returns True if it is known to be committed."""
-        only = rng.choice((None, None, None, FIRST_GROUP, SECOND))
+        only = rng.choice((*[None] * 6, FIRST_GROUP, SECOND))
         parts: dict[int, list[str]] = {}
         for row in rng.sample(rows, len(rows)):
             parts.setdefault(only or rng.choice((FIRST_GROUP, SECOND)), []).append(row)
@@ -82,7 +82,7 @@ class PlacedWriter(Placed):
                 winners[group] = tried
         if rng.random() < DEATHS:
             return False
-        if rng.random() < 0.2:
+        if rng.random() < 0.3:
             self._thought_dead += 1
             self._spawn(partial(self._goes_on, random.Random(rng.random()), batch, winners))
             return False
@@ -118,8 +118,9 @@ class PlacedWriter(Placed):
         """Commits the batch as the sink does; returns True if it is known to be committed."""
         of_first, of_second = winners.get(FIRST_GROUP, []), winners.get(SECOND)
         if not of_second:
+            await self._pause(rng)
             return await self._decide(rng, batch, RequestCode.COMMIT_WRITE, {}, of_first)
-        await asyncio.sleep(rng.uniform(*PAUSE_S))
+        await self._pause(rng)
         answer = await self._until(rng, FIRST_GROUP, RequestCode.OPEN_ATTEMPT, self._write(batch))
         if answer is None or answer.code != ResponseCode.SUCCESS or rng.random() < DEATHS:
             return False
@@ -128,13 +129,13 @@ class PlacedWriter(Placed):
             return True
         decider = {"decider": answer.ext["attempt"]}
         for _ in range(rng.choice((1, 1, 2))):
-            await asyncio.sleep(rng.uniform(*PAUSE_S))
+            await self._pause(rng)
             ext = self._write(batch) | decider
             answer = await self._until(rng, SECOND, RequestCode.PREPARE_WRITE, ext, json.dumps(of_second).encode())
         if answer is None or answer.code != ResponseCode.SUCCESS or rng.random() < DEATHS:
             return False
         self.counts["prepared"] += 1
-        await asyncio.sleep(rng.uniform(*PAUSE_S))
+        await self._pause(rng)
         return await self._decide(rng, batch, RequestCode.COMMIT_GROUPS, decider | {"groups": str(SECOND)}, of_first)
 
     async def _decide(
@@ -163,6 +164,9 @@ class PlacedWriter(Placed):
             self.judge.aborted.add((NAME, batch))
             self.counts["aborted"] += 1
         return True
+
+    async def _pause(self, rng: random.Random) -> None:
+        await asyncio.sleep(rng.uniform(*(SLOW_S if self._thought_dead else PAUSE_S)))
 
     def _write(self, batch: int) -> dict[str, str]:
         return {"name": NAME, "write": str(batch)}

@@ -83,3 +83,7 @@ def witness_GR11() -> None:
 
 def witness_GR12() -> None:
     holds("GR12")
+
+
+def witness_GR13() -> None:
+    holds("GR13")

@@ -10,12 +10,15 @@ import pytest
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.placement import known_groups
 from cluster.replication.outcome import Outcome, ProposeResult
-from jepsen_like.sim.options import SECOND_FROM, draw
+from cluster.truth import write_decisions
+from jepsen_like.sim.options import GROUP_WRITES_FROM, SECOND_FROM, draw
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import EntryId
 from statemachine.commands import CommandResult
+from statemachine.delivery.prepared_writes import EndPrepared, ForgetPrepared, PreparedState
 
 BEGIN = "nodes 3 second=1 groups=1\nlead 1\n"
+WRITING = BEGIN.replace("groups=1", "groups=1 group_writes=1")
 STORY = (
     BEGIN + "groups 1\nsecond 2\nkill 1\nwait 1\nstart 1\napart\nwait 2\nheal\nkill 1@2\nwait 1\nstart 1@2\nsettle\n"
 )
@@ -47,6 +50,19 @@ def test_both_groups_serve_clients_across_faults_and_a_run_repeats_exactly() -> 
     assert again.second.changer.made == second.changer.made
 
 
+def test_a_writer_to_both_groups_across_faults() -> None:
+    stage, found, _ = played(
+        WRITING
+        + "second 2\nkill 1\nwait 1\nstart 1\napart\nwait 1\nheal\nkill 1@2\nwait 1\nstart 1@2\nwait 2\nsettle\n"
+    )
+    assert found == []
+    assert stage.second is not None
+    writer = stage.second.writer
+    assert writer is not None
+    assert writer.counts["COMMIT_GROUPS"] > 3
+    assert len(writer.judge.acked) > 5
+
+
 class Counted(Stage):
     """A world whose script notes how many sends the second group has acknowledged (`count`)."""
 
@@ -74,6 +90,9 @@ def test_a_quarter_of_the_seeds_have_nodes_of_a_second_group() -> None:
     drawn = [draw(seed) for seed in range(SECOND_FROM, SECOND_FROM + 100)]
     assert 10 < sum(options.second for options in drawn) < 40
     assert all(options.groups and not options.levels for options in drawn if options.second)
+    assert not any(options.group_writes for options in drawn)
+    later = [draw(seed) for seed in range(GROUP_WRITES_FROM, GROUP_WRITES_FROM + 100)]
+    assert 5 < sum(options.group_writes for options in later) < sum(options.second for options in later)
 
 
 def takes_every_map(patch: pytest.MonkeyPatch) -> None:
@@ -90,18 +109,28 @@ def commits_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Offsets, "commit", commit)
 
 
+def commits_what_is_not_decided(patch: pytest.MonkeyPatch) -> None:
+    def step_after(write: Any, answer: Any, now_ms: int) -> Any:
+        if write.state is PreparedState.COMMITTED:
+            return ForgetPrepared(write.decider)
+        return EndPrepared(write.decider, True, now_ms)
+
+    patch.setattr(write_decisions, "step_after", step_after)
+
+
 @pytest.mark.parametrize(
     ("breaks", "script", "checker"),
     [
         (takes_every_map, "second 1\npause 1\nwait 3\nresume 1\nwait 1\n", "group map"),
         (commits_nothing, "second 3\n", "placed"),
+        (commits_what_is_not_decided, "second 6\nsettle\n", "writes"),
     ],
 )
 def test_what_is_broken_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], script: str, checker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaks(monkeypatch)
-    _, found, _ = played(BEGIN + script)
+    _, found, _ = played((WRITING if checker == "writes" else BEGIN) + script)
     assert found[:1] == [checker]
 
 
