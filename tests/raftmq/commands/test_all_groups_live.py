@@ -18,7 +18,7 @@ from jepsen_like.hostile.wire import HOST, frames_of, request
 from raftmq import cli
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.credentials import addresses_of
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import ext_of
@@ -113,6 +113,36 @@ def wait_for_copy(cluster: LocalCluster, kind: str, name: str) -> None:
     """Waits until the second group knows what the first one has made."""
     second = AdminApi(addresses_of(cluster.of_group(2)))
     wait(lambda: name in [each["name"] for each in second.local(f"/v1/{kind}")[kind]], f"{name} is not there")
+
+
+def test_a_topic_spreads_only_when_it_is_told_to(run: Run) -> None:
+    def groups(name: str) -> list[int]:
+        found: list[int] = run("topic", "describe", name)[1]["topic"]["groups"]
+        return found
+
+    assert run("topic", "create", "everywhere", "--queues", "3")[0] == 0
+    assert run("topic", "create", "at-home", "--queues", "3", "--dedup", "strict", "--in-group", "1")[0] == 0
+    assert (groups("everywhere"), groups("at-home")) == ([1, 2], [1])
+    code, refused = run("topic", "create", "nowhere", "--in-group", "7")
+    assert (code, "there is no group 7" in str(refused)) == (ExitCode.USAGE, True)
+    assert run("topic", "alter", "at-home", "--queues", "4")[0] == 0
+    assert groups("at-home") == [1]
+    code, told = run("topic", "spread", "at-home", "--yes")
+    assert (code, told["topic"]["groups"], told["topic"]["attributes"]) == (0, [1, 2], {"dedup": "strict"})
+    code, again = run("topic", "spread", "at-home", "--in-group", "2", "--yes")
+    assert (code, again["topic"]["groups"], again["topic"]["write_queues"]) == (0, [1, 2], 4)
+    assert run("topic", "spread", "no-such", "--yes")[0] == ExitCode.REFUSED
+
+
+def test_a_request_that_would_move_keys_says_so(cluster: LocalCluster) -> None:
+    api = AdminApi(addresses_of(cluster.of_group(1)))
+    body = {"name": "stays", "queues": 2}
+    api.post("/v1/topics", body | {"groups": [1]})
+    with pytest.raises(ApiRefusal, match="keys would move"):
+        api.post("/v1/topics", body | {"groups": [2], "if_exists": "update"})
+    assert api.post("/v1/topics", body | {"groups": [2], "if_exists": "keep"})["topic"]["groups"] == [1]
+    told = api.post("/v1/topics", {"name": "stays", "groups": [2], "if_exists": "update", "move_keys": True})
+    assert (told["topic"]["groups"], told["topic"]["write_queues"]) == ([1, 2], 2)
 
 
 def ask(node: NodeRecord, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
