@@ -45,6 +45,15 @@ def fill(mq: raftmq.Client, live: LocalCluster, topic: str) -> None:
             mq.send(topic, b"x", key=f"{queue}-{number}", queue_id=queue)
 
 
+def commits(mq: raftmq.Client, group: str, topic: str, queue: int, offset: int) -> bool:
+    """Commits an offset; returns False if the group of brokers does not know the consumer group yet."""
+    try:
+        mq.admin.commit(group, topic, queue, offset)
+    except raftmq.NotFound:
+        return False
+    return True
+
+
 def figures(printed: str, live: LocalCluster) -> list[list[str]]:
     """Returns the words of each line that begins with a group's name."""
     return [row for name in broker_names(live) for row in rows(printed, name)]
@@ -60,8 +69,7 @@ def test_it_counts_each_group_once(
     group = f"{topic}-readers"
     mq.admin.create_group(group)
     for queue in queues_of(live):
-        mq.admin.commit(group, topic, queue, 2)
-    wait(lambda: len(mq.admin.offsets(group, topic)) == len(queues_of(live)), lambda: mq.admin.offsets(group, topic))
+        wait(lambda queue=queue: commits(mq, group, topic, queue, 2), "every group has copied it")  # type: ignore[misc]
 
     printed = mqadmin("clusterList")
     listed = Counter(row[1] for row in rows(printed, "DefaultCluster"))
@@ -156,7 +164,7 @@ def test_a_consumer_group_is_made_and_deleted_once(
     assert group in mq.admin.groups()
     assert "success" in mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", group, "-r", "5")
     printed = mqadmin("getConsumerConfig", "-g", group)
-    assert printed.count("retryMaxTimes") == printed.count("5\n") >= len(groups_of(live.nodes)), printed
+    assert re.findall(r"retryMaxTimes *= *(\d+)", printed) == ["5"] * len(groups_of(live.nodes)), printed
     assert "success" in mqadmin("deleteSubGroup", "-c", "DefaultCluster", "-g", group)
     assert group not in mq.admin.groups()
 
@@ -170,7 +178,7 @@ def test_it_sends_to_a_named_broker_and_reads_its_figures(
     last = groups_of(live.nodes)[-1]
     printed = mqadmin("sendMessage", "-t", topic, "-p", "hello", "-b", broker_names(live)[-1], "-i", "2")
     assert "SEND_OK" in printed, printed
-    assert [message.queue_id for message in stored_in(mq, topic)] == [number_of(last, 2)]
+    assert {message.queue_id for message in stored_in(mq, topic)} == {number_of(last, 2)}
     printed = mqadmin("consumeMessage", "-t", topic)
     assert "hello" in printed, printed
     printed = mqadmin("brokerStatus", "-b", address_of_leader(live, last))
