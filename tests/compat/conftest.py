@@ -240,7 +240,7 @@ def mqadmin(request: pytest.FixtureRequest, live: LocalCluster, tmp_path: Path) 
         which on a busy machine it needs itself."""
         for _ in range(4):
             printed = once(*arguments)
-            if "RemotingTimeoutException" not in printed:
+            if "timeout" not in printed:
                 break
         return printed
 

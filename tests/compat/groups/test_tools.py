@@ -16,6 +16,7 @@ from cluster.config.local_layout import groups_of
 from raftmq.local.cluster import LocalCluster
 from raftmq_wire.message_format import encode_message_id
 from raftmq_wire.queue_numbers import group_of, number_of
+from tests.compat.conftest import all_servers
 from tests.compat.kills import leader_of
 from tests.compat.many_groups import queues_of, slots_of
 from tests.compat.places import stored_in
@@ -62,12 +63,15 @@ def figures(printed: str, live: LocalCluster) -> list[list[str]]:
 def test_it_counts_each_group_once(
     live: LocalCluster,
     mq: raftmq.Client,
+    start: Callable[..., Any],
     mqadmin: Mqadmin,
     topic: str,
 ) -> None:
     fill(mq, live, topic)
     group = f"{topic}-readers"
-    mq.admin.create_group(group)
+    reader = start("cpp", "consume", topic, "--group", group, servers=all_servers(live))
+    wait(lambda: f"%RETRY%{group}" in mq.admin.topics(), "mqadmin finds a group by that topic, which its members make")
+    reader.finish()
     for queue in queues_of(live):
         wait(lambda queue=queue: commits(mq, group, topic, queue, 2), "every group has copied it")  # type: ignore[misc]
 
