@@ -217,14 +217,14 @@ class Routes:
         cluster, connection = self._services.config.cluster, request.connection
         _note(connection, self._informed)
         self._note_tool(request)
-        own, *others = self._map.groups()
+        own, *others = known = self._map.groups()
         named = [group.brokers(connection.listener) for group in others]
         # Another group may have no listener of that name, and then nothing that a client could ask.
         groups = [own.brokers(connection.listener), *(group for group in named if group.addresses)]
         groups.sort(key=_name)
         brokers = [*groups]
         if connection in self._shown:
-            brokers += self._aliases(own, request)
+            brokers += [alias for group in known for alias in self._aliases(group, request)]
         body = {
             "brokerAddrTable": {broker.name: _broker_fields(broker) for broker in sorted(brokers, key=_name)},
             "clusterAddrTable": {cluster.name: [group.name for group in groups]},

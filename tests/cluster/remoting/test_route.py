@@ -68,7 +68,7 @@ def test_who_gets_aliases(node: Any, language: str, version: int) -> None:
     assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq-1", "raftmq-2", "raftmq-3", "raftmq"]
 
 
-def test_the_route_of_a_topic_in_two_groups(node: Any) -> None:
+def test_the_route_of_a_topic_in_two_groups(node: Any, connect: Any) -> None:
     """Rows are in the order of the names as text, the first group's queues and the second's; a key's place is
     `hash % (groups * aliases * queues)`, and neither nodes nor groups that come change it."""
     node.command(Finalize(GROUPS_LEVEL))
@@ -99,6 +99,10 @@ def test_the_route_of_a_topic_in_two_groups(node: Any) -> None:
         "1": "10.0.1.1:10911",
         "3": "10.0.1.3:10911",
     }
+    asked = connect("broker")
+    node.ask(105, topic="T", connection=asked)
+    table = json.loads(node.ask(106, connection=asked).answer.body)["brokerAddrTable"]
+    assert {*table} == {*names, "raftmq", "raftmq-g02"}, "Java tools look up the names of a route there"
     node.command(AddBrokerGroup(3, "another", None))
     node.other_groups[3] = GroupRecord(3, "another", Epoch(1, 1), 1, members)
     node.other_groups[2] = GroupRecord(2, "raftmq-g02", Epoch(2, 1), 1, members[:1])
