@@ -28,6 +28,7 @@ from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
 from raftmq.local.http.all_groups import all_groups, told_by_each
 from raftmq.local.http.group_sums import one_list, one_topic, one_topic_with_queues
+from raftmq_wire.errors import LocalError
 from raftmq_wire.queue_numbers import queue_text
 
 NAME = click.argument("name", type=NameType("topic"), shell_complete=complete_topics)
@@ -83,11 +84,24 @@ def create(
         body["queues"] = queues
     attributes = _attributes_of(dedup, ack, retention)
     api = AdminApi(admin_addresses(admin, data))
+    if if_exists != "update" and len(groups := _broker_groups(api)) > 1:
+        body["groups"] = groups  # as the client makes it; a topic that exists stays where it is
     if attributes:
         known = _known_attributes(api, name) if if_exists == "update" else {}
         body["attributes"] = known | attributes
     answer = api.post("/v1/topics", body)
-    show(as_json, answer, f"{answer['result']} topic {name} with {counted(answer['topic']['write_queues'], 'queue')}")
+    placed = answer["topic"].get("groups") or []
+    each = f" in each of the groups {', '.join(map(str, placed))}" if len(placed) > 1 else ""
+    told = f"{answer['result']} topic {name} with {counted(answer['topic']['write_queues'], 'queue')}{each}"
+    show(as_json, answer, told)
+
+
+def _broker_groups(api: AdminApi) -> list[int]:
+    """Returns the numbers of the cluster's groups of brokers; none if it has one."""
+    try:
+        return [row["group"] for row in api.local("/v1/broker-groups")["groups"]]
+    except LocalError:  # a node of an earlier release has one group; whoever does not answer is asked again at once
+        return []
 
 
 def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) -> dict[str, str]:
