@@ -99,7 +99,10 @@ def create(
         known = _known_attributes(api, name) if if_exists == "update" else {}
         body["attributes"] = known | attributes
     answer = api.post("/v1/topics", body)
-    show(as_json, answer, f"{answer['result']} topic {name} with {counted(answer['topic']['write_queues'], 'queue')}")
+    placed = answer["topic"].get("groups") or []
+    each = f" in each of the groups {', '.join(map(str, placed))}" if len(placed) > 1 else ""
+    told = f"{answer['result']} topic {name} with {counted(answer['topic']['write_queues'], 'queue')}{each}"
+    show(as_json, answer, told)
 
 
 def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) -> dict[str, str]:

@@ -457,3 +457,15 @@ def test_open_transactions_and_staged_writes_are_listed_of_all_groups(run: Run) 
     assert run("transactions", "list", as_json=False)[1] == "0 open transactions\n"
     text = run("writes", "list", as_json=False)[1].splitlines()
     assert text == ["group 1", "0 messages staged, 0 bytes", "group 2", "0 messages staged, 0 bytes"]
+
+
+def test_a_topic_is_made_in_all_groups(cluster: LocalCluster, run: Run) -> None:
+    text = run("topic", "create", "All", "--queues", "2", as_json=False)[1]
+    assert text == "created topic All with 2 queues in each of the groups 1, 2\n"
+    wait_for_copy(cluster, "topics", "All")
+    queues = [number_of(group, queue) for group in (1, 2) for queue in (0, 1)]
+    assert [queue["queue_id"] for queue in run("topic", "describe", "All")[1]["queues"]] == queues
+    make_topic(cluster, "Here", [2])
+    assert run("topic", "create", "Here", "--keep")[1]["topic"]["groups"] == [2]
+    assert run("topic", "alter", "Here", "--queues", "3")[1]["topic"]["groups"] == [2]
+    wait(lambda: len(run("topic", "describe", "Here")[1]["queues"]) == 3, "the second group has one queue")
