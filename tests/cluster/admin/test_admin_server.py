@@ -63,7 +63,7 @@ async def test_wrong_queries(client: Any, query: str, hint: str) -> None:
 
 
 async def test_addresses_without_a_query_say_so(client: Any) -> None:
-    answer = await client.get("/v1/status?consistency=linearizable")
+    answer = await client.get("/v1/health/live?consistency=linearizable")
     assert (await answer.json())["error"]["hint"] == "remove it: this address takes no query"
 
 

@@ -14,6 +14,7 @@ import pytest
 from cluster.admin import server
 from cluster.admin.handler_request import Raw
 from cluster.admin.openapi import document
+from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route import CALLER_CHOOSES, CONSTANT, HAS_SECRET, Route
 from cluster.admin.route_rights import CLUSTER_GET, of_verb
 from cluster.admin.routes import ROUTES
@@ -187,9 +188,9 @@ def test_what_the_leader_answers_may_be_a_redirect_in_the_document(serves: Serve
         return document((*ROUTES, route))["paths"][route.path]["get"]
 
     told, other = operation(CONFIRMED._replace(serves=serves)), operation(CONFIRMED._replace(serves=Serves.ANY))
-    assert [each["name"] for each in told["parameters"]] == ["name", "Prefer"]
+    assert [each["name"] for each in told["parameters"]] == ["name", BROKER_GROUP, "Prefer"]
     assert "307" in told["responses"]
-    assert [each["name"] for each in other["parameters"]] == ["name"]
+    assert [each["name"] for each in other["parameters"]] == ["name", BROKER_GROUP]
     assert "307" not in other["responses"]
 
 
