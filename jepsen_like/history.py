@@ -36,7 +36,8 @@ VERSION = 1
 READERS_FROM = 1_000_000
 """The first process number of readers of replicas; lower numbers are for clients such as senders."""
 
-_NODES_PER_GROUP = 1000
+NODES_PER_GROUP = 1000
+"""More than the ids of nodes in a run."""
 
 OpType = Literal["invoke", "ok", "fail", "info"]
 
@@ -49,12 +50,12 @@ cache."""
 
 def node_number(node_id: int, group: int) -> int:
     """Returns the number of a node in a history: its id, in a further group of brokers above those of all others."""
-    return node_id if group == 1 else group * _NODES_PER_GROUP + node_id
+    return node_id if group == 1 else group * NODES_PER_GROUP + node_id
 
 
 def group_of_node(number: int) -> int:
     """Returns the group of brokers of the node with this number."""
-    return number // _NODES_PER_GROUP or 1
+    return number // NODES_PER_GROUP or 1
 
 
 class HistoryError(Exception):

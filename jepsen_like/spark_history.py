@@ -23,11 +23,12 @@ from jepsen_like.checkers import registers
 from jepsen_like.checkers.anomaly_kinds import gravity
 from jepsen_like.checkers.history_steps import Operations
 from jepsen_like.checkers.workload import Workload, workload_named
-from jepsen_like.history import HistoryFile, Op, Operation
+from jepsen_like.history import NODES_PER_GROUP, HistoryFile, Op, Operation
+from raftmq_wire.queue_numbers import QUEUES_PER_GROUP
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 EXAMPLES = 20
 """The most examples of each kind that are reported; all anomalies are counted."""
@@ -186,6 +187,20 @@ def _reads(operations: DataFrame) -> DataFrame:
     )
 
 
+def _group_of_node() -> Column:
+    """Returns the group of brokers of the column `node` (`jepsen_like.history.group_of_node`)."""
+    from pyspark.sql import functions as f
+
+    return f.greatest(f.floor(f.col("node") / NODES_PER_GROUP), f.lit(1))
+
+
+def _group_of_queue() -> Column:
+    """Returns the group of brokers of the column `queue_id` (`raftmq_wire.queue_numbers.group_of`)."""
+    from pyspark.sql import functions as f
+
+    return f.floor(f.col("queue_id") / QUEUES_PER_GROUP) + 1
+
+
 def _ends(operations: DataFrame) -> DataFrame:
     """Returns one row per queue of a replica that was read, which says if it was read to its end."""
     from pyspark.sql import functions as f
@@ -226,11 +241,12 @@ def _losses(sends: DataFrame, rows: DataFrame, ends: DataFrame) -> DataFrame:
     seen = rows.join(unsure, "id").groupBy("id", "told").agg(first)
     seen = seen.select("id", *(f"first.{name}" for name in (*queue, "offset")), f.col("told").alias("step"))
     due = acked.unionByName(seen).join(f.broadcast(reached), queue).where("end OR highest >= offset")
-    nodes = ends.select("node").distinct().count()
+    nodes = ends.select("node").distinct().groupBy(_group_of_node().alias("group")).agg(f.count("*").alias("all"))
     missing = due.join(rows.select("node", "id"), ["node", "id"], "left_anti")
     by_send = missing.groupBy("id", *queue, "offset", "step").agg(f.collect_set("node").alias("nodes"))
-    nowhere = by_send.where(f.size("nodes") == nodes)
-    somewhere = by_send.where(f.size("nodes") < nodes).withColumn("node", f.explode("nodes"))
+    by_send = by_send.withColumn("group", _group_of_queue()).join(f.broadcast(nodes), "group")
+    nowhere = by_send.where(f.size("nodes") == f.col("all"))
+    somewhere = by_send.where(f.size("nodes") < f.col("all")).withColumn("node", f.explode("nodes"))
     return _anomalies(nowhere.withColumn("node", f.lit(-1)), "lost-write", "step").unionByName(
         _anomalies(somewhere, "lost-on-node", "step")
     )
@@ -242,7 +258,7 @@ def _unread(sends: DataFrame, ends: DataFrame) -> list[str]:
     acked = sends.where("outcome = 'ok'").select(*queue).distinct()
     if ends.isEmpty():
         return [] if acked.isEmpty() else ["messages were acknowledged, but none was read back"]
-    due = acked.crossJoin(ends.select("node").distinct())
+    due = acked.crossJoin(ends.select("node").distinct()).where(_group_of_node() == _group_of_queue())
     left = due.join(ends.where("end").select("node", *queue), ["node", *queue], "left_anti")
     return sorted(f"{row.topic}/{row.queue_id} was not read to its end on node {row.node}" for row in left.collect())
 

@@ -119,9 +119,10 @@ def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]
         assert send.place is not None
         queue, offset = send.place
         found = copies.get(send.message_id, [])
-        missing = sorted(set(messages.nodes) - {copy.node for copy in found})
-        missing = [node for node in missing if reached.get((node, queue), -1) >= offset]
-        if missing and missing == messages.nodes:
+        holders = [dump.node for dump in messages.dumps.get(queue, ())]
+        have = {copy.node for copy in found}
+        missing = [node for node in holders if node not in have and reached.get((node, queue), -1) >= offset]
+        if missing and missing == holders:
             everywhere.append(send)
             continue
         seen = "acknowledged at" if send.outcome == "ok" else "seen by a reader at"

@@ -15,6 +15,7 @@ from jepsen_like.checkers import check
 from jepsen_like.checkers.history_builder import Script
 from jepsen_like.history import HistoryError, HistoryWriter, Op
 from jepsen_like.spark_history import check_history
+from raftmq_wire.queue_numbers import number_of
 from tests.support.large_history import LargeHistory
 
 if TYPE_CHECKING:
@@ -84,6 +85,15 @@ def test_every_planted_anomaly_is_found_as_often_as_in_memory(spark: SparkSessio
     assert (verdict.keys, verdict.exit_code) == (3, 1)
     told = {(each.kind, each.subject) for each in verdict.examples}
     assert {("lost-write", "b0"), ("lost-on-node", "b1"), ("duplicate", "a2"), ("realtime-order", "first5")} <= told
+
+
+def test_queues_belong_to_the_nodes_of_their_group_of_brokers(spark: SparkSession, tmp_path: Path) -> None:
+    far = number_of(2, 0)
+    script = Script().sent("a").send("b", 0, far).send("c", 1, far).read(1, "a").read(2, "a")
+    ops = script.read(2001, "b", queue=far).read(2002, queue=far).ops
+    verdict = check_history(spark, write(tmp_path / "history.jsonl", ops))
+    assert verdict.counts == counts_in_memory(ops, "ordered") == {"lost-write": 1, "lost-on-node": 1}
+    assert verdict.doubts == []
 
 
 def healthy(chance: random.Random, messages: int) -> Script:

@@ -11,8 +11,11 @@ import pytest
 
 from jepsen_like.checkers import Workload, check
 from jepsen_like.checkers.history_builder import Script
+from raftmq_wire.queue_numbers import number_of
 
 LOG = Workload("log", ("log",))
+FAR = number_of(2, 0)
+"""A queue of the second group of brokers, which nodes from 2001 on have."""
 ORDERED = LOG._replace(ordered=True)
 
 
@@ -46,6 +49,12 @@ GOOD: dict[str, Script] = {
     .did("repeat", {"queue_id": 0, "queue_offset": 1}, topic="t", id="x")
     .read(1, "a", "x"),
     "concurrent sends of a producer that is not ordered": concurrent_acks(1, 0).read(1, "b", "a"),
+    "a queue that only the nodes of its group of brokers have": Script()
+    .sent("a")
+    .send("b", 0, FAR)
+    .read(1, "a")
+    .read(2001, "b", queue=FAR)
+    .read(2002, "b", queue=FAR),
     "an unknown send that is stored": outcome_of("info").read(1, "a", "x"),
     "an unknown send that is not stored": outcome_of("info").read(1, "a"),
     "the end of a queue": end_asked(2).read(1, "a", "b"),
@@ -67,6 +76,14 @@ BAD: dict[str, tuple[Script, dict[str, int]]] = {
         {"lost-write": 1},
     ),
     "lost on one replica": (Script().sent("a", "b").read(1, "a", "b").read(2, "a"), {"lost-on-node": 1}),
+    "lost on all of its group of brokers": (
+        Script().sent("a").send("b", 0, FAR).read(1, "a").read(2, "a").read(2001, queue=FAR).read(2002, queue=FAR),
+        {"lost-write": 1},
+    ),
+    "lost on one replica of a further group of brokers": (
+        Script().sent("a").send("b", 0, FAR).read(1, "a").read(2001, "b", queue=FAR).read(2002, queue=FAR),
+        {"lost-on-node": 1},
+    ),
     "lost on all": (Script().sent("a", "b").read(1, "a").read(2, "a"), {"lost-write": 1}),
     "aborted": (outcome_of("fail").read(1, "a", "x"), {"aborted-read": 1}),
     "phantom": (Script().sent("a").read(1, "a", "who"), {"phantom": 1}),
@@ -153,6 +170,8 @@ def test_one_lost_disk_is_counted_in_full_and_shown_in_part() -> None:
         (Script().sent("a"), "none was read back"),
         (Script().read(1), "only 0 operations were acknowledged"),
         (Script().sent("a").read(1, "a"), "only nodes [1] were read"),
+        (Script().send("a", 0, FAR).read(2001, "a", queue=FAR).read(1).read(2).read(3), "only nodes [2001] were read"),
+        (Script().send("a", 0, FAR).read(1).read(2).read(3), "was not read to its end on node 1"),
     ],
 )
 def test_what_was_not_looked_at_is_unknown(script: Script, why: str) -> None:
