@@ -54,14 +54,14 @@ def acknowledged(*senders: Any) -> set[str]:
 class TestASecondGroupComes:
     """It moves no key of a topic that was there before."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def live(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         """Three nodes of one group, to which the test adds a second one."""
         made = make_cluster(tmp_path_factory, 1, 3)
         yield made
         made.down()
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def mq(self, live: LocalCluster) -> Iterator[raftmq.Client]:
         with raftmq.connect(all_servers(live)) as client:
             yield client
