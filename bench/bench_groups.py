@@ -42,7 +42,7 @@ MIB = 1 << 20
 
 
 class Figures:
-    """What a cluster did in one round."""
+    """The figures of a cluster in one round."""
 
     def __init__(self, results: list[Result], cpu_s: list[float]) -> None:
         """`results`: of each group's load. `cpu_s`: of each process."""

@@ -3,7 +3,7 @@
 A client sends heartbeats to all brokers of its topics' routes, every 30 s, and looks for new routes every 30 s. So for
 two intervals after its first member was heard of here, the list of a consumer group may lack some whose topics have
 queues in another group of brokers too: a client that got such a list would take the queues of the others. Until then 38
-is answered with what all these groups of brokers know together (docs/adr/0108).
+is answered with what all these groups of brokers know together (docs/adr/0111).
 
     MEMBERS         [number, consumer group]
     MEMBERS_REPLY   [number, whether all are there]    payload: msgpack [client id, ...]
