@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from jepsen_like.history import Op
+from jepsen_like.history import Op, group_of_node
+from raftmq_wire.queue_numbers import group_of
 
 _FAULTS_BEFORE_NS = 5_000_000_000
 
@@ -43,7 +44,9 @@ def find_losses(ops: Sequence[Op]) -> list[Loss]:
     for op in ops:
         if op.f == "send" and op.type == "ok":
             message_id = op.value["id"]
-            missing = [node for node, ids in sorted(held.items()) if message_id not in ids]
+            group = group_of(int(op.value["queue_id"]))
+            holders = {node: ids for node, ids in sorted(held.items()) if group_of_node(node) == group}
+            missing = [node for node, ids in holders.items() if message_id not in ids]
             if missing:
                 place = (op.value["topic"], int(op.value["queue_id"]), int(op.value["queue_offset"]))
                 losses.append(Loss(message_id, *place, op, missing))
@@ -56,7 +59,8 @@ def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
     if not losses:
         return []
     loss = min(losses, key=lambda each: (-len(each.missing_on), each.acked.index))
-    nodes = sorted({int(op.value["node"]) for op in ops if op.f == "read" and op.type == "invoke"})
+    read = {int(op.value["node"]) for op in ops if op.f == "read" and op.type == "invoke"}
+    nodes = sorted(node for node in read if group_of_node(node) == group_of(loss.queue_id))
     start = ops[0].time_ns
     invoked = next(op for op in ops if op.f == "send" and op.type == "invoke" and op.value["id"] == loss.message_id)
     place = f"{loss.topic}/{loss.queue_id} at offset {loss.queue_offset}"

@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Sequence
 
+from jepsen_like.hostile.request_fields import group_body, topic_fields
 from jepsen_like.hostile.wire import Wire
 from jepsen_like.live.stories.groups_scene import SECOND, GroupsScene, groups_scene
 from jepsen_like.live.stories.story import WELL_S, Scene, Story
@@ -206,20 +207,9 @@ def _new_client(scene: Scene, servers: str, number: int) -> None:
 
 async def _refusals(port: int, name: str) -> dict[str, int]:
     """Asks a node to make a topic and a consumer group; returns the codes of its answers."""
-    topic = {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "1",
-        "writeQueueNums": "1",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
-    group = f'{{"groupName": "{name}"}}'.encode()
     async with await Wire.dial(port) as wire:
-        made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
-        grouped = await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+        made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name))
+        grouped = await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(name))
     return {"making a topic": made.code, "making a consumer group": grouped.code}
 
 

@@ -36,6 +36,8 @@ from tests.support.pace import at_most
 
 FEATURES = list(JUDGES)
 SECRET = "RAFTMQ_MATRIX_SECRET"
+ROUTE_TIMEOUT = {"RAFTMQ_MATRIX_ROUTE_TIMEOUT_MS": str(int(at_most(3) * 1000))}
+"""How long the Java program waits for a route; its library's 3 s are too short for its start on a busy machine."""
 
 
 def _java(classes: str, libraries: str) -> list[str]:
@@ -122,7 +124,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(home) | ({SECRET: secret} if secret else {}),
+            env=environment(home) | ROUTE_TIMEOUT | ({SECRET: secret} if secret else {}),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

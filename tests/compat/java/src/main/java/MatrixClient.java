@@ -29,6 +29,9 @@ import org.apache.rocketmq.remoting.RPCHook;
  */
 public final class MatrixClient {
   private static final long REQUEST_TIMEOUT_MS = 20_000;
+  /** How long a request for a route may take: a start fails if the first one does, as on a machine that is busy. */
+  private static final int ROUTE_TIMEOUT_MS =
+      Integer.parseInt(System.getenv().getOrDefault("RAFTMQ_MATRIX_ROUTE_TIMEOUT_MS", "3000"));
   private static final String SECRET = System.getenv().getOrDefault("RAFTMQ_MATRIX_SECRET", "");
   private final String servers;
   private final String prefix;
@@ -137,6 +140,7 @@ public final class MatrixClient {
       producer = new DefaultMQProducer(group, hook);
     }
     producer.setNamesrvAddr(servers);
+    producer.setMqClientApiTimeout(ROUTE_TIMEOUT_MS);
     producer.start();
     producers.add(producer);
     return producer;
@@ -237,6 +241,7 @@ public final class MatrixClient {
       DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
           prefix + "-" + feature + "-readers", hook, new AllocateMessageQueueAveragely());
       consumer.setNamesrvAddr(servers);
+      consumer.setMqClientApiTimeout(ROUTE_TIMEOUT_MS);
       consumer.setInstanceName("reader-" + feature + "-" + reader);
       consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
       consumer.setConsumeThreadMin(4);
