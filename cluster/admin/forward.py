@@ -20,6 +20,7 @@ from cluster.admin.route import CONSTANT_BYTES_MAX, Route
 from cluster.admin.streamed_json import Pieces, in_pieces
 from cluster.config.local_layout import NodeName, name_of, names_of
 from cluster.runtime.request_limits import TooLongError, read_at_most
+from raftlog.kept_errors import bare
 from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
@@ -131,7 +132,7 @@ class Forwarder:
                 except ApiError as error:
                     if error.code != "leader_unreachable":
                         raise
-                    refused = error
+                    refused = bare(error)
         raise refused
 
     def not_passed_on(self) -> ApiError:
