@@ -1,5 +1,5 @@
 """Revocations that were made while the first group could not be asked: the leader of their group offers them to the
-first one, and ends those about which it has decided (docs/adr/0108).
+first one, and ends those about which it has decided (docs/adr/0110).
 
 Everything follows from the rows of the state, so whoever leads goes on.
 """

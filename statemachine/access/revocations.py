@@ -1,5 +1,5 @@
 """Revocations: changes that take rights away, in the log of another group of brokers than the first while that one
-cannot be asked (docs/adr/0108).
+cannot be asked (docs/adr/0110).
 
 They are kept apart from the copy of users, rules and tokens, whose rows stay those of the first group. Readers see the
 copy less what the revocations take away. Each is kept until the first group has decided about it.
@@ -187,7 +187,7 @@ class RevocationReads(Reads):
     """The reads of a state about revocations."""
 
     revocations = family_of(Revocations)
-    """What was taken away in this group's log and not in the first one's yet."""
+    """The rights that were taken away in this group's log, and not in the first one's yet."""
 
 
 def _act(packed: bytes) -> Act:
