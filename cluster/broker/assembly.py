@@ -11,7 +11,7 @@ from cluster.broker.access.user_admin import FirstUser, UserAdmin
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
-from cluster.broker.groups.other_members import Links, OtherMembers
+from cluster.broker.groups.other_members import OtherMembers
 from cluster.broker.groups.queue_locks import QueueLocks
 from cluster.broker.groups.reply_delivery import ReplyDelivery
 from cluster.broker.groups.reply_notes import ReplyNotes
@@ -81,14 +81,13 @@ class Broker:
         reads: Any,
         evicted: EvictedReads | None,
         transport: PeerLinks,
-        links: Links,
         unreached: Callable[[], Collection[NodeId]],
         keyed: Callable[[], bool],
         denied: Callable[[bool], None],
         relay_metrics: RelayMetrics,
         transaction_metrics: TransactionMetrics,
     ) -> None:
-        """`route` and `refuse` are explained at Sends, `reads` at Pulls. `links` lead to other groups of brokers.
+        """`route` and `refuse` are explained at Sends, `reads` at Pulls.
         `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every node has proven the
         cluster's secret. `denied` counts a denial; its argument is True if it was enforced."""
         config, environment, clock = context.config, context.environment, context.clock
@@ -124,7 +123,7 @@ class Broker:
         self.first_user = FirstUser(first_user_file, services, self.user_admin)
         self.shared_ids = SharedIds(clock.wall_ms)
         self.members = members = Members(services, self.rights, self.shared_ids)
-        self.other_members = OtherMembers(services, members, links)
+        self.other_members = OtherMembers(services, members)
         self.early_routes = EarlyRoutes(services, members, unreached)
         self.reply_notes = ReplyNotes(services)
         self.relay = ClientRelay(services, members, transport, self.rights, self.reply_notes, relay_metrics)

@@ -323,13 +323,13 @@ class Assembly:
             reads=self.modes.reads,
             evicted=self.tier_access,
             transport=self.transport,
-            links=group_links,
             unreached=self.links.unreached,
             keyed=self._keyed,
             denied=lambda enforced: metrics.denied(enforced=enforced),
             relay_metrics=metrics.relay,
             transaction_metrics=metrics.transactions,
         )
+        broker.other_members.serve(group_links)
         self.confirmed = ConfirmedIndex(
             self.transport,
             services,

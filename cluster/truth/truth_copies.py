@@ -87,7 +87,7 @@ class TruthCopies:
         self._sure_ms: int | None = None
         """The time as of which this node had the newest truth; None if it cannot tell since it started."""
         self._coming: _Copied | None = None
-        """What this node will be sure of once it has applied what it was told."""
+        """The answer of which this node will be sure once it has applied it."""
         self._told = Seldom(logger)
         self.rejected = ""
         """Why this group's log did not accept the newest page; "" if it did."""

@@ -187,7 +187,7 @@ class RevocationReads(Reads):
     """The reads of a state about revocations."""
 
     revocations = family_of(Revocations)
-    """What was taken away in this group's log and not in the first one's yet."""
+    """The rights that were taken away in this group's log, and not in the first one's yet."""
 
 
 def _act(packed: bytes) -> Act:

@@ -71,10 +71,15 @@ class _Asked(NamedTuple):
 class OtherMembers:
     """Asks other groups of brokers for members, and tells them of those of this one. Event loop only."""
 
-    def __init__(self, services: Services, members: Members, links: Links) -> None:
-        self._services, self._members, self._links = services, members, links
+    def __init__(self, services: Services, members: Members) -> None:
+        self._services, self._members = services, members
+        self._links: Links | None = None
         self._number = 0
         self._asked: dict[int, _Asked] = {}
+
+    def serve(self, links: Links) -> None:
+        """Asks, and answers, over these connections from now on."""
+        self._links = links
         links.takes(Kind.MEMBERS, self._on_question)
         links.takes(Kind.MEMBERS_REPLY, self._on_answer)
 
@@ -93,9 +98,9 @@ class OtherMembers:
     def ask(self, name: str, groups: Sequence[int], done: Done) -> None:
         """Asks these groups of brokers for the members of the consumer group."""
         self._number += 1
-        number = self._number
+        number, links = self._number, self._links
         sent = len(self._asked) < ASKED_MAX and all(
-            self._links.send(group, Kind.MEMBERS, [number, name]) for group in groups
+            links is not None and links.send(group, Kind.MEMBERS, [number, name]) for group in groups
         )
         if not sent:
             done(None)

@@ -273,6 +273,8 @@ class FakeNode:
         rights = Rights(self.state.access)
         self.group_links = FakeGroupLinks()
         self.members = Members(self, rights, self.shared_ids)
+        others = OtherMembers(self, self.members)
+        others.serve(self.group_links)
         locks, groups = QueueLocks(self), Groups(self, self.members)
         relay = ClientRelay(self, self.members, Alone(), rights=rights, notes=self.reply_notes)
         delivery = ReplyDelivery(self, self.members, self.reply_notes, relay, Alone(), rights, self.shared_ids)
@@ -282,7 +284,7 @@ class FakeNode:
         self.table: Handlers = {
             **Routes(self, self.early_routes).codes(),
             **TopicsAdmin(self, self.note_change).codes(),
-            **Heartbeats(self, self.members, OtherMembers(self, self.members, self.group_links), locks).codes(),
+            **Heartbeats(self, self.members, others, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
             **ConsumerRequests(self, OffsetResets(self), relay, rights, self.note_change).codes(),
             **Replies(self, delivery, "10.0.0.2:10911").codes(),

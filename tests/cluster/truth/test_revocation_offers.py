@@ -130,6 +130,29 @@ def test_it_is_offered_until_it_is_answered_and_ends_with_the_copy_of_the_answer
     assert is_enabled(two) == [False, False]
 
 
+def test_one_that_is_done_and_not_copied_yet_is_not_ended(two: Two) -> None:
+    """However long the copy takes: without the revocation, the group would go by the rows of before."""
+    two.back.is_open = False
+    ask(two, DISABLE)
+    two.run(100)
+    two.back.is_open = True
+    for _ in range(3 * DEADLINE_MS // 50):
+        two.now_ms += 50
+        two.offers.tick(two.now_ms)
+        two.acts.tick(two.now_ms)
+        two.carry_asked()
+        two.first.decide()
+        for kind, header, payload in two.there.take():
+            if kind == Kind.ACT_REPLY:  # copies are lost
+                two.acts.on_reply(two.back, header, payload)
+        two.second.decide()
+    assert is_enabled(two) == [False, False]
+    assert two.second.log.state.revocations.waiting
+    two.run(2_000)
+    assert not two.second.log.state.revocations.waiting
+    assert is_enabled(two) == [False, False]
+
+
 def test_what_the_first_group_refuses_ends_as_well(two: Two) -> None:
     """Two Supers, of whom each group takes one away: the last one stays."""
     two.first.log.one(CreateUser(ASKED, 3, "ann", True, True, b"s", KEY))
