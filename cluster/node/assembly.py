@@ -476,6 +476,7 @@ class Assembly:
             self.membership,
             self.installs,
             elected=self.metrics.elected,
+            group=self.config.cluster.group,
         )
         self._cluster_config = ClusterConfig(
             context, self.state, self.changes, self.membership, self.services, self.reloading, self.levels

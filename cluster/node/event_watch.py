@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cluster.config.local_layout import link_object, node_object
 from cluster.runtime.events import EventLog
 from cluster.runtime.turns.turn_watch import LongTurn
-from raftlog.types import NodeId, Role
+from raftlog.types import FIRST_GROUP, NodeId, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,11 +63,12 @@ class EventWatch:
         installs: InstallService,
         *,
         elected: Callable[[str], object],
+        group: int = FIRST_GROUP,
     ) -> None:
-        """`elected` is called with the reason when this node is elected."""
+        """`group`: the group of brokers of the node. `elected` is called with the reason when this node is elected."""
         self._events = events
         self._node_id = node_id
-        self._group = membership.identity.group_id
+        self._group = group
         self._storage = storage
         self._transport = transport
         self._membership = membership
