@@ -100,10 +100,10 @@ def test_a_topic_of_two_groups_is_written_and_found_in_both(cluster: LocalCluste
 def test_what_is_made_at_the_second_group_is_there_when_it_was_answered(cluster: LocalCluster) -> None:
     second = api(cluster, 2)
     made = second.post("/v1/topics", {"name": "there", "queues": 3})
-    assert (made["topic"]["groups"], made["topic"]["read_queues"], made["result"]) == ([2], 3, "created")
+    assert (made["topic"]["groups"], made["topic"]["read_queues"], made["result"]) == ([1, 2], 3, "created")
     assert send(cluster, 2, "there")[0] == 0
     assert send(cluster, 2, "made-by-a-send")[0] == 0
-    assert (topics(cluster, 1)["there"], topics(cluster, 1)["made-by-a-send"]) == ([2], [2])
+    assert (topics(cluster, 1)["there"], topics(cluster, 1)["made-by-a-send"]) == ([1, 2], [2])
     second.post("/v1/groups", {"name": "g"})
     assert [row["name"] for row in api(cluster, 1).local("/v1/groups")["groups"]] == ["g"]
     second.delete("/v1/topics/there")
