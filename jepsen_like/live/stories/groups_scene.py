@@ -20,7 +20,7 @@ from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 from raftmq.local.waiting import until
 from raftmq_wire.errors import LocalError
-from raftmq_wire.queue_numbers import group_of, queues_text
+from raftmq_wire.queue_numbers import group_of, queue_text
 
 if TYPE_CHECKING:
     from raftmq.client import Client
@@ -128,10 +128,11 @@ class GroupsScene:
         wanted = {*topics}
         before = {place: list(queues) for place, queues in list(self.load.places.items()) if place[0] in wanted}
         yield
-        for (topic, key), queues in before.items():
-            now = self.load.places[topic, key]
-            moved = f"{topic}: {key} was in {queues_text(queues)} and came to {queues_text(now)}"
-            self.scene.demand(now == queues, moved)
+        for place, now in list(self.load.places.items()):
+            if place[0] in wanted:
+                was = before.get(place, now[:1])
+                told = [", ".join(map(queue_text, queues)) for queues in (was, now)]
+                self.scene.demand(now == was, f"{place[0]}: {place[1]} was in queue {told[0]} and came to {told[1]}")
 
     def copy_is_whole(self) -> bool:
         """Returns True if each node of the second group has all of the truth that each node of the first one has, and

@@ -155,6 +155,8 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
         ("frozen-leader", 0.07),
         ("isolated-leader", 0.07),
         ("graceful", 0.04),
+        ("group-join", 0.05),
+        ("first-group-lost", 0.1),
     ],
 )
 def test_rehearsals_of_scripted_scenarios_pass(tmp_path: Path, scenario: str, scale: float) -> None:

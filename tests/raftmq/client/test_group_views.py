@@ -22,6 +22,7 @@ async def test_names_and_aliases_lead_to_a_group(groups: GroupViews[ClusterView]
     assert (groups.heard, groups.several, groups.group_of_name("whatever-1")) == (False, False, 1)
     groups.take("")
     assert (groups.heard, groups.several, groups.numbers()) == (True, False, [1])
+    assert (groups.heard_within(60), groups.heard_within(-1)) == (True, False), "a group may have joined since"
     groups.take("1/raftmq 2/raftmq-g02 65/beyond 0/no x/y 3")
     assert (groups.several, groups.numbers()) == (True, [1, 2])
     names = ("raftmq", "raftmq-1", "raftmq-12", "raftmq-g02", "raftmq-g02-3", "raftmq-x", "beyond")

@@ -22,7 +22,7 @@ from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port, is_running
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.errors import ExitCode, LocalError
-from raftmq_wire.queue_numbers import number_of
+from raftmq_wire.queue_numbers import group_of, number_of
 from tests.support.small_segments import small_segments
 from tests.support.topic_rows import rows_of
 from tests.support.wait_until import wait
@@ -135,8 +135,14 @@ def test_a_running_cluster_gets_a_second_group_and_stays_what_it_is(cluster: Loc
     kept = {path: path.read_bytes() for path in (first.config_path, first.home / "data" / "IDENTITY")}
     uuid = check_data_dirs([first])
     assert json.loads((cluster.data / "cluster.json").read_text())["schema"] == 10
-    code, told = run("up", "--groups", "2", "--detach")
-    assert code == 0, told
+    with connect(cluster.servers) as early:
+        assert early.admin.topics() == ["T"]
+        code, told = run("up", "--groups", "2", "--detach")
+        assert code == 0, told
+        all_ready(cluster)
+        early.admin.create_topic("of-both", queues=1)
+        assert [group_of(queue.queue_id) for queue in early.admin.describe_topic("of-both").queues] == [1, 2]
+        assert [group_of(queue.queue_id) for queue in early.admin.describe_topic("T").queues] == [1]
     assert [node.name for node in cluster.nodes] == [1, "2/1"]
     assert cluster.nodes[0] == first, "neither its process nor its ports changed"
     assert {path: path.read_bytes() for path in kept} == kept

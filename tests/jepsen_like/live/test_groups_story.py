@@ -1,0 +1,116 @@
+"""The stories about two groups of brokers: what their load and their judges find, on pretended answers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jepsen_like.history import HistoryWriter, read_history
+from jepsen_like.live.probes.groups_load import GroupsLoad
+from jepsen_like.live.stories.groups_scene import GroupsScene
+from jepsen_like.live.stories.story_groups import longest_gap
+from jepsen_like.live.subjects.subject import Placed, SendFailed, SendUnknown
+from raftmq_wire.queue_numbers import number_of
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    with HistoryWriter(tmp_path / "h.jsonl") as history:
+        made = GroupsLoad("127.0.0.1:1", {}, history, 7, 10)
+        yield made
+        made.abort()
+
+
+def settle(load: GroupsLoad, key: str | None, outcome: Placed | Exception, number: int = 1) -> None:
+    loop = asyncio.new_event_loop()
+    done: asyncio.Future[Placed] = loop.create_future()
+    if isinstance(outcome, Exception):
+        done.set_exception(outcome)
+    else:
+        done.set_result(outcome)
+    invoked = load._history.invoke(load._slots.take() + 6_000_000, "send", {"topic": "T", "id": f"g-{number}"})
+    load._settle(invoked, key, done)
+    loop.close()
+
+
+def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_path: Path) -> None:
+    keys = {load._free_key("T") for _ in range(2000)} - {None}
+    assert len(keys) > 50
+    assert {load._free_key("T") for _ in range(200)} == {None}, "all are busy"
+    settle(load, "key-1", Placed(3, 0))
+    settle(load, "key-2", SendFailed("no"), 2)
+    settle(load, "key-3", SendUnknown("?"), 3)
+    assert {load._free_key("T") for _ in range(4000)} == {None, "key-1", "key-2"}, "an unknown message may still come"
+    assert (load.counts.acked, load.counts.failed, load.counts.unknown, load.counts.in_flight) == (1, 1, 1, 0)
+    load._history.close()
+    outcomes = [op.type for op in read_history(tmp_path / "h.jsonl").ops if op.type != "invoke"]
+    assert outcomes == ["ok", "fail", "info"]
+
+
+def test_what_was_acknowledged_and_never_handed_out_is_missing(load: GroupsLoad) -> None:
+    far = number_of(2, 1)
+    load._keys_busy |= {("T", "k")}
+    settle(load, "k", Placed(far, 5))
+    for name in ("alone", "pair"):
+        assert f"'{name}' never got 1 acknowledged messages of T/{far}, the first at 5" in load.missing()
+    for handed in load.handed.values():
+        handed["T", far].add(5)
+    assert load.missing() == []
+    assert load.places["T", "k"] == [far]
+    assert len(load.acks_s[2]) == 1
+
+
+class Consumer:
+    """A consumer that hands out these offsets of queue 0, one by one."""
+
+    def __init__(self, *offsets: int) -> None:
+        self._offsets = list(offsets)
+        self.commits = 0
+
+    async def poll(self, timeout_s: float) -> Any:
+        return SimpleNamespace(topic="T", queue_id=0, queue_offset=self._offsets.pop(0)) if self._offsets else None
+
+    async def commit(self) -> None:
+        self.commits += 1
+
+
+@pytest.mark.parametrize(("group", "broken"), [("alone", 1), ("pair", 0)])
+async def test_what_one_reader_has_committed_never_comes_again(load: GroupsLoad, group: str, broken: int) -> None:
+    floor: dict[tuple[str, int], int] = {}
+    first: Any = Consumer(0, 1, 2)
+    await load._take(group, first, floor)
+    assert (first.commits, floor) == (1, {("T", 0): 3})
+    later: Any = Consumer(0)
+    await load._take(group, later, floor)
+    assert (len(load.wrong), load.again) == (broken, 1)
+    idle: Any = Consumer()
+    await load._take(group, idle, floor)
+    assert idle.commits == 0
+
+
+def test_a_key_that_moves_is_found(load: GroupsLoad) -> None:
+    broken: list[str] = []
+    scene: Any = SimpleNamespace(demand=lambda holds, what: None if holds else broken.append(what))
+    groups: Any = SimpleNamespace(load=load, scene=scene)
+    load.places["T", "stays"] = [1]
+    load.places["T", "moves"] = [1]
+    load.places["other", "moves"] = [1]
+    with GroupsScene.no_key_moves(groups, ["T"]):
+        load.places["T", "moves"].append(number_of(2, 1))
+        load.places["other", "moves"].append(2)
+        load.places["T", "new"] = [0]
+        load.places["T", "late"] = [0, 3]
+    assert broken == [
+        "T: moves was in queue 1 and came to 1, 2/1",
+        "T: late was in queue 0 and came to 0, 3",
+    ]
+
+
+def test_the_longest_gap_counts_both_ends() -> None:
+    assert longest_gap([], 10.0, 14.0) == 4.0
+    assert longest_gap([1.0, 11.0, 12.5, 20.0], 10.0, 14.0) == 1.5
+    assert longest_gap([13.5], 10.0, 14.0) == 3.5
