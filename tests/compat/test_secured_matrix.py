@@ -9,23 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.matrix.programs import COMMANDS, FEATURES, is_installed, parts
-from tests.compat.matrix.run import SETTINGS, Plan, run_plan
-from tests.support.tools import lack
+from tests.compat.matrix.few import check_features
+from tests.compat.matrix.programs import COMMANDS
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
-RATE, SENDING_S, ENOUGH = 8.0, 30.0, 100
 
 
 @pytest.mark.parametrize("client", COMMANDS)
 def test_users_with_documented_rights_use_every_feature(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chance: random.Random, tell: Callable[[str], None]
 ) -> None:
-    if not is_installed(client):
-        lack("go" if client.startswith("go") else "mvn", why="make test-compat builds this client with it")
-    for name, value in SETTINGS.items():
-        monkeypatch.setenv(name, value)
-    for number, features in enumerate(parts(client, "secured", FEATURES)):
-        plan = Plan(client, features, "secured", chance.randrange(1 << 32), RATE, SENDING_S, ENOUGH)
-        results = run_plan(plan, tmp_path / f"run-{number}", tell)
-        assert {result.feature: result.reason for result in results if not result.passed} == {}
+    check_features(client, "secured", tmp_path, monkeypatch, chance, tell)
