@@ -124,7 +124,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     topic_ids: dict[str, int] = {}
     """Topic -> its id, which no other topic of the cluster ever gets. Documents of format 10 have none."""
     further: list[FurtherGroup] = []
-    """What the other groups of brokers have, in a document of the whole cluster; a node tells of its own alone."""
+    """The offsets in the other groups of brokers, in a document of the whole cluster; a node tells of its own alone."""
 
     def identity(self, topic: str) -> TopicIdentity | None:
         """Returns the identity of the topic of that name; None if the document does not say."""

@@ -38,6 +38,7 @@ CHOSEN = {
     "raftmq/commands/access/auth.py": "NAME",
     "raftmq/commands/data/export.py": "FILE",
     "raftmq/commands/data/metadata.py": "FILE",
+    "raftmq/commands/messages/message.py": "GROUP",
     "raftmq/commands/messages/messages.py": "TIME",
     "raftmq/commands/nodes/config_files.py": "NEWDIR",
     "raftmq/commands/support.py": "FILE",
