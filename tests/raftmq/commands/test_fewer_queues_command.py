@@ -43,10 +43,16 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         page=lambda path: {"topic": TOPIC},
         whole=lambda path, field: {"topic": TOPIC, **group_of, **rows},
         delete=lambda path: {"topic": TOPIC},
+        local=lambda path: {"group": 1, "groups": []},
         pages=lambda path: iter([{"groups": [group_of | {"members": 0}]}]),
     )
-    for module in ("messages.topic", "messages.group", "data.metadata"):
-        monkeypatch.setattr(f"raftmq.commands.{module}.AdminApi", lambda addresses: api)
+    for module in (
+        "commands.messages.topic",
+        "commands.messages.group",
+        "commands.data.metadata",
+        "local.http.all_groups",
+    ):
+        monkeypatch.setattr(f"raftmq.{module}.AdminApi", lambda addresses, look="": api)
     return bodies
 
 

@@ -362,9 +362,9 @@ def test_nothing_is_added_to_a_rule_that_denies(stub: Stub, capsys: pytest.Captu
 
 
 def test_the_segment_that_is_being_written_is_closed(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
-    stub.answer = 200, {"node": 1, "term": 2, "index": 9, "position": 4711}
+    stub.answers = [(200, {"node": 1, "term": 2, "index": 9, "position": 4711}), (200, {"group": 1, "groups": []})]
     assert run(["tier", "seal", "--admin", stub.address]) == 0
-    assert stub.asked == [("POST", "/v1/tier/seal", b"{}")]
+    assert stub.asked == [("POST", "/v1/tier/seal", b"{}"), ("GET", "/v1/broker-groups", b"")]
     assert "below position 4711 goes to the tier" in capsys.readouterr().out
     stub.answer = 409, {"error": {"code": "refused", "message": "no tier is configured", "hint": "set tier.url"}}
     assert run(["tier", "seal", "--admin", stub.address]) == ExitCode.REFUSED
