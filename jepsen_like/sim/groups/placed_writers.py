@@ -125,7 +125,7 @@ class PlacedWriter(Placed):
         if answer is None or answer.code != ResponseCode.SUCCESS or rng.random() < DEATHS:
             return False
         if "attempt" not in answer.ext:
-            self.judge.acked.add((NAME, batch))
+            self._committed(answer, batch)
             return True
         decider = {"decider": answer.ext["attempt"]}
         for _ in range(rng.choice((1, 1, 2))):
@@ -148,9 +148,15 @@ class PlacedWriter(Placed):
             answer = await self._until(rng, FIRST_GROUP, code, self._write(batch) | ext, body)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return False
-        self.judge.acked.add((NAME, batch))
+        self._committed(answer, batch)
         self.counts[code.name] += 1
         return True
+
+    def _committed(self, answer: Answer, batch: int) -> None:
+        """Notes that the batch is committed. An answer that a later one is says nothing of it: it may have been given
+        up before."""
+        if answer.ext["committed"] == str(batch):
+            self.judge.acked.add((NAME, batch))
 
     async def _abort(self, rng: random.Random, batch: int) -> bool:
         """Aborts a batch that nobody runs again; returns True once a node has answered."""
