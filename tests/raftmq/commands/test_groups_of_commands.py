@@ -19,7 +19,6 @@ NAMED = "the group of the node that is named, or that of --in-group"
 CLIENT = "all groups, as a client reaches them"
 FILES = "the files that are named; those of a node say its group"
 NONE = "no cluster, or one of its own"
-LEFT = "the first group alone, although others may have something too"
 
 TABLE = {
     ALL: """
@@ -27,13 +26,14 @@ TABLE = {
         scrub, retention, tier ls, tier repair, tier seal, tier status, tier sweep, tier verify,
         rolling-restart, upgrade finalize, upgrade plan, upgrade run, node list, secret create, secret rotate,
         secret status, auth key, auth mode, auth show, topic delete, topic describe, topic list, group clone,
-        group delete, group describe, group list, group reset, transactions list, writes list, backup create,
-        metadata export, metadata import, alarm ack, alarm list, support bundle
+        group delete, group describe, group list, group reset, transactions list, writes abort, writes forget, writes list,
+        backup create, metadata export, metadata import, alarm ack, alarm list, support bundle
     """,
     FIRST: """
         config history, config set, config show, user create, user delete, user disable, user enable, user list,
         user password, user revoke, user token, user tokens, user type, acl delete, acl import, acl list, acl
-        set, acl test, login, logout, audit, topic alter, topic create, group create, writes forget
+        set, acl test, login, logout, audit, topic alter, topic create, topic spread, group
+        create
     """,
     NAMED: """
         kill, restart, node add, node can-stop, node drain, node maintenance, node move, node promote, node
@@ -53,7 +53,6 @@ TABLE = {
         version, help, init, serve, chaos check, chaos check-history, chaos doctor, chaos fuzz, chaos list,
         chaos run, demo, sim bugs, sim replay, sim run, sim shrink, testbed
     """,
-    LEFT: "writes abort",
 }
 KIND = {name: kind for kind, names in TABLE.items() for name in " ".join(names.split()).split(", ")}
 DOORS = ("all_groups(", "LocalCluster(", "read_cluster(", "groups_of(", "of_group(")
@@ -93,7 +92,7 @@ def test_a_command_does_what_its_row_says(name: str) -> None:
     types = [parameter.type for parameter in command.params]
     if kind is ALL:
         assert any(door in source for door in DOORS)
-    elif kind in (FIRST, LEFT):
+    elif kind is FIRST:
         assert "all_groups(" not in source, "then it is of all groups"
         assert name in ELSEWHERE or any(door in source for door in (*ONE_DOOR, "api("))
     elif kind is NAMED:
