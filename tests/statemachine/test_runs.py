@@ -51,7 +51,6 @@ NEVER_DRAWN = {
     "confirm_write": "needs a decision that waits: the same",
     "copy_truth": "is refused in the first group of brokers: test_truth.py",
     "revoke": "is refused in the first group of brokers: test_revocations.py",
-    "end_revocations": "needs a revocation: the same",
 }
 """The commands that take no effect in drawn logs, and what shows of them what the tests below show of the others."""
 NEVER_SEEN = {
