@@ -14,14 +14,17 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType
 from statemachine import broker_state
+from statemachine.access.access_commands import RemoveUser
+from statemachine.access.revocations import Revoke
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.cluster_level import ClusterLevel, Finalize
-from statemachine.commands import Command, CommandReader, CommandResult, done
+from statemachine.cluster_wide.truth_journal import TruthKind
+from statemachine.commands import Command, CommandReader, CommandResult, done, pack
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.groups import PutGroup
 from statemachine.families import FAMILIES, LATER_ROWS
 from statemachine.family import Families, Family, LaterRows, applies, takes
-from statemachine.levels import LEVEL, LEVELS
+from statemachine.levels import GROUPS_LEVEL, LEVEL, LEVELS
 from statemachine.removal_slices import DeleteTopic, RemovalSlices
 from statemachine.removals import ATTEMPTS, SESSIONS, STEPS, UNIQUE, RemovalKind
 from statemachine.rows import keys
@@ -31,8 +34,10 @@ from statemachine.rows.kv import FAMILIES as COLUMNS
 from statemachine.rows.running_digest import count
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import CreateTopic, Topics
+from statemachine.truth import CopyTruth
 from tests.statemachine.test_kept_entries import LOGS
 from tests.support.command_samples import COMMAND_SAMPLES, about
+from tests.support.truth_kit import ASKED
 
 PAGE = Path(__file__).parents[2] / "docs" / "disk-format-rows.md"
 PREFIX = b"mark\0"
@@ -236,6 +241,9 @@ def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
     ]
     samples.append(PutGroup({"name": "g", "consume_broadcast_enable": False}, if_absent=False))
     samples.append(CreateTopic({"name": "placed", "place": [[1, 2, 2], [2, 4, 4]]}, if_absent=False))
+    if level >= GROUPS_LEVEL:  # a user that another group has copied, and whose rights are taken away there
+        samples.append(CopyTruth(0, 1, [(TruthKind.USER, 9, ["u", False, True, b"s", "k", 0])]))
+        samples.append(Revoke(pack([RemoveUser(ASKED, 9)])))
     late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix != keys.AUDIT_KEPT_PREFIX}
     found, rng = set[LaterRows](), Random(level)
     for drawn in range(200):

@@ -48,10 +48,8 @@ NEVER_DRAWN = {
     "acknowledge": "needs a MEMBERSHIP entry: test_membership_rows.py",
     "commit_write": "needs staged messages: test_staged_writes.py draws them",
     "prepare_write": "is refused in the first group of brokers: test_prepared_writes.py",
-    "confirm_write": "needs a decision that waits: the same",
     "copy_truth": "is refused in the first group of brokers: test_truth.py",
     "revoke": "is refused in the first group of brokers: test_revocations.py",
-    "end_revocations": "needs a revocation: the same",
 }
 """The commands that take no effect in drawn logs, and what shows of them what the tests below show of the others."""
 NEVER_SEEN = {
