@@ -378,7 +378,9 @@ class NodeMetrics:
     def _labelled(self, metric: Metric) -> Metric:
         """Returns the metric with the labels that all series of this node have."""
         if self._constant:
-            metric.samples = [each._replace(labels={**each.labels, **self._constant}) for each in metric.samples]
+            labelled = Metric(metric.name, metric.documentation, metric.type)
+            labelled.samples += [each._replace(labels={**each.labels, **self._constant}) for each in metric.samples]
+            return labelled
         return metric
 
     def render(self) -> bytes:
