@@ -377,12 +377,11 @@ class NodeMetrics:
 
     def _labelled(self, metric: Metric) -> Metric:
         """Returns the metric with the labels that all series of this node have."""
-        if not self._constant:
-            return metric
-        labelled = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-        for each in metric.samples:
-            labelled.add_sample(each.name, {**each.labels, **self._constant}, each.value, each.timestamp, each.exemplar)
-        return labelled
+        if self._constant:
+            labelled = Metric(metric.name, metric.documentation, metric.type)
+            labelled.samples += [each._replace(labels={**each.labels, **self._constant}) for each in metric.samples]
+            return labelled
+        return metric
 
     def render(self) -> bytes:
         """Returns the whole exposition text."""

@@ -26,8 +26,8 @@ TABLE = {
         scrub, retention, tier ls, tier repair, tier seal, tier status, tier sweep, tier verify,
         rolling-restart, upgrade finalize, upgrade plan, upgrade run, node list, secret create, secret rotate,
         secret status, auth key, auth mode, auth show, topic delete, topic describe, topic list, group clone,
-        group delete, group describe, group list, group reset, transactions list, writes abort, writes forget, writes list,
-        backup create, metadata export, metadata import, alarm ack, alarm list, support bundle
+        group delete, group describe, group list, group reset, transactions list, writes abort, writes forget,
+        writes list, backup create, metadata export, metadata import, alarm ack, alarm list, support bundle
     """,
     FIRST: """
         config history, config set, config show, user create, user delete, user disable, user enable, user list,
