@@ -52,7 +52,7 @@ class PlacedWriter(Placed):
         self._thought_dead = 0
         """Commits that go on although their driver is thought dead."""
         self.counts: Counter[str] = Counter()
-        """How often each rare thing happened."""
+        """Counts of the steps of commits, and of aborts."""
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
