@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OFFER_EVERY_MS: Final = 1_000
 """Milliseconds between two offers of the same revocations."""
-ALARM: Final = "revocations_wait"
+ALARM = "revocations_wait"
 
 
 class Offer(Protocol):

@@ -230,6 +230,8 @@ class Operations:
                 if key in required or rng.random() < 0.5
             }
         if kind == "array":
+            if "prefixItems" in schema:
+                return [self._value(each, name) for each in schema["prefixItems"]]
             return [self._value(schema.get("items", {}), name) for _ in range(rng.randrange(3))]
         if kind in ("integer", "number"):
             low = int(schema.get("minimum", schema.get("exclusiveMinimum", 0)))

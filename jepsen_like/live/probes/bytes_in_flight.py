@@ -16,7 +16,7 @@ GIVEN_BACK_S: Final = 20.0
 `send.deadline_ms`."""
 ASKED_S: Final = 5.0
 OK: Final = 200
-_FIGURE: Final = re.compile(r"^(raftmq_(?:client_)?inflight_bytes) (\S+)$", re.MULTILINE)
+_FIGURE: Final = re.compile(r'^(raftmq_(?:client_)?inflight_bytes)(?:\{broker_group="\d+"\})? (\S+)$', re.MULTILINE)
 
 
 def counted(metrics: str) -> dict[str, int]:

@@ -215,7 +215,7 @@ def spread(name: str, groups: tuple[int, ...], yes: bool, data: str | None, admi
         )
     which = ", ".join(map(str, wanted))
     if not yes:
-        question = f"give topic {name} queues in groups {which}? Keys come to other queues."
+        question = f"spread topic {name} over groups {which}? Keys come to other queues."
         click.confirm(question, abort=True, err=True)
     body = {"name": name, "if_exists": "update", "attributes": before["attributes"]}
     answer = api.post("/v1/topics", body | {"groups": sorted(wanted), "move_keys": True})

@@ -27,6 +27,7 @@ from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from raftmq.local.tls.certificates import Pair, new_ca, new_client, new_node, write_pair
+from statemachine.levels import LEVEL
 from tests.support.wait_until import PATIENCE_S, until
 
 ONE, TWO = NodeId(1), NodeId(2)
@@ -83,6 +84,7 @@ class Peer:
             incarnation=int.from_bytes(os.urandom(4)) + 1,
             security=self.tls.peer_security(PLAIN_REFUSAL),
             dialling=self.tls.peer_dialling(),
+            cluster_level=lambda: LEVEL,
         )
         self.tls.changed.add(self.transport.renew_certified)
         self.messages: list[Message] = []

@@ -50,7 +50,7 @@ def test_every_voter_finds_a_node_that_is_there(sim: SimCluster) -> None:
     term = leader.raw.term
     for node in (first, second, leader):
         proof = checked(sim, place(node))
-        assert (proof.by, proof.lines) == ([1, 2, 3], [])
+        assert (proof.by, proof.lines()) == ([1, 2, 3], [])
     sim.loop.run_for(2.0)
     assert (sim.leader(), leader.raw.term) == (leader, term)
     assert all(len(node.transport.inlets) == 4 for node in sim.nodes.values()), "two of each peer, as before"

@@ -21,7 +21,7 @@ from jepsen_like.live.probes import node_http, side_workload
 from jepsen_like.live.probes.expected_metadata import Catalogue, TopicSpec
 from jepsen_like.live.probes.tier_probe import TierProbe
 from jepsen_like.live.stories import story_report_001
-from jepsen_like.live.subjects import raftmq_subject
+from jepsen_like.live.subjects import raftmq_nodes
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.testbed import Bed
 from raftmq.cli import cli, run
@@ -47,7 +47,7 @@ def subject(served: PagingApi, monkeypatch: pytest.MonkeyPatch) -> RaftMQSubject
     """A cluster of the harness whose nodes are all this API."""
     made = object.__new__(RaftMQSubject)
     monkeypatch.setattr(made, "_node", lambda node: node, raising=False)
-    monkeypatch.setattr(raftmq_subject, "address_of", lambda _: served.address)
+    monkeypatch.setattr(raftmq_nodes, "address_of", lambda _: served.address)
     return made
 
 
@@ -127,6 +127,7 @@ DOORS = {
     "bench/bench_wake.py appends": "asks /metrics",
     "bench/peers/etcd.py _status": "asks etcd",
     "examples/web_service.py main": "asks its own service",
+    "jepsen_like/live/probes/lanes.py _connect": "is a client's",
 }
 ONE_PAGE = {
     "raftmq/local/http/admin_http.py whole": "follows the pages",

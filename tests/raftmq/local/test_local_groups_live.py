@@ -99,7 +99,7 @@ def test_two_groups_start_stop_and_start_again_together(cluster: LocalCluster, r
     assert run("restart", "2/1")[1]["node"] == "2/1"
     assert (running(cluster), cluster.nodes[0].pid) == ([1, "2/1"], pid)
     assert "node 2/1 leads" in run("status", as_json=False)[1]
-    assert "node 1 cluster." in run("logs", "2/1", "-n", "1", as_json=False)[1]
+    assert "node 2/1 cluster." in run("logs", "2/1", "-n", "1", as_json=False)[1]
     lines = run("logs", "-n", "1", as_json=False)[1].splitlines()
     assert [line.partition(" | ")[0] for line in lines] == ["n1", "n2/1"]
     code, answer = run("node", "can-stop", "2/1", as_json=False)
