@@ -27,7 +27,7 @@ from raftmq_wire.queue_numbers import number_of
 from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 
-pytestmark = [pytest.mark.live, pytest.mark.ci]
+pytestmark = [pytest.mark.live, pytest.mark.ci, pytest.mark.timeout(400)]
 
 QUEUE = number_of(2, 0)
 OK = "works"

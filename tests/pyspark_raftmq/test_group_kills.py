@@ -131,7 +131,8 @@ def victims_of(chance: random.Random, rounds: int) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(3, marks=pytest.mark.ci), pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [3, 20])
 def test_kills_between_staging_and_the_commits(cluster: LocalCluster, driver: Driver, seed: int, rounds: int) -> None:
     print(f"KILLS_SEED={seed}", flush=True)  # noqa: T201 - shown when it fails
     chance, wanted = random.Random(seed), Counter[str]()

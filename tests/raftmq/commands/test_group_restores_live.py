@@ -21,7 +21,7 @@ from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.wait_until import wait
 
-pytestmark = [pytest.mark.live, pytest.mark.ci]
+pytestmark = [pytest.mark.live, pytest.mark.ci, pytest.mark.timeout(400)]
 
 Run = Callable[..., tuple[int, Any]]
 QUEUES = (0, number_of(2, 0))
