@@ -59,6 +59,7 @@ def check_restored(folder: Path, kept: list[int]) -> None:
     try:
         wait(lambda: [view.ready for view in cluster.views()] == [True, True], cluster.views)
         with connect(cluster.servers) as mq:
+            wait(lambda: mq.admin.broker_groups() == [1, 2], mq.admin.broker_groups)
             assert [mq.admin.max_offset("T", queue) for queue in QUEUES] == kept
             assert [mq.pull("T", queue, 0).messages[0].body for queue in QUEUES] == [b"0", b"1"]
             mq.admin.create_topic("U", queues=1)
