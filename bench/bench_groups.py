@@ -24,6 +24,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from bench_cluster import cpu_seconds
 from load import Result
 from tables import show
 from three_nodes import load
@@ -75,11 +76,11 @@ class Groups:
 
     def measure(self, pool: ProcessPoolExecutor, in_flight: int, seconds: float) -> Figures:
         """Runs a load on each group at the same time."""
-        processes = self.processes()
-        before = [sum(each.cpu_times()[:2]) for each in processes]
+        pids = [each.pid for each in self.processes()]
+        before = [cpu_seconds([pid]) for pid in pids]
         asked = [pool.submit(load, port, in_flight, seconds, topic=TOPIC) for port in self.leaders()]
         results = [each.result() for each in asked]
-        used = [sum(each.cpu_times()[:2]) - then for each, then in zip(processes, before, strict=True)]
+        used = [cpu_seconds([pid]) - then for pid, then in zip(pids, before, strict=True)]
         return Figures(results, used)
 
 

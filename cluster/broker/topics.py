@@ -18,7 +18,6 @@ from statemachine.topics.topics import (
     DEDUP_MODES,
     RETENTION,
     CreateTopic,
-    TopicConfig,
     is_retention,
     placed_in,
 )

@@ -10,8 +10,7 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, show, show_problems
-from raftmq.local.http.admin_http import AdminApi, ApiRefusal
-from raftmq.local.http.all_groups import all_groups, alone, ask_all_of, in_one
+from raftmq.local.http.all_groups import all_groups, alone, ask_all_of, in_one, in_those_with_it
 
 
 @command_group()
@@ -40,17 +39,8 @@ def _line(row: dict[str, Any]) -> str:
 def ack(key: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Acknowledge the event behind the alarm KEY: the alarm ends on every node, permanently."""
     groups = all_groups(admin, data)
-    answers: dict[int, dict[str, Any]] = {}
-    without: ApiRefusal | None = None
-    for group, addresses in groups.items():
-        try:
-            answers[group] = AdminApi(addresses).post(f"/v1/alarms/{quote(key, safe='')}/ack", {})
-        except ApiRefusal as refusal:
-            if refusal.code != "not_found":
-                raise refusal if len(groups) == 1 else refusal.of_group(group) from None
-            without = without or refusal  # each group has events of its own
-    if without is not None and not answers:
-        raise without
+    path = f"/v1/alarms/{quote(key, safe='')}/ack"
+    answers = in_those_with_it(groups, lambda api: api.post(path, {}))  # each group has events of its own
     show_problems(alone(groups, "asked"))
     told = {group: f"{f'group {group}: ' * (len(groups) > 1)}{answer['event']}" for group, answer in answers.items()}
     show(as_json, in_one(answers), *(f"acknowledged: {event}" for event in told.values()))

@@ -193,7 +193,7 @@ def alter(
     show(as_json, answer, f"{told}; {hidden}" if (hidden := _hidden(after)) else told)
 
 
-@topic.command("spread", hidden=True)
+@topic.command("spread")
 @NAME
 @IN_GROUP
 @click.option("--yes", is_flag=True, help="Do not ask.")

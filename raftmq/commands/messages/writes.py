@@ -5,12 +5,10 @@ A write to several groups of brokers has rows in each of them, so each is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
-from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import (
@@ -22,11 +20,10 @@ from raftmq.commands.shared_options import (
     show_problems,
     tell_group,
 )
-from raftmq.local.http.admin_http import AdminApi, ApiRefusal
-from raftmq.local.http.all_groups import Groups, all_groups, in_one, told_by_each
-from raftmq_wire.errors import LocalError
+from raftmq.local.http.all_groups import all_groups, in_one, in_those_with_it, told_by_each
 
 Answer = dict[str, Any]
+LOOK = "raftmq writes list"
 
 
 @command_group()
@@ -101,7 +98,7 @@ def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | N
     """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
     body = {"name": name, "write": write, "dry_run": dry_run}
     groups = all_groups(admin, data)
-    answers = _post_to(groups, groups, lambda api: api.post("/v1/writes/abort", body))
+    answers = in_those_with_it(groups, lambda api: api.post("/v1/writes/abort", body), LOOK)
     attempts, messages = (sum(answer[key] for answer in answers.values()) for key in ("attempts", "messages"))
     what = f"{counted(attempts, 'attempt')} with {counted(messages)}"
     told = f"nothing was changed; {what} would be discarded" if dry_run else f"{what} are discarded"
@@ -117,25 +114,7 @@ def forget(name: str, dry_run: bool, data: str | None, admin: str | None, as_jso
     body = {"name": name, "dry_run": dry_run}
     groups = all_groups(admin, data)
     # As long as the first group knows the name, nothing is written under it, whatever the others know.
-    answers = _post_to(groups, sorted(groups, reverse=True), lambda api: api.post("/v1/writes/forget", body))
+    answers = in_those_with_it(groups, lambda api: api.post("/v1/writes/forget", body), LOOK, first_last=True)
     told = "nothing was changed; it would be forgotten" if dry_run else "it is forgotten"
     newest = max(answer["write"] for answer in answers.values())
     show(as_json, in_one(answers), f"{name} was committed up to {newest}: {told}")
-
-
-def _post_to(groups: Groups, order: Iterable[int], post: Callable[[AdminApi], Answer]) -> Mapping[int, Answer]:
-    """Makes a change in each group that has something of the write, in this order. Returns the answers. Raises
-    LocalError for the first group that does not answer or refuses, which says so of itself if there are others, and if
-    no group has anything."""
-    answers: dict[int, Answer] = {}
-    nothing: dict[int, LocalError] = {}
-    for group in order:
-        try:
-            answers[group] = post(AdminApi(groups[group], "raftmq writes list"))
-        except LocalError as error:
-            if not isinstance(error, ApiRefusal) or error.code != "not_found":
-                raise (error.of_group(group) if len(groups) > 1 else error) from None
-            nothing[group] = error
-    if not answers:
-        raise nothing[FIRST_GROUP]
-    return answers

@@ -77,6 +77,26 @@ def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[in
     return told, [f"not in this: group {group}, {error.what}" for group, error in silent.items()]
 
 
+def in_those_with_it(
+    groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list", *, first_last: bool = False
+) -> dict[int, _T]:
+    """Has each group do something with a thing of its own, which not all have: one that answers `not_found` has none.
+    `look` as for `in_each`; `first_last`: the first group comes last. Raises LocalError for the first group that does
+    not answer or refuses, and that of the first group if none has it."""
+    done: dict[int, _T] = {}
+    nothing: dict[int, LocalError] = {}
+    for group in sorted(groups, reverse=first_last):
+        try:
+            done[group] = ask(AdminApi(groups[group], look))
+        except LocalError as error:
+            if not _is_not_found(error):
+                raise (error.of_group(group) if len(groups) > 1 else error) from None
+            nothing[group] = error
+    if not done:
+        raise nothing[FIRST_GROUP]
+    return done
+
+
 def alone(groups: Groups, done: str, then: str = "") -> list[str]:
     """Returns a warning if a person gave the addresses of one group, and the cluster has others; [] if it has none, or
     the node does not say. `done`: what is done to that group alone; `then`: more about the others."""

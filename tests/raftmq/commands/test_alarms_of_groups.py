@@ -9,6 +9,7 @@ import pytest
 
 from raftmq import cli
 from raftmq.commands import alarm
+from raftmq.local.http import all_groups
 from raftmq.local.http.admin_http import ApiRefusal
 from raftmq_wire.errors import ExitCode
 
@@ -22,7 +23,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> dict[int, str | ApiRefusal]:
     known: dict[int, str | ApiRefusal] = {}
 
     class Api:
-        def __init__(self, addresses: list[str]) -> None:
+        def __init__(self, addresses: list[str], look: str) -> None:
             self.told = known[int(addresses[0])]
 
         def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> dict[int, str | ApiRefusal]:
                 raise self.told
             return {"event": self.told}
 
-    monkeypatch.setattr(alarm, "AdminApi", Api)
+    monkeypatch.setattr(all_groups, "AdminApi", Api)
     monkeypatch.setattr(alarm, "all_groups", lambda admin, data: {group: [str(group)] for group in known})
     return known
 
