@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 from tests.conftest import in_turns
 from tests.support.pace import at_most
 from tests.support.tree import ROOT
+from tests.support.wait_until import wait
 
 NOTES = """
 from pathlib import Path
@@ -30,10 +34,26 @@ def test_files_of_a_shared_folder_run_in_one_process(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-n", "2"]
     command += ["--dist", "loadfile"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=at_most(60))
-    ran = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
+    output = tmp_path / "output"
+    with (
+        output.open("wb") as file,
+        subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=file, start_new_session=True) as run,
+    ):
+        # Only who ran what is asked: the workers may take their time to end.
+        try:
+            wait(lambda: len(notes(tmp_path)) == 4 or run.poll() is not None, output.read_text, patience_s=at_most(120))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    ran = notes(tmp_path)
+    assert len(ran) == 4, output.read_text()
     assert ran["test_a"] == ran["test_b"]
     assert ran["test_c"] != ran["test_d"], "what shares nothing runs side by side"
+
+
+def notes(folder: Path) -> dict[str, str]:
+    """Returns each file's stem with the worker that ran it, as far as they are written."""
+    return {path.stem: worker for path in folder.glob("test_?.txt") if (worker := path.read_text())}
 
 
 def a_test(file: str, number: int, *marks: str) -> Any:
