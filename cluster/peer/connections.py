@@ -16,7 +16,7 @@ from cluster.peer import handshake
 from cluster.peer.allowed_peers import SECRET, Refusal, Roster
 from cluster.peer.keyring import Keyring
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, pack, unpack
-from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, first_frame
 from cluster.runtime.key_file import key_id
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.tls.port_security import TLS_BEGINS, why_failed
@@ -404,13 +404,7 @@ class Inlet(asyncio.Protocol):
         """Handles the handshake's frames as they become complete. Returns the bytes after the handshake, which may be
         frames of any length."""
         early = self._early + data
-        while not self._is_over and len(early) >= 4:
-            length = int.from_bytes(early[:4], "big", signed=True)
-            if not 0 <= length <= HELLO_MAX:
-                raise FrameTooLargeError(f"handshake of {length} bytes; the limit is {HELLO_MAX}")
-            stop = 4 + length
-            if len(early) < stop:
-                break
+        while not self._is_over and (stop := first_frame(early, HELLO_MAX)):
             kind, header, _ = unpack(early, 4, stop)
             self._on_handshake(kind, header, early[4:stop])
             early = early[stop:]

@@ -23,7 +23,7 @@ from cluster.peer.connections import GROUP, HANDSHAKE_S, HELLO_MAX, OTHER_SECRET
 from cluster.peer.keyring import Keyring
 from cluster.peer.transport import PeerTransport
 from cluster.peer.wire import pack, unpack
-from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, first_frame
 from cluster.runtime.key_file import key_id
 from cluster.runtime.listeners import Signal
 from cluster.runtime.logs import Seldom
@@ -44,7 +44,7 @@ FRAMES_PER_TURN = 4
 QUIET_LOOKS = 5
 """Looks (`GroupLinks.tend`, one a second) without a byte after which a connection is closed. The other side sends every
 second. Looks are counted instead of time, so a node that stood still blames nobody."""
-REDIAL_MIN_S, REDIAL_MAX_S = 0.5, 5.0
+REDIAL_MIN_S, REDIAL_MAX_S = 0.5, 2.0
 REDIAL_REFUSED_S = 30.0
 """Seconds until a node that refuses this one is dialled again: it has an earlier release, or another secret."""
 REDIAL_BELOW_S = 1.0
@@ -146,7 +146,8 @@ class _Dial(asyncio.Protocol):
         """`is_below`: refused because the other group has a level without other groups, as a new one at first."""
         self._owner = owner
         self._target = target
-        self._buffer = FrameBuffer(HELLO_MAX)
+        self._early = b""
+        """The bytes of an incomplete frame."""
         self._hello = self._challenge = b""
         self._key: bytes | None = None
         self._names: tuple[str, str] | None = None
@@ -176,17 +177,16 @@ class _Dial(asyncio.Protocol):
         self._end("it closed the connection")
 
     def data_received(self, data: bytes) -> None:
-        """Handles the frames of the handshake. What follows it belongs to the link."""
-        if self.done.done():
-            return
+        """Handles the frames of the handshake. What follows it belongs to the link, and may be of any length."""
+        self._early += data
         try:
-            buffer, frames = self._buffer.feed(data)
-            for start, stop in frames:
-                kind, header, _ = unpack(buffer, start, stop)
+            while not self.done.done() and (stop := first_frame(self._early, HELLO_MAX)):
+                frame, self._early = self._early[4:stop], self._early[stop:]
+                kind, header, _ = unpack(frame, 0, len(frame))
                 if kind == Kind.WELCOME:
-                    self._on_welcome(header, buffer[stop:])
-                    return
-                self._on_frame(kind, header, buffer[start:stop])
+                    self._on_welcome(header, self._early)
+                else:
+                    self._on_frame(kind, header, frame)
         except (WireError, FrameTooLargeError) as error:
             self._end(f"what listens there answers with a bad frame: {error}")
 
@@ -378,10 +378,10 @@ class GroupLinks:
         wait_s = REDIAL_REFUSED_S if is_refused and state.attempts % len(target.addresses) == 0 else state.delay_s
         if is_refused:
             self.refused[target.group] = str(found)
-        if any(each.is_below for each in made):
-            wait_s = REDIAL_BELOW_S
-        state.due_s = asyncio.get_running_loop().time() + wait_s * self._random.uniform(0.75, 1.25)
         state.delay_s = min(REDIAL_MAX_S, state.delay_s * 2)
+        if any(each.is_below for each in made):
+            wait_s = state.delay_s = REDIAL_BELOW_S
+        state.due_s = asyncio.get_running_loop().time() + wait_s * self._random.uniform(0.75, 1.25)
         told = self._told.warn if is_refused else logger.debug
         told(f"group {target.group} is not reached at {host}:{port}", found)
 

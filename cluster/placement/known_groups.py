@@ -45,6 +45,9 @@ WHOLE_EVERY = 10
 GATHER_S = 0.05
 """Seconds for which news is gathered before it is passed on: whatever others send, a link gets 20 such frames a second.
 """
+REFUSED_LOOKS = 10
+"""Looks at which group 1 refuses this node before that is an alarm: a new group 1 does so for a moment, until it has
+its level."""
 SAVE_AGAIN = 60
 """Looks until the next attempt after a failed write."""
 
@@ -91,7 +94,8 @@ class KnownGroups:
         self._fresh: dict[int, GroupRecord] = {}
         """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
-        self._looks = 0
+        self._looks = self._refused_looks = 0
+        """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there."""
         self._unsaved = False
         self._save_at = 0
         """The look from which on the map may be written."""
@@ -221,7 +225,8 @@ class KnownGroups:
         if self._group != FIRST_GROUP and not self._first:
             said.append("cluster.first_group is empty: without its map of the groups this node could find nobody")
         why = self._links.refused.get(FIRST_GROUP)
-        if why is not None and not self._links.to(FIRST_GROUP):
+        self._refused_looks = self._refused_looks + 1 if why is not None and not self._links.to(FIRST_GROUP) else 0
+        if self._refused_looks >= REFUSED_LOOKS:
             said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
         if said:
             self._alarms.raise_alarm(ALARM, ". ".join(said))

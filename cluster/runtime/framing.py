@@ -42,6 +42,18 @@ def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | N
     return found, at, None
 
 
+def first_frame(data: bytes, limit: int) -> int:
+    """Returns the index behind the first frame of `data`; 0 if it is incomplete. What follows it may be of any length.
+    Raises FrameTooLargeError."""
+    if len(data) < 4:
+        return 0
+    (length,) = _LENGTH.unpack_from(data)
+    if not 0 <= length <= limit:
+        raise FrameTooLargeError(f"frame of {length} bytes; the limit is {limit}", length, data)
+    stop: int = 4 + length
+    return stop if len(data) >= stop else 0
+
+
 class FrameBuffer:
     """Takes bytes as they arrive, and returns the places of complete frames in them, without their length prefix."""
 

@@ -119,7 +119,7 @@ REMOVED = "removed"
 """The name of the folder to which those of removed nodes move."""
 READY_TIMEOUT_S = 30.0
 _COUNT = 3
-_FIRST_CONFIGURATION_S, _POLL_S = 3.0, 0.05
+_FIRST_CONFIGURATION_S, _FIRST_COPY_S, _POLL_S = 3.0, 15.0, 0.05
 _NO_PAUSE = 'the page "Security: users and rules" of the docs says how to do it without a pause'
 
 
@@ -371,10 +371,11 @@ class LocalCluster:
 
     def _wait_for_first_configuration(self, group: int) -> None:
         """Waits until each node of a group takes clients. A new group gets its configuration and its level a moment
-        after its first leader, and refuses newer commands until then. A node that has other reasons is not waited for
-        long."""
+        after its first leader, and refuses newer commands until then; a further one also copies what all groups share.
+        A node that has other reasons is not waited for long."""
         addresses = [address_of(node) for node in self.of_group(group)]
-        until(lambda: all(map(fetch_ready, addresses)), _FIRST_CONFIGURATION_S, _POLL_S)
+        longest_s = _FIRST_CONFIGURATION_S if group == FIRST_GROUP else _FIRST_COPY_S
+        until(lambda: all(map(fetch_ready, addresses)), longest_s, _POLL_S)
 
     def wait_leader(self, timeout_s: float = READY_TIMEOUT_S, group: int = FIRST_GROUP) -> int:
         """Waits until a leader of a group accepts writes; other nodes need not run. Returns the leader's id in it.

@@ -97,6 +97,8 @@ async def get_ready(call: Call) -> Answer:
     if status.leader is not None and not call.port.state.settings.version:
         # The level of a new cluster comes with it: commands of a higher level than 10 would be refused until then.
         reasons.append("the cluster is new: its leader has not given it its first configuration yet")
+    if call.port.config.cluster.group != FIRST_GROUP and not call.port.state.truth.copied:
+        reasons.append(f"its group is new: it has no copy of topics, users and rules from group {FIRST_GROUP} yet")
     return Answer(503 if reasons else 200, ReadyView(node=status.node, ready=not reasons, reasons=reasons))
 
 

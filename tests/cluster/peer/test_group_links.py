@@ -12,7 +12,7 @@ import pytest
 
 from cluster.peer import connections, group_links, handshake
 from cluster.peer.allowed_peers import Membership
-from cluster.peer.connections import CONTROL, GROUP
+from cluster.peer.connections import CONTROL, GROUP, HELLO_MAX
 from cluster.peer.group_links import GROUP_FRAME_MAX, QUIET_LOOKS, GroupLink, GroupLinks, Target
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.transport import Handlers, PeerTransport
@@ -248,6 +248,20 @@ async def test_what_arrives_with_the_handshake_is_handled(made: Callable[..., An
     await until(lambda: b.heard == [(2, 1, ["x"], b"")])
     writer.close()
     await until(lambda: not b.links.all())
+
+
+@pytest.mark.parametrize("keyring", [OPEN, KEY])
+@pytest.mark.parametrize("size", [10, HELLO_MAX, 40_000, GROUP_FRAME_MAX - 100])
+async def test_what_arrives_with_the_welcome_is_handled_whatever_its_length(
+    made: Callable[..., Any], keyring: Keyring, size: int
+) -> None:
+    """The acceptor says at once what it knows of all groups."""
+    a, b = await made(2, keyring=keyring), await made(1, keyring=keyring)
+    b.links.opened.add(lambda link: link.send(Kind.GROUPS, ["map"], b"m" * size))
+    a.links.tend([b.target()])
+    await until(lambda: a.heard or a.links._wanted[1, ONE].attempts)
+    assert a.heard == [(1, 1, ["map"], b"m" * size)]
+    assert a.links.reaches(1, ONE)
 
 
 async def test_only_frames_of_groups_pass_to_the_dialler(made: Callable[..., Any]) -> None:
