@@ -1,11 +1,11 @@
 """`make bench-groups`: measures what further groups of brokers cost, and what they bring, on this machine.
 
-Clusters of one, two and four groups of three nodes run beside each other. In alternating rounds each gets IN_FLIGHT
-(512) sends of 1 KiB in flight at every group's leader, from a process for each group. A row has the CPU time of all
-nodes for a message, and the messages of all groups for a CPU second of the busiest node: what a machine with a core for
-each process would do. The last rows have a quarter of the sends in flight at each of four groups. Figures are the
-medians of ROUNDS (3) of SECONDS (6) each; ratios are against one group in the same round. With JSON=1 in the
-environment {"rows": [...]} alone.
+In each round clusters of one, two and four groups of three nodes start, one after the other: what others cost while
+they idle is no part of the figures. Each gets IN_FLIGHT (512) sends of 1 KiB in flight at every group's leader, from
+a process for each group. A row has the CPU time of all nodes for a message, and the messages of all groups for a CPU
+second of the busiest node: what a machine with a core for each process would do. The last rows have a quarter of the
+sends in flight at each of four groups. Figures are the medians of ROUNDS (3) of SECONDS (6) each; ratios are against
+one group in the same round. With JSON=1 in the environment {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -37,6 +38,7 @@ from raftmq.local.process import free_base_port
 ROUNDS = int(os.environ.get("ROUNDS") or "3")
 SECONDS = float(os.environ.get("SECONDS") or "6")
 IN_FLIGHT = int(os.environ.get("IN_FLIGHT") or "512")
+WARM_UP_S = 2.0
 MOST = 4
 TOPIC = "bench"
 MIB = 1 << 20
@@ -107,21 +109,20 @@ def main() -> None:
     figures: dict[str, list[Figures]] = {}
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder, ExitStack() as ending:
         pool = ending.enter_context(ProcessPoolExecutor(MOST, mp_context=get_context("spawn")))
-        clusters = {}
-        for count in (1, 2, MOST):
-            clusters[count] = Groups(Path(folder), count)
-            ending.callback(clusters[count].cluster.down)
-        sizes = [round(each.memory_info().rss / MIB) for each in clusters[MOST].processes()]
-        print(
-            f"{MOST} groups were ready in {clusters[MOST].ready_s:.1f} s; MiB of each process: {sizes}", file=sys.stderr
-        )
-        loads = [(f"{count} x {IN_FLIGHT}", count, IN_FLIGHT) for count in clusters]
-        loads.append((f"{MOST} x {IN_FLIGHT // MOST}", MOST, IN_FLIGHT // MOST))
-        for each in clusters.values():
-            each.measure(pool, IN_FLIGHT, 1.0)
-        for _ in range(ROUNDS):
-            for name, count, in_flight in loads:
-                figures.setdefault(name, []).append(clusters[count].measure(pool, in_flight, SECONDS))
+        loads = [(1, IN_FLIGHT), (2, IN_FLIGHT), (MOST, IN_FLIGHT), (MOST, IN_FLIGHT // MOST)]
+        for number in range(ROUNDS):
+            for count, of_count in groupby(loads, key=lambda load: load[0]):
+                groups = Groups(Path(folder) / f"{number}", count)
+                try:
+                    groups.measure(pool, IN_FLIGHT, WARM_UP_S)
+                    for _, in_flight in of_count:
+                        name = f"{count} x {in_flight}"
+                        figures.setdefault(name, []).append(groups.measure(pool, in_flight, SECONDS))
+                    sizes = [round(each.memory_info().rss / MIB) for each in groups.processes()]
+                finally:
+                    groups.cluster.down()
+                told = f"{count} groups were ready in {groups.ready_s:.1f} s; MiB of each process: {sizes}"
+                print(told, file=sys.stderr)
     show(rows_of(figures), "groups x sends in flight at each; medians")
 
 

@@ -116,7 +116,7 @@ OWN = frozenset({"delete_gap_ms"})
 
 def settings_of(section: RetentionSection) -> dict[str, Setting]:
     """Returns key -> value in force."""
-    return {field.name: getattr(section, field.name) for field in msgspec.structs.fields(section)}
+    return {name: getattr(section, name) for name in section.__struct_fields__}
 
 
 def differing(nodes: Mapping[_N, Mapping[str, Setting]], leader: _N | None) -> list[str]:
