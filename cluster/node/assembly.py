@@ -102,12 +102,14 @@ class NodeLanes:
         failpoints: FailpointSet,
         *,
         reserved: Callable[[], str],
+        groups_here: Callable[[], int],
         on_persisted: Callable[[Persisted], None],
         on_applied: Callable[[Applied], None],
         on_inline: Callable[[bool], object],
     ) -> None:
-        """`reserved` returns the reason why messages may not be written, "" if they may; any thread may call it.
-        `on_inline` is explained at `AppendRunner`."""
+        """`reserved` returns the reason why messages may not be written, "" if they may; `groups_here` the number of
+        groups of brokers whose nodes share the disk. Any thread may call them. `on_inline` is explained at
+        `AppendRunner`."""
         log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s, log.synced_s)
@@ -121,7 +123,7 @@ class NodeLanes:
         else:
             append_runner = context.environment.append_runner or partial(AppendRunner, on_inline=on_inline)
             apply_runner = context.environment.apply_runner or ApplyRunner
-        prepare_lane = PrepareLane(log, clock.monotonic_s, reserved)
+        prepare_lane = PrepareLane(log, clock.monotonic_s, reserved, groups_here)
         self.append: LaneRunner[PersistJob] = append_runner("append", append_lane, loop, on_persisted, fail)
         self.apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, on_applied, fail)
         self._flush: LaneRunner[object] = runner("flush", storage.checkpointer, loop, _ignore, fail)
@@ -310,7 +312,8 @@ class Assembly:
         )
         self.truth = truth_of(context, state, services, proposals, group_links)
         self.tier_access = access_of(context, self.storage, services, metrics.registry)
-        self.disk = disk_of(context, self.storage.directory.path, proposals, metrics.modes)
+        path, others = self.storage.directory.path, self.other_groups
+        self.disk = disk_of(context, path, proposals, metrics.modes, lambda: others.groups_here)
         arrived = Signal[[Frame]]()
         self.broker = broker = Broker(
             context,
@@ -439,6 +442,7 @@ class Assembly:
             storage,
             self.failpoints,
             reserved=self.disk.reserved,
+            groups_here=lambda: self.other_groups.groups_here,
             on_persisted=self._on_persisted,
             on_applied=self.inbox.on_applied,
             on_inline=self.metrics.appended_inline,

@@ -91,6 +91,8 @@ class KnownGroups:
         self._make_own = own
         self._own: GroupRecord | None = None
         self._others: Groups = file.load()
+        self.groups_here = 1
+        """The number of groups, with the own one, with nodes at this node's host, which share its disk."""
         self._fresh: dict[int, GroupRecord] = {}
         """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
@@ -178,6 +180,7 @@ class KnownGroups:
         self._tell(self._links.all(), known.values() if whole else [self._own] if self._own is not None else [])
         self._links.tend(self._targets())
         self._judge(known)
+        self.groups_here = self._count_here()
         if self._unsaved and self._saving is None and self._looks >= self._save_at:
             self._save()
 
@@ -215,6 +218,11 @@ class KnownGroups:
             at = self._node % len(addresses)  # members of a group begin with different ones
             found.append(Target(group, NOBODY, tuple(addresses[at:] + addresses[:at])))
         return found
+
+    def _count_here(self) -> int:
+        own = self._own.members if self._own is not None else []
+        host = next((each.host for each in own if each.node == self._node), None)
+        return 1 + sum(any(each.host == host for each in record.members) for record in self._others.values())
 
     def _judge(self, known: Groups) -> None:
         said = [

@@ -194,13 +194,19 @@ class PrepareLane(NeverIdle):
     """
 
     def __init__(
-        self, log: PreparesNext, clock: Callable[[], float] = perf_counter, reserved: Callable[[], str] = lambda: ""
+        self,
+        log: PreparesNext,
+        clock: Callable[[], float] = perf_counter,
+        reserved: Callable[[], str] = lambda: "",
+        groups_here: Callable[[], int] = lambda: 1,
     ) -> None:
         """`clock`: seconds, for the speed of growth. `reserved`: returns why nothing may be prepared at present, as in
-        AppendLane."""
+        AppendLane. `groups_here` returns the number of groups of brokers whose nodes share the disk, and what it can
+        take."""
         self._log = log
         self._clock = clock
         self._reserved = reserved
+        self._groups_here = groups_here
         self._failed_s = -WARN_EVERY_S
         self._seen = clock(), log.tail.end_position
 
@@ -213,7 +219,9 @@ class PrepareLane(NeverIdle):
         seconds, grown = now - self._seen[0], position - self._seen[1]
         self._seen = now, position
         try:
-            self._log.prepare_next(zeroed=grown <= seconds * ZEROED_BELOW_BYTES_S, clock=self._clock)
+            self._log.prepare_next(
+                zeroed=grown * self._groups_here() <= seconds * ZEROED_BELOW_BYTES_S, clock=self._clock
+            )
         except StorageError as error:
             if now - self._failed_s >= WARN_EVERY_S:
                 self._failed_s = now

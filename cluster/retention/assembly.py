@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from cluster.state.node_storage import NodeStorage
 
 
-def disk_of(context: NodeContext, directory: Path, proposals: Proposals, metrics: ModeMetrics) -> DiskSpace:
+def disk_of(
+    context: NodeContext, directory: Path, proposals: Proposals, metrics: ModeMetrics, groups_here: Callable[[], int]
+) -> DiskSpace:
     """Makes the watch over the disk, which refuses sends and keeps the node from campaigning while the disk lacks
-    space. `directory` is DATA."""
+    space. `directory` is DATA. `groups_here`: `KnownGroups.groups_here`."""
     return DiskSpace(
         context.fs,
         directory,
@@ -34,6 +36,7 @@ def disk_of(context: NodeContext, directory: Path, proposals: Proposals, metrics
         hold=partial(context.raw.hold_campaigns, "disk"),
         metrics=metrics,
         slow_append_ms=context.config.log.slow_append_ms,
+        groups_here=groups_here,
     )
 
 

@@ -41,7 +41,8 @@ RETRY_MS = 250
 RESUME_POINTS = 2
 """Percentage points below the line at which sends are accepted again."""
 RESERVE_BYTES_MAX = 512 << 20
-"""The largest reserve. Otherwise the reserve is half of the space above the line."""
+"""The largest reserve for each group of brokers that has nodes on the disk. Otherwise the reserve is half of the space
+above the line."""
 OPENING_BYTES = 64 << 20
 """Bytes that opening the node may write at once, because RocksDB writes its buffers to disk."""
 FULL = "disk_full"
@@ -54,9 +55,10 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, DiskFullError | KVFullError)
 
 
-def reserve_of(total_bytes: int, refuse_percent: int) -> int:
-    """Returns the bytes of the disk that are reserved for writes other than messages."""
-    return min(RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
+def reserve_of(total_bytes: int, refuse_percent: int, groups: int = 1) -> int:
+    """Returns the bytes of the disk that are reserved for writes other than messages. `groups`: of brokers, whose nodes
+    share it."""
+    return min(groups * RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
 
 
 async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSection, ended: Callable[[], bool]) -> bool:
@@ -107,9 +109,11 @@ class DiskSpace:
         hold: Callable[[bool], None] = lambda held: None,
         metrics: ModeMetrics | None = None,
         slow_append_ms: int = 0,
+        groups_here: Callable[[], int] = lambda: 1,
     ) -> None:
         """`refuse` receives the reason why no send may enter ("": sends may). `hold(True)` keeps the node from becoming
-        leader while it cannot write. `slow_append_ms` is explained at `SlowAppends`."""
+        leader while it cannot write. `slow_append_ms` is explained at `SlowAppends`. `groups_here` returns the number
+        of groups of brokers whose nodes share the disk."""
         self._fs = fs
         self._directory = directory
         self._limit = limits.disk_refuse_writes_percent
@@ -118,6 +122,7 @@ class DiskSpace:
         self.retry: Signal[[]] = Signal()
         """Tells the append lane, which asks `reserved`, to try again what it has put aside."""
         self._hold = hold
+        self._groups_here = groups_here
         self._metrics = metrics
         self._filling = Filling(str(directory), limits, alarms)
         self._slow_appends = SlowAppends(slow_append_ms, alarms)
@@ -173,7 +178,7 @@ class DiskSpace:
             logger.warning("the free space for %s is unknown: %s", self._directory, error)
             return
         self._used = 100.0 * (1.0 - self._free / self._total) if self._total else 100.0
-        reserve = reserve_of(self._total, self._limit)
+        reserve = reserve_of(self._total, self._limit, self._groups_here())
         self._reserved = (
             ""
             if self._free >= reserve

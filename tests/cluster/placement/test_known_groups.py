@@ -119,6 +119,17 @@ async def test_all_groups_hear_of_each_other_and_of_every_change(
     assert nodes[2].known.leader(9) == 0
 
 
+async def test_groups_with_nodes_at_the_same_host_are_counted(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    assert one.known.groups_here == 1
+    await until(lambda: all(node.known.groups_here == 3 for node in (one, two, three)))
+    member = three.record.members[0]
+    three.rises(members=[replace(member, host="10.0.0.3")])
+    await until(lambda: one.known.groups_here == two.known.groups_here == 2)
+    await until(lambda: three.known.groups_here == 1)
+
+
 async def test_who_is_out_of_reach_is_told_each_time_it_changes(made: Callable[..., Any]) -> None:
     one = await made(1)
     two = await made(2, one.port)

@@ -34,8 +34,10 @@ class Watched:
             self.alarms,
             refuse=self._refuse,
             hold=self.held.append,
+            groups_here=lambda: self.groups_here,
         )
         self.disk.retry.add(self._retry)
+        self.groups_here = 1
 
     def _refuse(self, why: str) -> None:
         self.refused = why
@@ -80,6 +82,9 @@ def test_between_two_looks_nothing_is_measured() -> None:
 def test_the_reserve(free: int, kept: bool) -> None:
     seen = Watched().used(100 - 100 * free / TOTAL)
     assert bool(seen.disk.reserved()) is kept
+    assert bool(seen.used(100 - 300 * free / TOTAL).disk.reserved()) is False
+    seen.groups_here = 3
+    assert bool(seen.used(100 - 300 * free / TOTAL).disk.reserved()) is kept, "each group's nodes have their own"
 
 
 def test_a_log_that_waits_is_tried_again_and_said_to_wait_until_it_does_not() -> None:

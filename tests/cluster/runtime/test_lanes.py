@@ -241,3 +241,13 @@ def test_prepare_lane_writes_no_zeroes_while_the_log_grows_fast() -> None:
         disk.next = True
         lane.drain([True])
     assert disk.calls == ["a hole", "zeroed", "a hole", "zeroed"]
+
+
+@pytest.mark.parametrize(("groups", "made"), [(1, "zeroed"), (2, "zeroed"), (4, "a hole")])
+def test_groups_that_share_a_disk_share_what_it_takes_in_zeroes(groups: int, made: str) -> None:
+    disk, now = Disk(), [0.0]
+    lane = PrepareLane(disk, lambda: now[0], groups_here=lambda: groups)
+    now[0] += 40.0
+    disk.tail = disk.tail._replace(end_position=disk.tail.end_position + (64 << 20))
+    lane.drain([True])
+    assert disk.calls == [made]

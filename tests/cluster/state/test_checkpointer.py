@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.state import table_checksums
-from cluster.state.checkpointer import ALARM
+from cluster.state.checkpointer import ALARM, head_start_ms
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.run_file import RunFile, RunState, load_run
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from statemachine.rows.kv import KVCorruptError
 
 Place = Any
@@ -71,6 +73,14 @@ def test_checkpoints_are_made_by_bytes_by_time_and_at_the_end(tmp_path: Path, ne
     place.write(storage, 1)
     storage.close(clean=True)
     assert [name[:20].lstrip("0") for name in place.checkpoints().names()] == ["65", "64"]
+
+
+def test_groups_that_start_together_make_their_checkpoints_one_after_the_other() -> None:
+    for groups in range(1, GROUPS_MAX + 1):
+        moments = sorted(60_000 - head_start_ms(group, 60_000) for group in range(FIRST_GROUP, groups + 1))
+        gaps = [after - before for before, after in pairwise([*moments, moments[0] + 60_000])]
+        assert min(gaps) >= 60_000 // groups // 3
+    assert head_start_ms(FIRST_GROUP, 60_000) == 0
 
 
 def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(
