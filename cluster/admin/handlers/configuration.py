@@ -339,6 +339,8 @@ def warnings_of(before: Config, after: Config) -> Iterator[str]:
         yield "what retention takes from the nodes is gone for everybody, and no longer kept in the tier"
     if _WEAKEST_FIRST.index(default_level(after.modes)) < _WEAKEST_FIRST.index(default_level(before.modes)):
         yield "sends are acknowledged before a majority has them on disk: what is acknowledged may be lost"
+    if after.cluster.producer_aliases != before.cluster.producer_aliases:
+        yield "routes have another number of names: keys of topics on several groups of brokers move to other queues"
     if after.dedup.session_hours < before.dedup.session_hours:
         hours = after.dedup.session_hours
         yield f"producers that were silent for {hours} h are forgotten: a send that is repeated later is stored again"

@@ -163,3 +163,11 @@ def test_a_warning_says_that_evicted_messages_stay_in_the_tier() -> None:
         by_age, by_size = warnings_of(replace(before, tier=tier), after)
         assert f"messages older than 1 h {gone}" in by_age
         assert gone.rstrip(";") in by_size
+
+
+def test_aliases_that_come_or_go_move_keys_of_several_groups() -> None:
+    on = make_config(1)
+    off = replace(on, cluster=replace(on.cluster, producer_aliases=False))
+    for before, after in ((on, off), (off, on)):
+        assert any("move to other queues" in warning for warning in warnings_of(before, after))
+    assert not list(warnings_of(on, on))
