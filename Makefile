@@ -35,7 +35,7 @@ VERSION ?=
 MUTANTS_ARGS ?=
 RELEASE_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-ci test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-groups bench-instructions bench-neighbour bench-peers bench-wake stories changelog hooks lock docs release clean distclean
+.PHONY: help setup setup-dev demo test test-ci test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-groups bench-group-kills bench-instructions bench-neighbour bench-peers bench-wake stories changelog hooks lock docs release clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,6 +110,9 @@ bench-compare: $(STAMPS)/kernel  ## the same on commit REV and on this tree, in 
 
 bench-groups: $(STAMPS)/kernel  ## CPU per message and per busiest node with one, two and four groups of brokers (ROUNDS=3, SECONDS=6, JSON=1)
 	@ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) JSON=$(JSON) $(BIN)/python bench/bench_groups.py
+
+bench-group-kills: $(STAMPS)/kernel  ## what other groups of brokers notice while one has no leader (BROKER_GROUPS=2, ROUNDS=3, SECONDS=10, RATE_MAX=2000, JSON=1)
+	@BROKER_GROUPS=$(BROKER_GROUPS) ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) RATE_MAX=$(RATE_MAX) JSON=$(JSON) $(BIN)/python bench/bench_group_kills.py
 
 bench-instructions: $(STAMPS)/kernel  ## instructions per message, here and where this branch began (BASE=..., JSON=1); needs valgrind
 	@BASE=$(BASE) JSON=$(JSON) $(BIN)/python bench/bench_instructions.py

@@ -131,9 +131,9 @@ class Router(Dispatch):
         line = frame.path.line
         if line is not None and self._proposals.open:
             if line.waits and frame.header.code in IN_LINE:
-                self._forwarder.pump()  # this node has just become the leader: requests held until then go first
+                self._forwarder.hurry(line)  # requests held until this node became the leader go first
                 if line.waits and frame.header.code in SENDS:
-                    self._forwarder.forward(frame)  # one before it is still in the hands of a former leader
+                    self._forwarder.forward(frame)  # one before it waits for its turn, or a former leader has it
                     return
             line.served(frame.header.code)
         self.as_leader(frame)

@@ -182,7 +182,7 @@ def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenR
     """Plays one run. Raises LocalError."""
     since_last_busy()
     with _told(target), asyncio.Runner(loop_factory=precise_loop) as runner:
-        runs = runner.run(_play(target, shape, rate))
+        runs = runner.run(arrive(target, shape, rate))
     busy = since_last_busy()
     took = sorted(latency for each in runs for _, latency in each.stored)
     codes = sum((each.codes for each in runs), Counter[int]())
@@ -207,7 +207,8 @@ def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenR
     )
 
 
-async def _play(target: Target, shape: Shape, rate: float) -> list[Arrivals]:
+async def arrive(target: Target, shape: Shape, rate: float) -> list[Arrivals]:
+    """Plays one run in a `precise_loop`; returns what became of the requests of each connection. Raises OSError."""
     frame_bytes = shape.size_bytes + 512
     places = max(1, min(PLACES, PLACES_BYTES // frame_bytes) // shape.connections)
     loads = []

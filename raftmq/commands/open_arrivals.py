@@ -60,7 +60,9 @@ class Arrivals:
         """Requests whose connection was lost before they were answered, or whose answer leaves their outcome open."""
         self.ended = asyncio.Event()
         """Set while there is no connection."""
-        self._begun = self._next = 0.0
+        self.begun_s = 0.0
+        """When the schedule began (perf_counter); 0.0 before."""
+        self._next = 0.0
         self._due: list[float] = []
         self._free: deque[int] = deque()
         self._send: Callable[[list[int]], None] | None = None
@@ -77,8 +79,8 @@ class Arrivals:
         self._send, self._done = send, done
         self._free = deque(range(places))
         if not self._due:
-            self._begun = time.perf_counter()
-            self._next = self._begun + self._distance()
+            self.begun_s = time.perf_counter()
+            self._next = self.begun_s + self._distance()
         self._due = [0.0] * places
         self.ended.clear()
         self._arrive()
@@ -86,7 +88,7 @@ class Arrivals:
     def answered(self, places: list[int], refused: int, codes: Mapping[int, int], now: float) -> None:
         """Takes in answers that came at `now` (perf_counter). Of a protocol without codes the first `refused` count as
         refused. `codes`: place -> code, or UNKNOWN."""
-        at = now - self._begun
+        at = now - self.begun_s
         for number, place in enumerate(places):
             latency = at, (now - self._due[place]) * 1000
             if codes.get(place) == UNKNOWN:
@@ -120,15 +122,15 @@ class Arrivals:
         self._timer = None
         if self._send is None:
             return
-        now, until = time.perf_counter(), self._begun + self._seconds
+        now, until = time.perf_counter(), self.begun_s + self._seconds
         places = []
         while self._next <= now and self._next < until and self._free:
             place = self._free.popleft()
             self._due[place] = self._next
             places.append(place)
-            self.scheduled.append(self._next - self._begun)
+            self.scheduled.append(self._next - self.begun_s)
             if now - self._next > LATE_S:
-                self.late.append(self._next - self._begun)
+                self.late.append(self._next - self.begun_s)
                 self.latest_s = max(self.latest_s, now - self._next)
             self._next += self._distance()
         if places:
@@ -140,7 +142,7 @@ class Arrivals:
 
     def _end(self) -> None:
         """Ends the run once all was sent and answered."""
-        if self._next >= self._begun + self._seconds and not self.outstanding and not self._done.done():
+        if self._next >= self.begun_s + self._seconds and not self.outstanding and not self._done.done():
             self._done.set_result(None)
 
 

@@ -203,12 +203,17 @@ class OrderLine:
             heappush(self._order, number)
             self._newest = max(self._newest, number)
 
-    def may_go(self, number: int) -> bool:
-        """Returns True if no earlier request waits."""
+    @property
+    def first(self) -> int:
+        """The number of the first request that waits; 0 if none does."""
         order = self._order
         while order and order[0] not in self._waiting:
             heappop(order)
-        return not order or order[0] >= number
+        return order[0] if order else 0
+
+    def may_go(self, number: int) -> bool:
+        """Returns True if no earlier request waits."""
+        return not 0 < self.first < number
 
     def sent(self, number: int, code: int) -> None:
         """Records that a leader, which may be this node, has received the request."""

@@ -213,6 +213,13 @@ class Forwarder:
             self._passing = True
             self._turns.begin(_HELD, self._pass_on_all())
 
+    def hurry(self, line: OrderLine) -> None:
+        """Passes on what waits in this line, as this node has just become the leader. It is called for each request
+        that comes behind, so it looks at the held ones only if the first of the line can go and nobody has begun."""
+        first = self._held.get(line.first)
+        if not self._passing and first is not None and not first.spent:
+            self.pump()
+
     def _pass_on_all(self) -> Steps:
         try:
             while self._again:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.forward.forwarder import Forwarder
+from cluster.remoting.forward.held_request import Held
 from cluster.runtime.turns.work import TURN_SHARE
 from jepsen_like.sim.machines.turn_bounds import name_of
 from raftlog.types import NOBODY
@@ -105,6 +107,41 @@ def test_what_was_held_goes_on_in_steps_and_before_what_comes_meanwhile(
     assert sum(passed.values()) >= MANY
     assert max(passed.values()) <= AT_ONCE_MAX
     assert not long
+
+
+@pytest.mark.parametrize("before", ["no leader", "a former leader has them"])
+def test_who_comes_behind_many_looks_at_none_of_them(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Otherwise a leader that has just been elected gets further behind with each request of a busy client."""
+    node = sim.leader()
+    paths = [node.connect() for _ in range(CLIENTS)]
+    held = node.forwarder._held
+    with monkeypatch.context() as patch:
+        former = NOBODY if before == "no leader" else sim.followers()[-1].node_id
+        patch.setattr(node.forwarder, "_leader", lambda: former)
+        patch.setattr(node.forwarder, "_leads", lambda: False)
+        patch.setattr(node.transport, "send_frame", lambda *frame: True)
+        patch.setattr(node.proposals, "_open_term", 0)
+        ask_many(paths)
+        sim.loop.run_until(lambda: len(held) == MANY, 2)
+    if before != "no leader":
+        monkeypatch.setattr(Held, "spent", True)
+    joined = Counter[int]()
+    join = OrderLine.join
+
+    def counted(line: OrderLine, number: int) -> None:
+        joined[number] += 1
+        join(line, number)
+
+    monkeypatch.setattr(OrderLine, "join", counted)
+    soon(node, node.forwarder.pump)
+    sim.loop.turn_until(lambda: len(joined) == MANY)
+    for sequence in range(MANY + 1, 2 * MANY + 1):
+        at = sequence % CLIENTS
+        paths[at].ask(send(sequence, f"{at:02x}" * 16))
+    sim.loop.turn_until(lambda: len(joined) == 2 * MANY)
+    assert sum(joined.values()) <= 10 * MANY
 
 
 def test_what_came_early_is_handled_in_steps_and_before_what_comes_meanwhile(

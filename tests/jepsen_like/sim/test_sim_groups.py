@@ -11,6 +11,7 @@ from cluster.broker.groups.group_offsets import Offsets
 from cluster.placement import known_groups
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.truth import write_decisions
+from jepsen_like.sim.groups.placed_writers import NAME
 from jepsen_like.sim.options import GROUP_WRITES_FROM, SECOND_FROM, draw
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import EntryId
@@ -143,3 +144,17 @@ def test_a_message_that_is_gone_from_the_second_group_is_found() -> None:
     result = stage.run()
     assert [violation.checker for violation in result.violations][:1] == ["log"]
     assert "at2-gone" in result.violations[0].what
+
+
+def test_a_row_of_a_write_to_both_groups_that_neither_has_is_found() -> None:
+    """The writer says that a batch is committed, and no node has its rows."""
+    stage = Stage(WRITING + "second 1\nsettle\n")
+    assert stage.second is not None
+    assert stage.second.writer is not None
+    judge, batch = stage.second.writer.judge, (NAME, 10**6)
+    judge.rows[batch] = frozenset([f"{NAME}/{10**6}/0"])
+    judge.wanted.add(batch)
+    judge.acked.add(batch)
+    (violation,) = stage.run().violations
+    assert violation.checker == "writes"
+    assert violation.what == f"batch {10**6} of {NAME} is committed, and {NAME}/{10**6}/0 is not there"
