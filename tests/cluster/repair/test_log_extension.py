@@ -24,7 +24,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
-from raftlog.types import NOBODY, Entry, EntryType, HardState, NodeId
+from raftlog.types import FIRST_GROUP, NOBODY, Entry, EntryType, HardState, NodeId
 from statemachine.broker_state import AppliedMark
 
 DATA = Path("/data")
@@ -92,6 +92,8 @@ class Node:
 
 class Peer:
     """Stands for a FetchClient of one peer."""
+
+    group = FIRST_GROUP
 
     def __init__(self, source: Source) -> None:
         self.source = source
