@@ -76,7 +76,7 @@ class LogForward:
                 "entries %d..%d of the log come from %s; it ended at %d before",
                 shared.index + 1,
                 mark.index,
-                self._peer,
+                self._giver,
                 before,
             )
         return Forwarded(shared.index + 1, mark.index, before)

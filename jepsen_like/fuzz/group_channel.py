@@ -47,6 +47,8 @@ class GroupGuest:
         """What was sent -> how often."""
         self._server: asyncio.Server | None = None
         self._port = 0
+        self._kept: set[asyncio.StreamWriter] = set()
+        """The connections of nodes."""
 
     async def start(self) -> None:
         """Listens at the address that its maps name."""
@@ -54,9 +56,11 @@ class GroupGuest:
         self._port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stops listening, and ends the connections of nodes."""
         if self._server is not None:
             self._server.close()
+        for writer in self._kept:
+            writer.transport.abort()
 
     # --- as the node that dials --------------------------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ class GroupGuest:
 
     async def _dialled(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rng = self._rng
+        self._kept.add(writer)
         with contextlib.suppress(OSError, TimeoutError, WireError, EOFError):
             async with asyncio.timeout(_PAUSE_S):
                 hello = await _frame_of(reader)
@@ -131,6 +136,7 @@ class GroupGuest:
                     await writer.drain()
                     await asyncio.sleep(0.02)
         writer.transport.abort()
+        self._kept.discard(writer)
 
     # --- what is said ------------------------------------------------------------------------------------------------
 
