@@ -20,6 +20,7 @@ from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import Part, parts_below, walk
 from cluster.config.config import TierSection
+from cluster.config.local_layout import node_object
 from raftlog.errors import CorruptLogError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage.files import genesis as genesis_format
@@ -401,7 +402,7 @@ def _is_below(name: object, folder: str) -> bool:
 
 def _incomplete(identity: Identity, first: int, begin: int) -> LocalError:
     return LocalError(
-        f"the backup was not made: node {identity.node_id} does not have all of the log",
+        f"the backup was not made: {node_object(identity.group_id, identity.node_id)} does not have all of the log",
         f"its files begin at position {first}, the messages that are kept at {begin}; it fetches the rest from the "
         "other nodes",
         "the same command with another --node    (or wait until it has them: raftmq status)",
@@ -410,7 +411,7 @@ def _incomplete(identity: Identity, first: int, begin: int) -> LocalError:
 
 
 def _source_damaged(error: Exception, identity: Identity | None, left: str) -> LocalError:
-    who = f"node {identity.node_id}" if identity else "the node"
+    who = node_object(identity.group_id, identity.node_id) if identity else "the node"
     return LocalError(
         f"the backup was not made: what {who} holds is damaged, or what was written was not read back",
         f"{error}{left}",

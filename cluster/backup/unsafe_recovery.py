@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.backup.segments import bases_of, last_of, walk
-from cluster.config.local_layout import GROUP_FOLDERS
+from cluster.config.local_layout import GROUP_FOLDERS, node_object
 from raftlog import membership as memberships
 from raftlog.core.message_plausibility import TERM_STEP_MAX
 from raftlog.errors import RaftLogError
@@ -188,8 +188,9 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int, into: uuid.UUID | 
         return begun
     saved = opened.hard_state_store.load().term
     term = (log.tail.term if ran_away(saved, log.tail.term) else max(saved, log.tail.term)) + 1
+    own = node_object(identity.group_id, identity.node_id)
     detail = (
-        f"node {identity.node_id} went on alone from cluster {identity.cluster_uuid} after index {log.tail.index} "
+        f"{own} went on alone from cluster {identity.cluster_uuid} after index {log.tail.index} "
         f"(term {log.tail.term}): what the lost nodes had acknowledged beyond that is gone"
     )
     members = Membership(

@@ -61,6 +61,12 @@ class NotTaken(Refused):
     state."""
 
 
+def no_such_queue(queue: int, topic: str, queues: int) -> str:
+    """Returns the remark about a send to a queue that a topic of so many queues does not have here."""
+    has = f"{queues} queues" if queues else "no queues in this group of brokers; ask for its route again"
+    return f"request queueId[{queue}] is illegal, topic {topic} has {has}"
+
+
 def over_limit(gate: Gate, over: Over) -> Refused:
     """Returns the refusal of what the gate does not take, and counts it."""
     gate.refused(over)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cluster.config.config import Config, Listener, PeerNode, join_address, split_address
+from cluster.config.local_layout import node_object
 from cluster.config.source import ConfigError, KeyPath, Source, TooSmallError, did_you_mean, dotted
 from raftlog.types import FIRST_GROUP
 
@@ -223,8 +224,9 @@ def _check_routes(config: Config, i: int, listener: Listener, source: Source) ->
     for peer in config.peers:
         given, paired = peer.listeners.get(listener.name, ""), peer.listeners.get(listener.routes, "")
         if given != paired:
+            about = node_object(config.cluster.group, peer.id)
             raise ConfigError(
-                f"{source.where(path)}: node {peer.id} has two addresses for listener {listener.name}",
+                f"{source.where(path)}: {about} has two addresses for listener {listener.name}",
                 f"routes = {listener.routes!r} says {paired or 'none'}, [[peers]] says {given}",
                 f"remove {listener.name} from `listeners` of that [[peers]] table",
             )
@@ -270,8 +272,9 @@ def _check_peer_addresses(config: Config, i: int, peer: PeerNode, source: Source
     for listener in config.listeners:
         told = peer.listeners.get(listener.name)
         if told is None:
+            about = node_object(config.cluster.group, peer.id)
             raise ConfigError(
-                f"{source.where(('peers', i))}: peers.{i} (node {peer.id}) has no address for listener {listener.name}",
+                f"{source.where(('peers', i))}: peers.{i} ({about}) has no address for listener {listener.name}",
                 "routes for this listener would not contain that node",
                 f'write listeners = {{{listener.name} = "{peer.host}:{listener.port}"}} there',
             )

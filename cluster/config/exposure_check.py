@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import Config, join_address
-from cluster.config.local_layout import local_root
+from cluster.config.local_layout import local_root, node_object
 
 
 class OpenFolder(NamedTuple):
@@ -36,8 +36,9 @@ def open_ports(config: Config) -> str:
     found = [f"{name} {join_address(*at)}" for name, at in (unguarded | peer).items() if _is_everywhere(at[0])]
     if not found:
         return ""
+    own = node_object(config.cluster.group, config.node.id)
     return (
-        f"node {config.node.id} listens on every address of its machine ({', '.join(found)}), without {lacking}: bind "
+        f"{own} listens on every address of its machine ({', '.join(found)}), without {lacking}: bind "
         "127.0.0.1 or a private address, or put these ports behind a firewall (see the page "
         '"Security: users and rules" of the docs)'
     )

@@ -16,7 +16,7 @@ from tomlkit.items import AoT, Table
 from cluster.config.config import ClusterSection
 from cluster.config.cross_key_rules import AUTH_FILES, TLS_FILES
 from cluster.config.loading import load
-from cluster.config.local_layout import GROUP_FOLDERS, NodeRecord, group_folder, groups_of, replace_file
+from cluster.config.local_layout import GROUP_FOLDERS, NodeRecord, group_folder, groups_of, node_object, replace_file
 from cluster.config.source import toml_value
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq_wire.errors import ExitCode, LocalError
@@ -383,7 +383,7 @@ def plan_node(
         if all(is_free(port) for port in ports):
             return _record(data, node_id, *ports, group=group)
     raise LocalError(
-        f"no four consecutive free ports were found for node {node_id}",
+        f"no four consecutive free ports were found for {node_object(group, node_id)}",
         f"200 ranges from {first} upwards were tried",
         "raftmq down && raftmq up --base-port P    (with a P of your choice; then raftmq node add)",
         ExitCode.REFUSED,

@@ -18,7 +18,7 @@ from cluster.peer.probe import PROBE_S, why_another, why_unreachable
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
 from raftlog.membership import Address, Membership
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 
 
 class MemberAddresses(NamedTuple):
@@ -83,10 +83,15 @@ class _Who(msgspec.Struct):
 
 
 async def probe_http(
-    node: NodeId, node_uuid: str, cluster_uuid: str, address: str, dialling: Dialling = PLAIN_DIALLING
+    node: NodeId,
+    node_uuid: str,
+    cluster_uuid: str,
+    address: str,
+    dialling: Dialling = PLAIN_DIALLING,
+    group: int = FIRST_GROUP,
 ) -> str:
-    """Asks "host:port" for the node's HTTP API. Returns the reason why that node was not found there; "" if it
-    answers."""
+    """Asks "host:port" for the HTTP API of a node of that group. Returns the reason why that node was not found there;
+    "" if it answers."""
     try:
         async with asyncio.timeout(PROBE_S):
             answer = await _ask(*split_address(address), dialling)
@@ -96,7 +101,7 @@ async def probe_http(
         return why_unreachable(error)
     except (ValueError, TooLongError) as error:
         return str(error)
-    return _judge(answer, node, node_uuid, cluster_uuid)
+    return _judge(answer, node, node_uuid, cluster_uuid, group)
 
 
 async def _ask(host: str, port: int, dialling: Dialling) -> bytes:
@@ -115,7 +120,7 @@ async def _ask(host: str, port: int, dialling: Dialling) -> bytes:
         writer.transport.abort()
 
 
-def _judge(answer: bytes, node: NodeId, node_uuid: str, cluster_uuid: str) -> str:
+def _judge(answer: bytes, node: NodeId, node_uuid: str, cluster_uuid: str, group: int) -> str:
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0].split(b" ")
     if not status[0].startswith(b"HTTP/1."):
@@ -124,4 +129,4 @@ def _judge(answer: bytes, node: NodeId, node_uuid: str, cluster_uuid: str) -> st
         who = msgspec.json.decode(body, type=_Who)
     except (msgspec.DecodeError, ValueError):
         return f"what answers there is no node (HTTP status {status[1][:3].decode('latin-1') if status[1:] else '?'})"
-    return why_another([who.cluster_id, who.node, who.uuid or node_uuid], [cluster_uuid, node, node_uuid])
+    return why_another([who.cluster_id, who.node, who.uuid or node_uuid], (cluster_uuid, node, node_uuid), group)

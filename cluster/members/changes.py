@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from uuid import UUID
 
+from cluster.config.local_layout import node_object
 from cluster.members import checks
 from cluster.members.address_change import Place, place_of
 from cluster.members.addresses import MemberAddresses
@@ -22,7 +23,7 @@ from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
-from raftlog.types import NOBODY, EntryId, NodeId, Role, Voter
+from raftlog.types import FIRST_GROUP, NOBODY, EntryId, NodeId, Role, Voter
 from raftmq_wire.errors import LocalError
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class MemberChanges:
     def reload(self, preferred: str, lag_max: int) -> None:
         """Takes other preferred leaders. The times of the last election and transfer stay."""
         self._preference.reload(preferred, lag_max)
+
+    def _object_of(self, node: NodeId) -> str:
+        return node_object(self._service.identity.group_id, node)
 
     # --- what an operator asks for -----------------------------------------------------------------------------------
 
@@ -219,7 +223,7 @@ class MemberChanges:
         status = self._raw.status()
         to = self._preference.choose(status.term, status.voters, status.peers, now_ms)
         if to != NOBODY and not (self.drained or self.maintained) and self._may_go_to(to):
-            logger.info("node %d is preferred and near: it should lead", to)
+            logger.info("%s is preferred and near: it should lead", self._object_of(to))
             self._try(lambda: self._transfer(to))
 
     def _may_go_to(self, node: NodeId) -> bool:
@@ -234,7 +238,7 @@ class MemberChanges:
         to = self.successor()
         if to == NOBODY:
             return  # again at the next tick
-        logger.info("this node is drained or in maintenance, node %d should lead", to)
+        logger.info("this node is drained or in maintenance, %s should lead", self._object_of(to))
         self._try(lambda: self._transfer(to))
 
     def _promote_those_that_caught_up(self, now_ms: int) -> None:
@@ -245,7 +249,7 @@ class MemberChanges:
         if not self._service.is_committed or self._raw.commit_index < self._raw.term_start_index:
             return
         for node in sorted(self._caught_up - set(members.manual)):
-            logger.info("node %d has caught up: it becomes a voter", node)
+            logger.info("%s has caught up: it becomes a voter", self._object_of(node))
             if self._try(lambda node=node: self._propose(promoted(members, node), lambda _: None)):  # type: ignore[misc]
                 return
 
@@ -378,9 +382,11 @@ class DiskLag:
     130787013).
     """
 
-    def __init__(self, raw: RawNode, succession: Succession) -> None:
+    def __init__(self, raw: RawNode, succession: Succession, group: int = FIRST_GROUP) -> None:
+        """`group`: the number of the group of brokers."""
         self._raw = raw
         self._succession = succession
+        self._group = group
         self._awaited = -1
         """The commit index at `_since_ms`."""
         self._since_ms = 0
@@ -397,5 +403,6 @@ class DiskLag:
         self._since_ms = now_ms
         to = self._succession.choose(lambda peer: peer.match_index >= commit_index)
         if to != NOBODY:
-            logger.warning("this node's disk lags behind its followers' disks; node %d should lead", to)
+            heir = node_object(self._group, to)
+            logger.warning("this node's disk lags behind its followers' disks; %s should lead", heir)
             self._succession.transfer(to)

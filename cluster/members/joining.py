@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from cluster.config.config import Config, PeerNode
+from cluster.config.local_layout import node_object
 from cluster.config.source import toml_value
 from raftlog.errors import IdentityError, StorageError
 from raftlog.frame import genesis_entry
@@ -53,7 +54,7 @@ def check_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, 
         return _known_directory(fs, directory, node, join)
     if node in join["taken_ids"]:
         raise LocalError(
-            f"node {node} is, or was, another node's id",
+            f"{node_object(join['group'], node)} is, or was, another node's id",
             f"ids are not used twice; taken are {', '.join(map(str, join['taken_ids']))}",
             f"use id {join['next_id']}    (node.id in its configuration, or no --id at all)",
             ExitCode.REFUSED,
@@ -93,9 +94,10 @@ def _known_directory(fs: FileSystem, directory: Path, node: int, join: dict[str,
             ExitCode.REFUSED,
         )
     if found.node_id != node:
+        known, fresh = node_object(found.group_id, found.node_id), node_object(join["group"], node)
         raise LocalError(
-            f"{directory} is used: it is node {found.node_id}'s",
-            f"a data directory belongs to one node for ever, and the new one is to be node {node}",
+            f"{directory} is used: it is {known}'s",
+            f"a data directory belongs to one node for ever, and the new one is to be {fresh}",
             f"mv {directory} {directory}.old    (or another node.data_dir; then repeat the command)",
             ExitCode.REFUSED,
         )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from cluster.config.config import Config, PeerNode
 from cluster.config.cross_key_rules import ANY_ADDRESS
 from cluster.config.loading import load
-from cluster.config.local_layout import replace_file
+from cluster.config.local_layout import node_object, replace_file
 from cluster.config.source import toml_value
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of
@@ -67,9 +67,8 @@ def prepare(
         notes.append(f"the other members are written into {file}")
     fresh = not directory.exists()
     identity = make_directory(fs, directory, config.node.id, join, time.time_ns() // 1_000_000)
-    notes.append(
-        f"{directory} is {'made' if fresh else 'there'}: node {config.node.id} of cluster {join['cluster_id']}"
-    )
+    about = node_object(config.cluster.group, config.node.id)
+    notes.append(f"{directory} is {'made' if fresh else 'there'}: {about} of cluster {join['cluster_id']}")
     if secret is not None and take(secret, config, join["secret_key"], join["cluster_id"]):
         notes.append(f"{path_of(config)} holds the secret; {secret} may be removed")
     return Prepared(directory, add_request(config, identity, auto_promote=True), notes)
@@ -78,7 +77,7 @@ def prepare(
 def _check(file: Path, config: Config, join: dict[str, Any], node_id: int | None) -> None:
     if node_id not in (None, config.node.id):
         raise LocalError(
-            f"{file} is of node {config.node.id}, not {node_id}",
+            f"{file} is of {node_object(config.cluster.group, config.node.id)}, not {node_id}",
             "a node's id is in its configuration",
             f"write id = {node_id} under [node] in {file}, or leave --id out",
             ExitCode.USAGE,
@@ -117,7 +116,7 @@ def _check_reachable(file: Path, own: PeerNode, join: dict[str, Any]) -> None:
     only_here = _is_loopback(own.host) and not all(_is_loopback(peer["host"]) for peer in join["peers"])
     if everywhere or only_here:
         raise LocalError(
-            f"the others cannot reach node {own.id} at {own.host}",
+            f"the others cannot reach {node_object(join['group'], own.id)} at {own.host}",
             "it is the address of every machine's own" if only_here else "it stands for all addresses of this machine",
             f'add to {file}: [[peers]] id = {own.id}, host = "NAME_OR_IP", port = {own.port}, and admin and listeners',
             ExitCode.USAGE,

@@ -123,7 +123,7 @@ class Node(Assembly):
             Part(name="secret", tick=self.secret.tick),
             self.tls.part(),
             self.changes.part(),
-            Part(name="disk lag", tick=DiskLag(self.raw, self.succession).tick),
+            Part(name="disk lag", tick=DiskLag(self.raw, self.succession, self.config.cluster.group).tick),
             Part(name="slow turns", tick=self.links.slow_turns.tick),
             self.lag.part(),
             Part(name="sync times", tick=self.syncs.tick),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cluster.config.config import Config
 from cluster.config.exposure_check import open_folder, open_ports
+from cluster.config.local_layout import names_of, node_object
 from cluster.node.node import Node
 from cluster.repair.initial_checkpoint import restore_from_peers
 from cluster.retention.disk_space import is_full, wait_for_space
@@ -120,7 +121,7 @@ class NodeRuns:
 def tell_start(node: Node) -> None:
     """Logs the versions, the addresses, and the position of the node's log and state, once it serves clients."""
     config, raft, identity = node.config, node.raw, node.storage.directory.identity
-    used = versions()
+    used, own = versions(), node_object(identity.group_id, node.node_id)
     ports = ", ".join(
         [
             *(f"{each.name} {each.bind}:{each.port}" for each in config.listeners),
@@ -129,9 +130,9 @@ def tell_start(node: Node) -> None:
         ]
     )
     logger.info(
-        "node %d of cluster %s (%s) serves: raftmq %s, python %s, %s kernel; %s; directory %s; term %d, "
+        "%s of cluster %s (%s) serves: raftmq %s, python %s, %s kernel; %s; directory %s; term %d, "
         "log up to index %d, applied up to %d; voters %s",
-        node.node_id,
+        own,
         config.cluster.name,
         identity.cluster_uuid,
         used["raftmq"],
@@ -142,13 +143,13 @@ def tell_start(node: Node) -> None:
         raft.term,
         raft.tail.index,
         raft.applied_index,
-        ", ".join(map(str, sorted(node.membership.in_force.voter_ids))),
+        names_of(identity.group_id, node.membership.in_force.voter_ids),
     )
     if node.environment.python_finding:
-        logger.warning("node %d: %s", node.node_id, node.environment.python_finding)
+        logger.warning("%s: %s", own, node.environment.python_finding)
     if ports := open_ports(config):
         logger.warning("%s", ports)
     if folder := open_folder(node.storage.directory.path):
-        logger.warning("node %d: %s", node.node_id, folder.says)
+        logger.warning("%s: %s", own, folder.says)
     if kernel.WHY:
-        logger.info("node %d uses the kernel in Python: %s", node.node_id, kernel.WHY)
+        logger.info("%s uses the kernel in Python: %s", own, kernel.WHY)

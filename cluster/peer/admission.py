@@ -58,9 +58,9 @@ class Admission:
         self.refused += 1
         self._told.warn(f"a connection from {remote or 'an unknown address'} is refused", why, now_s)
 
-    def note_refusal_by(self, peer: int, why: str, now_s: float) -> None:
-        """Logs that the peer refuses this node."""
-        self._told.warn(f"node {peer} refuses this node", why or "no reason", now_s)
+    def note_refusal_by(self, peer: str, why: str, now_s: float) -> None:
+        """Logs that the peer, a text such as "node 2/1", refuses this node."""
+        self._told.warn(f"{peer} refuses this node", why or "no reason", now_s)
 
 
 # Peers that send implausible messages (`raftlog.core.message_plausibility`): closes their connections and raises an

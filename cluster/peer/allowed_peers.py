@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cluster.config.local_layout import name_of
+from cluster.config.local_layout import name_of, node_object
 from raftlog.types import FIRST_GROUP, GROUPS_MAX, NOBODY, NodeId
 
 Address = tuple[str, int]
@@ -81,6 +81,10 @@ class Roster:
         known = self._addresses.keys() | membership.removed.keys()
         self._guests = {peer: guest for peer, guest in self._guests.items() if peer not in known}
 
+    def object_of(self, peer: NodeId) -> str:
+        """Returns a node of this node's group as log lines and errors speak of it: "node 2/1"."""
+        return node_object(self.membership.group_id, peer)
+
     def peers(self) -> list[NodeId]:
         """All nodes to dial, ascending."""
         return sorted(self._addresses.keys() | self._guests.keys())
@@ -107,7 +111,7 @@ class Roster:
         if cluster != me.cluster_uuid:
             return f"at its address is cluster {cluster}, this is cluster {me.cluster_uuid}"
         if node_id != peer:
-            return f"at its address is node {node_id}: check [[peers]]"
+            return f"at its address is node {name_of(me.group_id, node_id)}: check [[peers]]"
         if peer not in me.members and peer in self._guests:
             known: str | None = self._guests[peer][0]
         else:
@@ -126,12 +130,12 @@ class Roster:
                 f"it belongs to cluster {cluster} group {group}, this is cluster {me.cluster_uuid} group {me.group_id}"
             )
         if to_id != me.node_id:
-            own = name_of(group, me.node_id)
-            return Refusal(f"it looks for node {to_id} at this address, which is node {own}: check [[peers]]")
+            asked, own = name_of(group, to_id), name_of(group, me.node_id)
+            return Refusal(f"it looks for node {asked} at this address, which is node {own}: check [[peers]]")
         if channel not in channels:
             return Refusal(f"unknown channel {channel!r}")
         if type(node_id) is not int or type(node_uuid) is not str or not 1 <= node_id <= NODE_ID_MAX:
-            return Refusal(f"node {node_id} is no member of this cluster")
+            return Refusal(f"node {name_of(group, node_id)} is no member of this cluster")
         if node_id == me.node_id and not (itself and node_uuid == me.node_uuid):
             return Refusal(f"node {name_of(group, node_id)} is this node: two configurations have the same node.id")
         return self._judge_identity(NodeId(node_id), node_uuid, header)
@@ -149,7 +153,8 @@ class Roster:
         if group == me.group_id:
             return Refusal(f"it belongs to group {group} as this node does: members of a group use other channels")
         if to_id not in (NOBODY, me.node_id):
-            return Refusal(f"it looks for node {to_id!s:.20} at this address, which is node {me.node_id}")
+            own = name_of(me.group_id, me.node_id)
+            return Refusal(f"it looks for node {to_id!s:.20} at this address, which is node {own}")
         if type(node_id) is not int or type(node_uuid) is not str or not 1 <= node_id <= NODE_ID_MAX:
             return Refusal(f"node {node_id!s:.20} is no member of a group")
         return None

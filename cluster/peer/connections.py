@@ -222,7 +222,7 @@ class Link(asyncio.Protocol):
                 elif kind == Kind.REFUSED:
                     self._owner.on_refused(self.peer, header, proven=bool(self.key_id))
         except (WireError, FrameTooLargeError) as error:
-            logger.warning("node %d answered with a bad frame: %s", self.peer, error)
+            logger.warning("%s answered with a bad frame: %s", self._owner.roster.object_of(self.peer), error)
             self.abort()
 
     def _on_challenge(self, header: list[Any], frame: bytes) -> None:
@@ -254,7 +254,7 @@ class Link(asyncio.Protocol):
         wrong = self._owner.roster.is_not(self.peer, who)
         if wrong:
             self._owner.dial_errors[self.peer] = wrong
-            logger.warning("node %d: %s", self.peer, wrong)
+            logger.warning("%s: %s", self._owner.roster.object_of(self.peer), wrong)
             self.abort()
             return
         self._open()

@@ -17,6 +17,7 @@ import socket as socket_module
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
+from cluster.config.local_layout import node_object
 from cluster.peer import handshake
 from cluster.peer.allowed_peers import BELOW, Address
 from cluster.peer.connections import GROUP, HANDSHAKE_S, HELLO_MAX, OTHER_SECRET, UNACKNOWLEDGED_MS, certified
@@ -128,7 +129,7 @@ class GroupLink(asyncio.Protocol):
             self._on_bad(error)
 
     def _on_bad(self, error: Exception) -> None:
-        logger.warning("a bad frame of node %d of group %d, connection closed: %s", self.node, self.group, error)
+        logger.warning("a bad frame of %s, connection closed: %s", node_object(self.group, self.node), error)
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -316,7 +317,7 @@ class GroupLinks:
         for link in self.all():
             link.quiet += 1
             if link.quiet > QUIET_LOOKS:
-                logger.warning("node %d of group %d is silent, connection closed", link.node, link.group)
+                logger.warning("%s is silent, connection closed", node_object(link.group, link.node))
                 link.abort()
         wanted = {(target.group, target.node): target for target in targets}
         for key in self._wanted.keys() - wanted.keys():
@@ -416,7 +417,7 @@ class GroupLinks:
             before.abort()
         self._accepted[group, node] = link
         self.refused.pop(group, None)
-        logger.info("node %d of group %d has connected", node, group)
+        logger.info("%s has connected", node_object(group, node))
         self.opened(link)
         return link
 
@@ -424,7 +425,7 @@ class GroupLinks:
         """Handles the end of a handshake that this node began."""
         self._dialled[link] = None
         self.refused.pop(link.group, None)
-        logger.info("connected to node %d of group %d", link.node, link.group)
+        logger.info("connected to %s", node_object(link.group, link.node))
         self.opened(link)
 
     def on_lost(self, link: GroupLink) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.config.local_layout import node_object
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_state import Evidence, LinkFigures, LinkMetrics, LinkState, judge
 from cluster.peer.reachability import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
@@ -164,8 +163,8 @@ def links_of(
 ) -> Links:
     """Makes the links of a node. `transfer` hands leadership to another node. `syncs` is told in PING."""
     config = context.config
-    raw, patience = context.raw, patience_ms(config.raft)
-    slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms)
+    raw, patience, group = context.raw, patience_ms(config.raft), config.cluster.group
+    slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms, group)
     slow.slower = syncs.is_slower
     slow.on_slow, slow.on_handed = metrics.slow_turn.inc, metrics.slow_turns_handed_over.inc
     links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, slow, syncs, patience)
@@ -225,7 +224,7 @@ class Links:
         self.syncs = syncs
         self._slow = 0
         """The numbers of slow turns and of hand-overs for them, as last sent to the peers."""
-        self._reach = Reach(away_ms)
+        self._reach = Reach(away_ms, self._object_of)
         self._led = False
         self._transport = transport
         self._raw = raw
@@ -328,14 +327,16 @@ class Links:
             for channel, (link, made_ms) in record.made.items():
                 unanswered_ms = now_ms - max(made_ms, record.pongs.get(channel, 0))
                 if unanswered_ms >= self._ha.housekeeping_interval_ms:
-                    logger.warning("node %d, %s: nothing came back for %d ms, closed", peer, channel, unanswered_ms)
+                    about = self._object_of(peer)
+                    logger.warning("%s, %s: nothing came back for %d ms, closed", about, channel, unanswered_ms)
                     self._metrics.expired.labels(str(peer), "dialled").inc()
                     record.expired = True
                     link.abort()
         for inlet, (_, heard_ms) in self._inlets.items():
             patience_ms = max(self._ha.client_heartbeat_timeout_ms, _PATIENCE * inlet.ping_interval_ms)
             if inlet.peer is not None and now_ms - heard_ms >= patience_ms and inlet.transport is not None:
-                logger.warning("node %d was silent for %d ms on a connection, closed", inlet.peer, now_ms - heard_ms)
+                about = self._object_of(inlet.peer)
+                logger.warning("%s was silent for %d ms on a connection, closed", about, now_ms - heard_ms)
                 self._metrics.expired.labels(str(inlet.peer), "accepted").inc()
                 inlet.transport.abort()
 
@@ -454,7 +455,10 @@ class Links:
         elif state is not LinkState.SHUTDOWN or not record.expired:
             record.ready_since_ms = None
         self._metrics.changed.labels(str(peer), state.value).inc()
-        logger.debug("link to node %d: %s", peer, state.value)
+        logger.debug("link to %s: %s", self._object_of(peer), state.value)
+
+    def _object_of(self, peer: NodeId) -> str:
+        return self._transport.roster.object_of(peer)
 
     def is_silent(self, peer: NodeId) -> bool:
         """Returns True if no data has arrived from a connected peer for so long that its link counts as paused. False
@@ -497,7 +501,7 @@ class Links:
     def _finding(self, peer: NodeId, record: _Record, age_ms: int) -> str:
         if record.state is not LinkState.READY or age_ms < READY_FINDING_MS:
             return ""
-        about = node_object(self._transport.roster.membership.group_id, peer)
+        about = self._object_of(peer)
         return (
             f"the link to {about} has been READY for {age_ms // 1000} s: this node reaches it and hears nothing of "
             f"it; look at {about}'s log, and at what stands between it and this node's peer port"

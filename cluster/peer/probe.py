@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+from cluster.config.local_layout import node_object
 from cluster.peer import handshake
 from cluster.peer.allowed_peers import Address, Roster
 from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE, certified
@@ -68,16 +69,16 @@ def why_unreachable(error: OSError) -> str:
     return str(error.strerror or error)[:_SHOWN_MAX]
 
 
-def why_another(found: Sequence[object], wanted: Sequence[object]) -> str:
+def why_another(found: Sequence[object], wanted: tuple[str, NodeId, str], group: int) -> str:
     """Returns the reason why the node that answers is not the wanted one; "" if it is. Each is [uuid of the cluster,
-    node id, uuid of the node]. `found` may contain anything and is cut short."""
+    node id, uuid of the node]. `found` may contain anything and is cut short. `group`: of the wanted one."""
     cluster, node, node_uuid = found
     if cluster != wanted[0]:
         return f"a node of another cluster answers there ({cluster!s:.36})"
     if node != wanted[1]:
-        return f"node {node!s:.5} answers there"
+        return "another node answers there" if type(node) is not int else f"{node_object(group, node)} answers there"
     if node_uuid != wanted[2]:
-        return f"node {node} with another disk answers there (uuid {node_uuid!s:.36})"
+        return f"{node_object(group, wanted[1])} with another disk answers there (uuid {node_uuid!s:.36})"
     return ""
 
 
@@ -100,8 +101,8 @@ class Probe(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         names, cluster = certified(self._transport), self._asker.roster.membership.cluster_uuid
         if names is not None and names != (cluster, self._node_uuid):
-            wanted = [cluster, self._node, self._node_uuid]
-            self._end(f"by its certificate, {why_another([names[0], self._node, names[1]], wanted)}")
+            why = self._why_another([names[0], self._node, names[1]])
+            self._end(f"by its certificate, {why}")
             return
         frame = pack(Kind.HELLO, self._asker.introduction(self._node, PROBE))
         self._hello = frame[4:]
@@ -153,7 +154,11 @@ class Probe(asyncio.Protocol):
                 return OTHER_SECRET
         elif self._asker.keyring.demanded:
             return "it does not prove the secret of the cluster"
-        return why_another(who, [self._asker.roster.membership.cluster_uuid, self._node, self._node_uuid])
+        return self._why_another(who)
+
+    def _why_another(self, found: Sequence[object]) -> str:
+        own = self._asker.roster.membership
+        return why_another(found, (own.cluster_uuid, self._node, self._node_uuid), own.group_id)
 
     def _end(self, why: str) -> None:
         if not self.found.done():

@@ -17,7 +17,7 @@ nodes to which it is connected.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from cluster.runtime.peer_frames import WireError
@@ -53,8 +53,11 @@ def patience_ms(raft: RaftSection) -> int:
 class Reach:
     """One node's judgement of its peers, and the leader's judgement as far as it was received."""
 
-    def __init__(self, away_ms: int = AWAY_MS) -> None:
-        """`away_ms` is explained at `patience_ms`."""
+    def __init__(
+        self, away_ms: int = AWAY_MS, object_of: Callable[[NodeId], str] = lambda node: f"node {node}"
+    ) -> None:
+        """`away_ms` is explained at `patience_ms`. `object_of` returns a node as log lines speak of it."""
+        self._object_of = object_of
         self._away_ms = away_ms
         self._well_since: dict[NodeId, int | None] = {}
         """Peer that counts as away -> time since which it is reached again; None if it is not."""
@@ -140,12 +143,15 @@ class Reach:
             return self.away
         return None if leader == NOBODY or leader in self._lost else self._said.get(leader)
 
+    def _names(self, nodes: Unreached) -> str:
+        return ", ".join(map(self._object_of, sorted(nodes))) or "no node (all are reached)"
+
     def _note(self, leader: NodeId, unreached: Unreached) -> None:
         if unreached == self._counts:
             return
         if unreached:
             why = "is out of reach or leaves: clients are sent elsewhere"
-            logger.info("leader %d: of the nodes, %s %s", leader, _names(unreached), why)
+            logger.info("%s leads: of the nodes, %s %s", self._object_of(leader), self._names(unreached), why)
         else:
             logger.info("leader %d reaches every node again", leader)
         self._counts = unreached
@@ -163,7 +169,3 @@ def stand_ins(
     there = [node for node in ring if node not in avoided]
     offered = [node for node in living if node in there] or there or living
     return {node: node if node in living else next((one for one in offered if one > node), offered[0]) for node in ring}
-
-
-def _names(nodes: Unreached) -> str:
-    return ", ".join(f"node {node}" for node in sorted(nodes)) or "no node (all are reached)"

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from cluster.config.local_layout import node_object
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
 from cluster.runtime.leader_handover import Slower, best, none_slower
@@ -24,7 +25,7 @@ from cluster.runtime.peer_frames import WireError
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError
-from raftlog.types import NOBODY, NodeId, Role
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,17 @@ class SlowTurns:
     """The slow turns of one node, the reports of its peers, and the hand-over that may follow. Event loop only."""
 
     def __init__(
-        self, raw: RawNode, clock: Clock, alarms: Alarms, transfer: Callable[[NodeId], None], interval_ms: int
+        self,
+        raw: RawNode,
+        clock: Clock,
+        alarms: Alarms,
+        transfer: Callable[[NodeId], None],
+        interval_ms: int,
+        group: int = FIRST_GROUP,
     ) -> None:
-        """`transfer` hands leadership over, or raises. `interval_ms` is the interval of PINGs."""
+        """`transfer` hands leadership over, or raises. `interval_ms` is the interval of PINGs. `group`: the number of
+        the group of brokers."""
+        self._group = group
         self._raw, self._clock, self._alarms, self._transfer = raw, clock, alarms, transfer
         self._turns: deque[_Turn] = deque(maxlen=100)
         self._words: dict[NodeId, _Word] = {}
@@ -162,9 +171,10 @@ class SlowTurns:
         try:
             self._transfer(to)
         except (RaftLogError, ValueError) as error:
-            logger.info("leadership cannot go to node %d: %s", to, error)
+            logger.info("leadership cannot go to %s: %s", node_object(self._group, to), error)
             return
-        logger.warning("this leader had %d long turns within %d s; node %d should lead", TURNS, WINDOW_MS // 1000, to)
+        heir = node_object(self._group, to)
+        logger.warning("this leader had %d long turns within %d s; %s should lead", TURNS, WINDOW_MS // 1000, heir)
         self._own_ms = self._handed_ms = now_ms
         self.handed += 1
         self.on_handed()

@@ -212,7 +212,7 @@ class PeerTransport:
         for inlet in list(self.inlets):
             left = membership.removed.get(inlet.peer) if inlet.peer is not None else None
             if left is not None and inlet.peer is not None:
-                about = node_object(membership.group_id, inlet.peer)
+                about = self.roster.object_of(inlet.peer)
                 reason = f"{about} was removed from this cluster at entry {left.since}"
                 inlet.refuse(Refusal(reason, REMOVED, left.since))
         if self._servers:
@@ -294,7 +294,7 @@ class PeerTransport:
                 async with asyncio.timeout(DIAL_S):
                     link = await self.dialling.dial(lambda: Link(self, peer, channel), host, port, plain=plain)
             except OSError as error:
-                logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
+                logger.debug("%s (%s:%d) cannot be reached: %s", self.roster.object_of(peer), host, port, error)
                 self.dial_errors[peer] = f"{host}:{port}: {error.strerror or str(error) or 'no answer'}"
                 attempt += 1
             else:
@@ -338,7 +338,7 @@ class PeerTransport:
                     async with asyncio.timeout(DIAL_S):
                         link = await self.dialling.dial(make, host, port)
                 except OSError as error:
-                    logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
+                    logger.debug("%s (%s:%d) cannot be reached: %s", self.roster.object_of(peer), host, port, error)
                     continue
                 await asyncio.wait([link.lost, link.opened], return_when=asyncio.FIRST_COMPLETED)
                 if link.is_open:
@@ -363,13 +363,15 @@ class PeerTransport:
             try:
                 rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket_module.SOCK_STREAM)
             except OSError as error:
-                logger.debug("node %d: the name %s cannot be looked up: %s", peer, host, error)
+                logger.debug("%s: the name %s cannot be looked up: %s", self.roster.object_of(peer), host, error)
                 return
             addresses |= {str(row[4][0]) for row in rows}
         for link in [link for (to, _), link in self.links.items() if to == peer]:
             remote = link.transport.get_extra_info("peername") if link.transport is not None else None
             if remote is not None and remote[0] not in addresses:
-                logger.info("node %d has moved from %s to %s", peer, remote[0], ", ".join(sorted(addresses)))
+                logger.info(
+                    "%s has moved from %s to %s", self.roster.object_of(peer), remote[0], ", ".join(sorted(addresses))
+                )
                 link.abort()
 
     # --- called by the protocols ---------------------------------------------------------------------------------
@@ -516,7 +518,7 @@ class PeerTransport:
     def cut_off(self, peer: NodeId, why: str) -> None:
         """Closes the connections of a peer that sent an implausible message; it may connect again."""
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer]:
-            self.note_refused(f"{inlet.remote} (node {peer})", why)
+            self.note_refused(f"{inlet.remote} ({self.roster.object_of(peer)})", why)
             inlet.abort()
 
     def _renew_links(self, peer: NodeId, channels: tuple[str, ...]) -> None:
@@ -539,7 +541,7 @@ class PeerTransport:
         before = self.roster.addresses_of(peer)
         if self.roster.greet(header):
             if before != self.roster.addresses_of(peer):
-                logger.info("node %d connected and is not a member as far as this node knows", peer)
+                logger.info("%s connected and is not a member as far as this node knows", self.roster.object_of(peer))
                 self._stop_dialling(peer)
             self._dial_all()
         incarnation = header[6] if len(header) > 6 else 0
@@ -551,7 +553,7 @@ class PeerTransport:
         if channel != CONTROL or all(_is_address(host) for host, _ in self._addresses(peer, CONTROL)):
             return
         looking = self._leave_old_address(peer)
-        task = asyncio.get_running_loop().create_task(looking, name=f"look up node {peer}")
+        task = asyncio.get_running_loop().create_task(looking, name="look up a peer")
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
 
@@ -587,7 +589,9 @@ class PeerTransport:
         reason, kind, index = [*header, *("", "", -1)[len(header) :]][:3]
         if not self._is_removed:
             self.dial_errors[peer] = f"it refuses this node: {str(reason)[:500] or 'no reason'}"
-            self.admission.note_refusal_by(peer, str(reason)[:500], asyncio.get_running_loop().time())
+            self.admission.note_refusal_by(
+                self.roster.object_of(peer), str(reason)[:500], asyncio.get_running_loop().time()
+            )
         if kind in (REMOVED, TOO_OLD) and not proven and self.keyring.demanded:
             return
         self._is_removed = self._is_removed or kind == REMOVED
@@ -602,7 +606,9 @@ class PeerTransport:
             return
         message = decode_message(kind, header, payload, self.roster.membership.group_id)
         if message.from_id != peer or message.to_id != self.roster.membership.node_id:
-            raise WireError(f"a message from {message.from_id} to {message.to_id} on node {peer}'s connection")
+            raise WireError(
+                f"a message from {message.from_id} to {message.to_id}, on {self.roster.object_of(peer)}'s connection"
+            )
         self._handlers.message(message)
 
     def on_inlet_closed(self, closed: Inlet) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.config.config import split_address
+from cluster.config.local_layout import node_object
 from cluster.runtime.peer_frames import WireError
 from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
@@ -128,7 +129,7 @@ def _check(record: GroupRecord) -> None:
             for address in addresses:
                 split_address(address)
         except ValueError as error:
-            raise WireError(f"group {record.group}, node {member.node}: {error!s:.200}") from error
+            raise WireError(f"{node_object(record.group, member.node)}: {error!s:.200}") from error
     if any(not text.isprintable() or " " in text for text in texts):
         raise WireError(f"group {record.group}: a name or an address with a character that none has")
 

@@ -192,7 +192,7 @@ class Remoting:
             Part(name="order conf", codes=OrderConf(services).codes()),
             Part(name="figures", codes=BrokerFigures(services, members, self._figures).codes()),
             Part(name="queries", codes=QueryRequests(services, broker.queries, metrics, handover).codes()),
-            Part(name="assignments", codes=Assignments(services, members, pulls.filters).codes()),
+            Part(name="assignments", codes=Assignments(services, members, broker.other_members, pulls.filters).codes()),
             Part(name="group requests", codes=GroupStats(services, members, groups).codes()),
             Part(name="send back requests", codes=SendBackRequests(broker.send_backs).codes()),
             Part(name="recalls", codes=RecallRequests(broker.recalls).codes()),

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from cluster.config.local_layout import node_object
 from cluster.repair.fetch import FetchError
 from cluster.repair.log_source import ask_place
 from cluster.repair.peer_requests import Fetches, end_task, fill, in_executor
@@ -151,7 +152,8 @@ class Backfill:
                 await self._segment(peer)
             except (FetchError, RaftLogError, OSError) as error:
                 self._progress.failed(peer, str(error))
-                logger.warning("no older log below position %d from node %d: %s", self._log.first_position, peer, error)
+                giver = node_object(self._client.group, peer)
+                logger.warning("no older log below position %d from %s: %s", self._log.first_position, giver, error)
             else:
                 return True
         return False
@@ -160,7 +162,8 @@ class Backfill:
         end = self._log.first_position
         place = await ask_place(self._client, peer, end - 1)
         if place.end_position != end:
-            raise FrameError(f"node {peer} has a segment that ends at {place.end_position}, this log begins at {end}")
+            giver = node_object(self._client.group, peer)
+            raise FrameError(f"{giver} has a segment that ends at {place.end_position}, this log begins at {end}")
         start = place.previous.end_position
         build = await self._blocking(self._begin, place.previous, end)
         self._progress.begin("backfill", peer, f"segment {start}", self.missing, build.next_position - start)
@@ -171,7 +174,12 @@ class Backfill:
         await self._blocking(self._log.prepend, path)
         self._raw.trimmed()
         self._metrics.backfilled.inc()
-        logger.info("segment %d is back, from node %d; %d bytes are missing", start, peer, self.missing)
+        logger.info(
+            "segment %d is back, from %s; %d bytes are missing",
+            start,
+            node_object(self._client.group, peer),
+            self.missing,
+        )
 
     def _begin(self, previous: LogTail, end: int) -> SegmentBuild:
         """Continues the same file if a crash or an unreachable peer left a part of it; otherwise begins anew."""

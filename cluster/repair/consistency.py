@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
+from cluster.config.local_layout import names_of
 from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
 from cluster.repair.repair_service import Repairs
 from cluster.runtime.context import NodeContext
@@ -68,6 +69,7 @@ class Consistency:
         self._repairs = repairs
         self._alarms = context.alarms
         self._every_ms = context.config.consistency.digest_every_ms
+        self._group = context.config.cluster.group
         self._wake = context.wake
         self._mark_suspect = mark_suspect
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -247,7 +249,8 @@ class Consistency:
     def fence(self, index: int, mine: Sums, against: dict[NodeId, Sums]) -> None:
         """Fences this node: a majority holds other rows, so its own are wrong."""
         families = sorted({name for theirs in against.values() for name in differing(mine, theirs)})
-        self.suspect(f"its rows ({', '.join(families)}) differ at index {index} from those of nodes {_names(against)}")
+        others = names_of(self._group, against)
+        self.suspect(f"its rows ({', '.join(families)}) differ at index {index} from those of nodes {others}")
 
     def suspect(self, why: str) -> None:
         """Stops serving rows for good, because this node's rows are not to be trusted."""
@@ -274,7 +277,7 @@ class Consistency:
         families = sorted({name for theirs in against.values() for name in differing(mine, theirs)})
         if agreeing >= self._quorum:
             self._undecided = -1
-            text = f"nodes {_names(against)} differ from the majority, to which this node belongs"
+            text = f"nodes {names_of(self._group, against)} differ from the majority, to which this node belongs"
         else:
             self._undecided = index
             text = f"this node and {_names(against)} differ; only a third node can show which of them is wrong"

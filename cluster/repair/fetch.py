@@ -23,11 +23,12 @@ from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
+from cluster.config.local_layout import node_object
 from cluster.peer.links import BURST_S, IDLE_MS, Lull
 from cluster.peer.transport import Handlers
 from cluster.runtime.lanes import LaneRunner, NeverIdle, StartedLane
 from cluster.runtime.peer_frames import Kind, WireError
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +77,9 @@ class Fetched(NamedTuple):
 class FetchError(Exception):
     """The fetch brought nothing; `status` is None if the peer did not answer at all."""
 
-    def __init__(self, peer: NodeId, what: str, status: Status | None, remark: str) -> None:
-        super().__init__(f"node {peer} does not give {what}: {remark}")
+    def __init__(self, peer: NodeId, what: str, status: Status | None, remark: str, group: int = FIRST_GROUP) -> None:
+        """`group`: the group of brokers of both nodes."""
+        super().__init__(f"{node_object(group, peer)} does not give {what}: {remark}")
         self.peer = peer
         self.status = status
         self.remark = remark
@@ -173,7 +175,7 @@ def refused(job: FetchJob, error: Exception) -> FetchReply:
         return FetchReply(job, Status.BUSY, NOTHING, str(error)[:500])
     if isinstance(error, (TypeError, ValueError)):
         return FetchReply(job, Status.BAD, NOTHING, f"malformed arguments: {error}"[:500])
-    logger.warning("node %d requested %s, which cannot be served: %s", job.peer, job.what, error)
+    logger.warning("%s, which a peer requested, cannot be served: %s", job.what, error)
     return FetchReply(job, Status.FAILED, NOTHING, str(error)[:500])
 
 
@@ -258,7 +260,7 @@ class FetchServer:
         if answerer is None:
             self._runner.submit(job)
             return
-        task = self._loop.create_task(self._answer(job, answerer), name=f"answer node {peer}")
+        task = self._loop.create_task(self._answer(job, answerer), name="answer a peer")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -303,7 +305,9 @@ class FetchServer:
 class FetchClient:
     """Fetches from peers. Event loop only."""
 
-    def __init__(self, transport: FrameSender, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: FrameSender, loop: asyncio.AbstractEventLoop, group: int = FIRST_GROUP) -> None:
+        """`group`: the group of brokers of this node and its peers."""
+        self.group = group
         self.bytes_received = 0
         self._transport = transport
         self._loop = loop
@@ -321,7 +325,7 @@ class FetchClient:
                     await asyncio.sleep(CONNECT_POLL_S)
                 return await answer
         except TimeoutError:
-            raise FetchError(peer, what, None, f"no answer within {timeout_ms} ms") from None
+            raise FetchError(peer, what, None, f"no answer within {timeout_ms} ms", self.group) from None
         finally:
             del self._waiting[request_id]
             # If the caller is cancelled in the moment the connection closes, it never looks at the answer.
@@ -338,13 +342,13 @@ class FetchClient:
         if status is Status.OK:
             answer.set_result(Fetched(fields, payload))
         else:
-            answer.set_exception(FetchError(peer, what, status, remark))
+            answer.set_exception(FetchError(peer, what, status, remark, self.group))
 
     def peer_closed(self, peer: NodeId) -> None:
         """Fails the requests that this peer has not answered."""
         for asked, what, answer in list(self._waiting.values()):
             if asked == peer and not answer.done():
-                answer.set_exception(FetchError(peer, what, None, "the connection closed"))
+                answer.set_exception(FetchError(peer, what, None, "the connection closed", self.group))
 
 
 def decode_fetch(peer: NodeId, header: list[Any]) -> FetchJob:
@@ -367,12 +371,12 @@ def decode_fetched(header: list[Any]) -> tuple[int, Status, list[Any], str]:
 
 
 @asynccontextmanager
-async def early_client(transport: Starting) -> AsyncIterator[FetchClient]:
+async def early_client(transport: Starting, group: int = FIRST_GROUP) -> AsyncIterator[FetchClient]:
     """Fetches before the core runs, through a transport that is started here and closed again.
 
     Raft messages that arrive meanwhile are dropped, as if the node were still down. Raises OSError as `start` does.
     """
-    client = FetchClient(transport, asyncio.get_running_loop())
+    client = FetchClient(transport, asyncio.get_running_loop(), group)
 
     def on_frame(peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         if kind == Kind.FETCHED:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import Config
+from cluster.config.local_layout import node_object
 from cluster.members.addresses import peer_addresses
 from cluster.peer.secret import load as load_keys
 from cluster.peer.transport import Membership, PeerTransport
@@ -86,7 +87,7 @@ class StateFetch:
                 except FetchError as error:
                     self._refuse(str(error))
                 except (KVError, ValueError, TypeError, FrameError, OutOfRangeError) as error:
-                    self._refuse(f"what node {offer.peer} sent is not sound: {error}")
+                    self._refuse(f"what {node_object(self._group_id, offer.peer)} sent is not sound: {error}")
                 except OSError as error:
                     raise storage_error(self._fs, "fetching into", self._checkpoints.path, error) from error
             if not offers:
@@ -111,13 +112,15 @@ class StateFetch:
             offers = []
             for name, index, term, header_crc in fields:
                 if int(index) + 1 < self._log.first_index:
-                    self._refuse(f"checkpoint {name} of node {peer} is older than this node's log")
+                    self._refuse(
+                        f"checkpoint {name} of {node_object(self._group_id, peer)} is older than this node's log"
+                    )
                     continue
                 offers.append(Offer(peer, str(name), self._fits(AppliedMark(term, index, 0, 0, header_crc))))
         except FetchError as error:
             self._refuse(str(error))
         except (ValueError, TypeError) as error:
-            self._refuse(f"the list of node {peer} cannot be read: {error}")
+            self._refuse(f"the list of {node_object(self._group_id, peer)} cannot be read: {error}")
         else:
             return offers
         return []
@@ -139,8 +142,10 @@ class StateFetch:
         if manifest.mark.index + 1 < self._log.first_index:
             raise ValueError(f"checkpoint {name} is older than this node's log")
         await copy.run(peer, manifest)
-        logger.warning("checkpoint %s fetched from node %d, %d bytes", name, peer, manifest.size)
-        note = f"checkpoint {name} was fetched from node {peer}"
+        logger.warning(
+            "checkpoint %s fetched from %s, %d bytes", name, node_object(self._group_id, peer), manifest.size
+        )
+        note = f"checkpoint {name} was fetched from {node_object(self._group_id, peer)}"
         if not self._fits(manifest.mark):
             note += await self._forward(client, peer, manifest.mark)
         return self._checkpoints.adopt(folder, manifest._replace(peer=peer, note=note))
@@ -148,7 +153,7 @@ class StateFetch:
     async def _forward(self, client: FetchClient, peer: NodeId, mark: AppliedMark) -> str:
         done = await LogForward(self._directory, client, peer, self._committed).run(mark)
         if not self._fits(mark):
-            raise FrameError(f"the log does not lead to entry {mark.index} of node {peer}")
+            raise FrameError(f"the log does not lead to entry {mark.index} of {node_object(self._group_id, peer)}")
         text = f", and with it entries {done.first}..{done.last} of the log, which ended at {done.ended}"
         cut = f"; what this node had from {done.first} on was never committed" if done.ended >= done.first else ""
         return text + cut
@@ -176,7 +181,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
         run = load_run(fs, directory.path, directory.identity.group_id)
         peers = [node for node in membership.voter_ids if node != config.node_id and node in known]
         fetch = StateFetch(fs, directory, run.synced_index if run else -1, environment.count_rows)
-        async with early_client(transport) as client:
+        async with early_client(transport, directory.identity.group_id) as client:
             taken = await fetch.run(client, peers)
             snapshot = None if taken else await _snapshot(environment, directory, client, peers)
         said = "; ".join(fetch.refusals) or "there is none"
@@ -194,7 +199,9 @@ async def _snapshot(
 ) -> Snapshot | None:
     """Fetches a checkpoint above the end of this log, with the log that leads to it, and records it for the opening."""
     where = Where(environment.fs, directory.path, directory.identity.group_id, environment.count_rows)
-    progress = Progress(InstallMetrics(CollectorRegistry()), asyncio.get_running_loop().time)
+    progress = Progress(
+        InstallMetrics(CollectorRegistry()), asyncio.get_running_loop().time, directory.identity.group_id
+    )
     least = directory.log.tail.index + 1
     snapshot = await SnapshotTake(where, client, at_once, progress, at_least=lambda: least).run(peers)
     if snapshot is not None:

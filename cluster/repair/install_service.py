@@ -50,7 +50,7 @@ class InstallService:
         self._storage = storage
         self._fs = fs
         self._metrics = metrics
-        self.progress = progress = Progress(metrics, context.loop.time)
+        self.progress = progress = Progress(metrics, context.loop.time, directory.identity.group_id)
         where = Where(fs, directory.path, directory.identity.group_id, context.environment.count_rows)
         self._service = SnapshotInstaller(
             context,

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
+from cluster.config.local_layout import node_object
 from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Status
 from cluster.repair.peer_requests import Fetches
 from raftlog.errors import DamagedLogError, FrameError
@@ -48,6 +49,7 @@ class LogForward:
     def __init__(self, directory: NodeDir, client: Fetches, peer: NodeId, committed_index: int) -> None:
         """`committed_index`: the index that this node knows as committed, independently of the peer."""
         self._group_id = directory.identity.group_id
+        self._giver = node_object(self._group_id, peer)
         self._log = directory.log
         self._hard_state = directory.hard_state_store
         self._client = client
@@ -67,14 +69,14 @@ class LogForward:
                 check_follows(tail, entry)
                 tail = tail_after(tail, entry)
             if tail.index == mark.index and tail.header_crc != mark.header_crc:
-                raise FrameError(f"node {self._peer} has applied another entry {mark.index} than its log holds")
+                raise FrameError(f"{self._giver} has applied another entry {mark.index} than its log holds")
             self._write(entries)
         if shared.index < mark.index:
             logger.warning(
-                "entries %d..%d of the log come from node %d; it ended at %d before",
+                "entries %d..%d of the log come from %s; it ended at %d before",
                 shared.index + 1,
                 mark.index,
-                self._peer,
+                self._giver,
                 before,
             )
         return Forwarded(shared.index + 1, mark.index, before)
@@ -103,7 +105,7 @@ class LogForward:
         low, high = self._log.first_index, last
         best = await self._common(low)
         if best is None:
-            raise FrameError(f"node {self._peer} does not have entry {low}, with which this log begins")
+            raise FrameError(f"{self._giver} does not have entry {low}, with which this log begins")
         while high - low > 1:
             middle = (low + high) // 2
             found = await self._common(middle)
@@ -137,7 +139,7 @@ class LogForward:
         last = min(last, commit_index)
         entries = [entry for entry in decode_entries(data, self._group_id) if entry.index <= last]
         if not entries:
-            raise FrameError(f"node {self._peer} knows only entries up to {commit_index} to be committed")
+            raise FrameError(f"{self._giver} knows only entries up to {commit_index} to be committed")
         return entries
 
     async def _piece(self, position: int, skip: int, size: int) -> Fetched:
@@ -169,6 +171,6 @@ class LogForward:
                 continue
             if own.header_crc != entry.header_crc:
                 raise FrameError(
-                    f"entry {entry.index} is committed on this node and another one on node {self._peer}: these are "
+                    f"entry {entry.index} is committed on this node and another one on {self._giver}: these are "
                     "two histories"
                 )

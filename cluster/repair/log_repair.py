@@ -16,6 +16,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from cluster.config.local_layout import node_object
 from cluster.repair.fetch import LOG, PAYLOAD_MAX, FetchError, Status
 from cluster.repair.peer_requests import Backoff, Fetches, end_task
 from cluster.runtime.alarms import Alarms
@@ -118,29 +119,30 @@ class LogRepairer:
         """Returns True if the range is repaired, or was removed for another reason."""
         failures = []
         for peer in self._peers():
+            giver = node_object(self._client.group, peer)
             try:
                 await self._repair_from(peer, damaged)
             except OutOfRangeError:
                 return True  # a conflict cut the range off, or it grew: damage.ranges has the new extent
             except (FetchError, RaftLogError) as error:
-                failures.append(f"node {peer}: {error}")
+                failures.append(f"{giver}: {error}")
                 self._metrics.failed.labels(str(peer)).inc()
                 logger.warning(
-                    "positions %d..%d of the log cannot be repaired from node %d: %s",
+                    "positions %d..%d of the log cannot be repaired from %s: %s",
                     damaged.first_position,
                     damaged.end_position,
-                    peer,
+                    giver,
                     error,
                 )
             else:
                 self._metrics.repaired(damaged.size)
                 logger.warning(
-                    "positions %d..%d of the log (entries %d..%d) have been repaired from node %d",
+                    "positions %d..%d of the log (entries %d..%d) have been repaired from %s",
                     damaged.first_position,
                     damaged.end_position,
                     damaged.first_index,
                     damaged.last_index,
-                    peer,
+                    giver,
                 )
                 return True
         self._last_failure = "; ".join(failures) or "no other node is known"
@@ -169,18 +171,18 @@ class LogRepairer:
                     raise
                 await asyncio.sleep(RETRY_MIN_S)
                 continue
-            _check_committed(peer, repair.damaged, fields)
+            _check_committed(node_object(self._client.group, peer), repair.damaged, fields)
             return payload
 
     async def _blocking(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await self._loop.run_in_executor(None, call, *arguments)
 
 
-def _check_committed(peer: NodeId, damaged: DamagedRange, fields: list[Any]) -> None:
+def _check_committed(giver: str, damaged: DamagedRange, fields: list[Any]) -> None:
     commit_index = fields[0] if fields else None
     if damaged.after is None and (type(commit_index) is not int or commit_index < damaged.last_index):
         raise FrameError(
-            f"no frame is known after entry {damaged.last_index}, and node {peer} does not know that it is committed"
+            f"no frame is known after entry {damaged.last_index}, and {giver} does not know that it is committed"
         )
 
 

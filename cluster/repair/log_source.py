@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from cluster.config.local_layout import node_object
 from cluster.repair.fetch import PAYLOAD_MAX, Fetched, Refused, Source, Status
 from cluster.repair.peer_requests import Fetches, ask
 from cluster.state import manifest as manifests
@@ -101,10 +102,10 @@ async def ask_place(client: Fetches, peer: NodeId, position: int) -> Place:
     """Returns the segment file in which `peer` has this position. Raises FetchError, FrameError."""
     fields = (await ask(client, peer, SEGMENT, [position], TIMEOUT_MS)).fields
     if len(fields) != _FIELDS or not all(type(field) is int for field in fields):
-        raise FrameError(f"node {peer} describes its segment as {fields!r:.80}")
+        raise FrameError(f"{node_object(client.group, peer)} describes its segment as {fields!r:.80}")
     place = Place(LogTail(*fields[:6]), fields[6], bool(fields[7]))
     if not place.previous.end_position <= position < place.end_position or place.previous.index < -1:
-        raise FrameError(f"node {peer} names a segment that does not hold position {position}: {place}")
+        raise FrameError(f"{node_object(client.group, peer)} names a segment without position {position}: {place}")
     return place
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from cluster.config.local_layout import node_object
 from cluster.repair.fetch import LOG, PIECE, Fetched, FetchError, Status
 from raftlog.errors import FrameError
 from raftlog.types import LogTail, NodeId
@@ -21,6 +22,10 @@ Blocking = Callable[..., Awaitable[Any]]
 
 class Fetches(Protocol):
     """The part of FetchClient that is used here."""
+
+    @property
+    def group(self) -> int:
+        """The group of brokers of this node and its peers."""
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
         """Raises FetchError."""
@@ -114,8 +119,8 @@ async def fill(
         skip = build.next_position - start
         piece = await ask(client, peer, LOG, [start, skip, min(PIECE, end - start - skip)], TIMEOUT_MS)
         if not piece.payload:
-            raise FrameError(f"node {peer} gives nothing for position {start + skip}")
+            raise FrameError(f"{node_object(client.group, peer)} gives nothing for position {start + skip}")
         await blocking(build.append_raw, piece.payload)
         came(len(piece.payload))
     if build.tail.end_position != end:
-        raise FrameError(f"no frame of node {peer} ends at position {end}")
+        raise FrameError(f"no frame of {node_object(client.group, peer)} ends at position {end}")

@@ -10,7 +10,8 @@ from typing import Literal
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from raftlog.types import NodeId
+from cluster.config.local_layout import node_object
+from raftlog.types import FIRST_GROUP, NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,8 @@ class InstallView(msgspec.Struct, frozen=True, kw_only=True):
 class Progress:
     """The progress of one node. Event loop only."""
 
-    def __init__(self, metrics: InstallMetrics, now_s: Callable[[], float]) -> None:
+    def __init__(self, metrics: InstallMetrics, now_s: Callable[[], float], group: int = FIRST_GROUP) -> None:
+        self._group = group
         self._metrics = metrics
         self._now_s = now_s
         self._stage: Stage = "none"
@@ -67,9 +69,8 @@ class Progress:
         now = self._now_s()
         if now - self._said_s >= SAY_EVERY_S:
             self._said_s = now
-            logger.info(
-                "%s of %s from node %d: %d of %d bytes", self._stage, self._what, self._peer, self._done, self._total
-            )
+            giver = node_object(self._group, self._peer)
+            logger.info("%s of %s from %s: %d of %d bytes", self._stage, self._what, giver, self._done, self._total)
 
     def failed(self, peer: NodeId, why: str) -> None:
         """Records that a peer did not supply what it should."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from cluster.config.local_layout import node_object
 from cluster.members.address_change import ASK_MS, FOUND_AT, Moves, Place
 from cluster.members.addresses import probe_http
 from cluster.members.service import MembersService
@@ -74,7 +75,7 @@ class Repairs:
         self._suspect = False
         """True if the state of this node is not to be trusted. The node does not campaign then."""
         self.log = directory.log
-        self.client = FetchClient(transport, loop)
+        self.client = FetchClient(transport, loop, directory.identity.group_id)
         self.server = FetchServer(
             transport,
             loop,
@@ -209,7 +210,7 @@ class Repairs:
         to = self._succession.choose()
         if to == NOBODY:
             return
-        logger.warning("this node is not fit to lead; node %d should lead", to)
+        logger.warning("this node is not fit to lead; %s should lead", node_object(self.client.group, to))
         try:
             self._succession.transfer(to)
         except RaftLogError as error:
@@ -308,8 +309,10 @@ class _Prober:
 
     async def http(self, place: Place) -> str:
         """Returns why the node's HTTP API is not at its address; "" if it is."""
-        cluster_uuid = self._transport.roster.membership.cluster_uuid
-        return await probe_http(place.node, place.node_uuid, cluster_uuid, place.admin, self._dialling)
+        membership = self._transport.roster.membership
+        return await probe_http(
+            place.node, place.node_uuid, membership.cluster_uuid, place.admin, self._dialling, membership.group_id
+        )
 
 
 def moves_of(members: MembersService, transport: PeerTransport, repairs: Repairs, dialling: Dialling) -> Moves:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cluster.config.local_layout import node_object
 from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchError
 from cluster.repair.log_source import ask_place
@@ -56,7 +57,8 @@ class Snapshot(NamedTuple):
         """Records the snapshot, so that the next opening of the directory puts it in place (`raftlog.storage.install`).
         Raises StorageError, OSError."""
         mark, first = self.manifest.mark, self.build.previous.index + 1
-        note = f"checkpoint {self.manifest.name} was fetched from node {self.peer}, with the log from entry {first} on"
+        giver = node_object(where.group_id, self.peer)
+        note = f"checkpoint {self.manifest.name} was fetched from {giver}, with the log from entry {first} on"
         checkpoints = Checkpoints(where.fs, where.path, where.group_id)
         checkpoints.adopt(checkpoints.path / INSTALLING, self.manifest._replace(peer=self.peer, note=note))
         self.build.commit(self.manifest.name, mark.index, mark.header_crc, now_ms)
@@ -112,13 +114,13 @@ class SnapshotTake:
     def _failed(self, peer: NodeId, error: Exception) -> None:
         self.failures[peer] = str(error)
         self._progress.failed(peer, str(error))
-        logger.warning("no snapshot could be fetched from node %d: %s", peer, error)
+        logger.warning("no snapshot could be fetched from %s: %s", node_object(self._where.group_id, peer), error)
 
     async def _from(self, peer: NodeId, peers: Sequence[NodeId], begun: str) -> Snapshot:
         name = await self._choose(peer, begun)
         manifest = await self._copy.manifest(peer, name)
         if manifest.mark.index < self._at_least():
-            raise ValueError(f"checkpoint {name} of node {peer} is too old")
+            raise ValueError(f"checkpoint {name} of {node_object(self._where.group_id, peer)} is too old")
         self._mark = manifest.mark
         await self._blocking(self._check_space, manifest)
         self._progress.begin("state", peer, name, manifest.size)
@@ -146,7 +148,8 @@ class SnapshotTake:
         newest = max(there, key=lambda name: there[name], default="")
         name = begun if there.get(begun, -1) >= least else newest
         if there.get(name, -1) < least:
-            raise ValueError(f"the newest checkpoint of node {peer} is {newest or 'none'}, {least} or more is needed")
+            giver = node_object(self._where.group_id, peer)
+            raise ValueError(f"the newest checkpoint of {giver} is {newest or 'none'}, {least} or more is needed")
         return name
 
     def _came(self, size: int) -> None:
@@ -176,7 +179,8 @@ class SnapshotTake:
         try:
             await fill(self._client, peer, build, end, self._blocking, self._came)
             if (build.tail.index, build.tail.header_crc) != (mark.index, mark.header_crc):
-                raise FrameError(f"the log of node {peer} does not lead to the entry {mark.index} of the checkpoint")
+                giver = node_object(self._where.group_id, peer)
+                raise FrameError(f"the log of {giver} does not lead to the entry {mark.index} of the checkpoint")
         except BaseException:
             await self._blocking(build.close)
             raise

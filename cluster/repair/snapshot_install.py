@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from cluster.config.local_layout import node_object
 from cluster.repair.peer_requests import Backoff, Fetches, end_task, in_executor
 from cluster.repair.progress import InstallMetrics, Progress
 from cluster.repair.snapshot_fetch import Needless, Snapshot, SnapshotTake, Where
@@ -75,9 +76,9 @@ class SnapshotInstaller:
             self._pauses.end()
         if self._task is None or self._task.done():
             logger.warning(
-                "node %d no longer has the entries after %d, which this node needs: its log begins at %d. Fetching a"
+                "%s no longer has the entries after %d, which this node needs: its log begins at %d. Fetching a"
                 " snapshot",
-                offer.from_id,
+                node_object(self._where.group_id, offer.from_id),
                 self._raw.last_index,
                 offer.first_index,
             )
@@ -135,7 +136,9 @@ class SnapshotInstaller:
         self._alarms.clear(ALARM)
         self.progress.begin("restart", peer, snapshot.manifest.name)
         self._done = True
-        self._restart(f"to go on from the snapshot of entry {index} that node {peer} gave")
+        self._restart(
+            f"to go on from the snapshot of entry {index} that {node_object(self._where.group_id, peer)} gave"
+        )
         return True
 
     def _cannot_store(self, error: Exception) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 from uuid import UUID
 
 from cluster.config.config import Config
+from cluster.config.local_layout import node_object
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import SEND_BYTES, Environment
 from cluster.runtime.failpoints.failpoint_fs import FailpointFileSystem
@@ -230,8 +231,9 @@ class NodeStorage:
         genesis = self.directory.log.genesis
         raft, hard_state = config.raft, self.directory.hard_state_store.load()
         if hard_state.term > TERM_MAX:
+            own = node_object(config.cluster.group, config.node_id)
             raise StorageError(
-                f"the terms of this cluster are exhausted: node {config.node_id} has saved term {hard_state.term}.\n"
+                f"the terms of this cluster are exhausted: {own} has saved term {hard_state.term}.\n"
                 "Terms end at 2^62: a peer that violates the protocol must have used them up.\n"
                 f"With all nodes stopped: raftmq unsafe-recover {self.directory.path} --plan    (see the page "
                 '"Back up and restore" of the docs, "When the terms ran away")'

@@ -267,9 +267,12 @@ class AsyncAdmin(Offsets):
             found.update(_decode(reply, _Members, what).consumerIdList if reply.code == 0 else ())
         return sorted(found)
 
-    async def broker_groups(self) -> list[int]:
+    async def broker_groups(self, topic: str | None = None) -> list[int]:
         """Returns the numbers of the cluster's groups of brokers, ascending; a group may join at any time, so this asks
-        a server."""
+        a server. `topic`: only those with queues of that topic. Raises NotFound if there is none of that name, but in a
+        cluster of one group, which has them all."""
+        if topic is not None:
+            return await self._groups_of(topic)
         accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # any answer tells
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         reply = await self._call(code, {}, what="cluster info", accept=accept, any_group=True)

@@ -52,9 +52,9 @@ class Admin:
         """Returns the identity of a topic, which says what its offsets count in; see AsyncAdmin.identity."""
         return self._run(self._admin.identity(topic, node, queue_id=queue_id))
 
-    def broker_groups(self) -> list[int]:
-        """Returns the numbers of the cluster's groups of brokers, ascending."""
-        return self._run(self._admin.broker_groups())
+    def broker_groups(self, topic: str | None = None) -> list[int]:
+        """Returns the numbers of the cluster's groups of brokers, ascending, or of those with queues of the topic."""
+        return self._run(self._admin.broker_groups(topic))
 
     def groups(self) -> list[str]:
         """Returns the names of all consumer groups, sorted."""

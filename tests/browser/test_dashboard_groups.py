@@ -17,6 +17,7 @@ from raftmq.local.http.credentials import address_of
 from raftmq.local.process import free_base_port
 from raftmq_wire.queue_numbers import number_of
 from tests.support.chromium import Page
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.tools import needs
 from tests.support.wait_until import wait
@@ -90,6 +91,22 @@ async def test_the_first_page_has_all_groups(groups: LocalCluster, page: Page) -
             == ("node 1", "node 2/1")[node]
         )
     assert page.errors == []
+
+
+async def test_a_follower_does_not_show_its_group_as_closed(
+    page: Page, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A node that does not lead takes no writes; its group does."""
+    made = LocalCluster(tmp_path_factory.mktemp("three") / "data")
+    made.up(3, free_base_port(24), groups=2, timeout_s=at_most(60))
+    try:
+        leader = AdminApi([address_of(made.nodes[0])]).local("/v1/status")["leader"]
+        await opened(page, made, "#/", 0 if leader != 1 else 1)
+        for group in (1, 2):
+            await page.until(f"({row(group, 'writes')} || '…') !== '…'")
+            await page.until(f"{row(group, 'writes')} === 'open'")
+    finally:
+        made.down()
 
 
 async def test_a_group_is_chosen_and_stays_chosen(groups: LocalCluster, page: Page) -> None:

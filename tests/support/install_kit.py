@@ -22,7 +22,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.files.genesis import Genesis
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
-from raftlog.types import HardState, NodeId, Voter
+from raftlog.types import FIRST_GROUP, HardState, NodeId, Voter
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
 from tests.support.node_kit import GROUP, START_MS, entries_after
@@ -91,6 +91,8 @@ class Giver:
 
 class Peers:
     """Stands for a FetchClient; `before(peer, what, arguments)` and `after(..., answer)` interfere."""
+
+    group = FIRST_GROUP
 
     def __init__(self, givers: dict[int, Giver]) -> None:
         self.sources = {peer: giver.sources for peer, giver in givers.items()}

@@ -16,7 +16,7 @@ from cluster.admin.node_interface import MemberView
 from cluster.admin.pagination import Page, after_of, limit_of
 from cluster.admin.route import PAGE_ITEMS_MAX, Route
 from cluster.admin.streamed_json import Pieces
-from cluster.broker.groups.assignment import owner
+from cluster.broker.groups.assignment import own_place, owner
 from cluster.broker.groups.group_lag import QueueLag, lag_steps
 from cluster.requests.verb import Serves
 from raftmq_wire.codes import RequestCode
@@ -227,7 +227,7 @@ def _offset(
         committed_age_ms=call.watch.groups.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
         owner=lock.client_id
         if lock is not None
-        else owner(each.queue_id, topic.read_queues if topic is not None else 0, clients),
+        else owner(*own_place(call.port.services, each.topic, each.queue_id), clients),
     )
 
 

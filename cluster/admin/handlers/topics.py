@@ -52,6 +52,14 @@ NewAttributes = Annotated[
 may have more already, and an update sends that again."""
 
 
+class QueuesInGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of a topic's queues in a group of brokers."""
+
+    group: int
+    read_queues: int
+    write_queues: int
+
+
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's configuration and the number of its messages."""
 
@@ -72,6 +80,8 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[int] = []
     """The groups of brokers in which it has queues; empty in a cluster of one group. The numbers of queues and of
     messages are those of the group that answers."""
+    queues_in_groups: list[QueuesInGroup] = []
+    """The numbers of queues in each of these groups."""
     messages: int
     hidden: int = 0
     """The part of these messages that no consumer reads: they lie in queues above `read_queues`, which the topic had
@@ -307,6 +317,8 @@ def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] 
 async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
     state, held, hidden, evicted = call.port.state, 0, 0, 0
     stored, evicts = state.stored_queues(config), evicts_now(call.port.state)
+    place = sorted(config.queues_of_groups.items()) if state.broker_groups.by_number else ()
+    placed = [QueuesInGroup(group=group, read_queues=read, write_queues=write) for group, (read, write) in place]
     for queue in range(stored):
         if queue % QUEUES_PER_STEP == 0:
             await call.breathe()
@@ -323,7 +335,8 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
         perm=config.perm,
         order=config.order,
         attributes=dict(config.attributes),
-        groups=sorted(config.queues_of_groups) if state.broker_groups.by_number else [],
+        groups=[each.group for each in placed],
+        queues_in_groups=placed,
         created_ms=config.created_ms or None,
         changed_ms=config.changed_ms or None,
         changed_by=config.changed_by or None,

@@ -108,10 +108,12 @@ function addressOf(row) {
   return leader?.admin;
 }
 
-function writes({ view, error }) {
+/** Only the leader knows whether it takes writes. Of a follower that answers, one that hears its leader and is healthy says so. */
+function writes({ view, health, error }) {
   if (error) return badge("bad", "no answer");
   if (!view) return "…";
-  return view.writes_open ? badge("good", "open") : badge("bad", "closed");
+  const follows = view.leader !== null && view.leader !== view.node;
+  return view.writes_open || (follows && health.healthy) ? badge("good", "open") : badge("bad", "closed");
 }
 
 function membersOf(row) {

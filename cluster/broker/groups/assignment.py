@@ -1,21 +1,22 @@
 """Divides a topic's queues among the clients of a group, for clients that leave the choice to the broker.
 
-A client gets the queues that it would have chosen for itself by the same strategy over the same sorted lists. Source:
+A client gets the queues that it would have chosen for itself by the same strategy over the same sorted lists: those of
+all groups of brokers that hold the topic, in the order of their names as text. Source:
 RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import PERM_READ
 from cluster.broker.services import Services
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.broker.groups.consumer_group import ConsumerGroup
+    from cluster.placement.route_map import BrokerGroup
 
 Share = Callable[[Sequence[int], int, int], Sequence[int]]
 """(queues, rank of the client, number of clients) -> the client's queues."""
@@ -30,13 +31,43 @@ def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
     return [client_id if group.wants(client_id, topic) else None for client_id in group.sharers(topic)]
 
 
-def owner(queue: int, queues: int, clients: Sequence[str | None]) -> str | None:
-    """Returns the client that gets the queue by AVG; None if there is none, or if it does not read it."""
-    if not clients or not 0 <= queue < queues:
+def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]] | None:
+    """Returns the groups of brokers that have the topic's queues, each with the number of those that consumers read.
+    Clients divide the queues in this order. None if it is not known, or nobody may read them."""
+    config = services.state.topics.get(topic)
+    if config is None or not config.perm & PERM_READ:
+        return None
+    placed = services.routes.placed(config.queues_of_groups)
+    return None if placed is None else [(group, read) for group, (read, _) in placed]
+
+
+def queue_at(placed: Sequence[tuple[BrokerGroup, int]], place: int) -> tuple[str, int]:
+    """Returns the broker name and the id of the queue that stands there among all. Raises IndexError."""
+    for group, count in placed:
+        if place < count:
+            return group.name, place
+        place -= count
+    raise IndexError(place)
+
+
+def own_place(services: Services, topic: str, queue: int) -> tuple[int, int]:
+    """Returns the place of a queue of this group of brokers among all queues of the topic, and their number; 0 and 0 if
+    consumers do not read it, or this node does not know where all queues are."""
+    placed = read_queues(services, topic) or []
+    own = services.routes.own.name
+    if not 0 <= queue < sum(count for group, count in placed if group.name == own):
+        return 0, 0
+    before = sum(count for group, count in placed if group.name < own)
+    return before + queue, sum(count for _, count in placed)
+
+
+def owner(place: int, queues: int, clients: Sequence[str | None]) -> str | None:
+    """Returns the client that gets the queue at that place by AVG; None if there is none, or if it does not read it."""
+    if not clients or not 0 <= place < queues:
         return None
     size, more = divmod(queues, len(clients))
     longer = more * (size + 1)
-    return clients[queue // (size + 1) if queue < longer else more + (queue - longer) // size]
+    return clients[place // (size + 1) if place < longer else more + (place - longer) // size]
 
 
 def _average(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
@@ -54,23 +85,16 @@ STRATEGIES: dict[str, Share] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
 clients every n-th queue."""
 
 
-def assigned_queues(
-    services: Services, members: Members, group: str, client_id: str, topic: str, *, strategy: str, broadcasting: bool
-) -> Sequence[int] | None:
-    """Returns the ids of the client's queues; None if they are not known. The leader calls it, so that all members of a
-    group are judged by the same list, after a ReadIndex round."""
-    config = services.state.topics.get(topic)
-    if config is None or not config.perm & PERM_READ:
-        return None
-    queues = range(config.read_queues)
-    if broadcasting:
-        return queues
-    share, clients = STRATEGIES.get(strategy), members.consumers.get(group)
-    if share is None or clients is None:
-        return None
-    if clients.by_topic:
-        charge(ITEM_UNITS * len(clients.members))
-        sharers = clients.sharers(topic)
-        return share(queues, sharers.index(client_id), len(sharers)) if client_id in sharers else ()
-    rank = clients.members.rank(client_id)
-    return share(queues, rank, len(clients.members)) if rank is not None else ()
+def assigned_places(
+    group: ConsumerGroup, others: Iterable[str], client_id: str, topic: str, share: Share, queues: int
+) -> Sequence[int]:
+    """Returns the places of the client's queues among all queues of the topic. `others`: the members of whom other
+    groups of brokers know. The leader calls it, so that all members of a group are judged by the same list, after a
+    ReadIndex round."""
+    found = {*others} - group.members.keys()
+    if found or group.by_topic:
+        charge(ITEM_UNITS * (len(group.members) + len(found)))
+        sharers = sorted({*group.members, *found}) if found else group.sharers(topic)
+        return share(range(queues), sharers.index(client_id), len(sharers)) if client_id in sharers else ()
+    rank = group.members.rank(client_id)
+    return share(range(queues), rank, len(group.members)) if rank is not None else ()

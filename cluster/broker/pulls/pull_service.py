@@ -26,6 +26,7 @@ from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, 
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps, node_told
+from cluster.config.local_layout import node_object
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.runtime.turns.work import Steps
 from raftlog.work import charge
@@ -393,12 +394,12 @@ class Pulls:
         here = is_here(self._services, bad.position)
         if here:
             logger.error(
-                "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
+                "message at position %d (%s queue %d offset %d) cannot be read intact on %s",
                 bad.position,
                 pull.topic,
                 pull.queue_id,
                 bad.queue_offset,
-                self._services.node_id,
+                node_object(self._services.config.cluster.group, self._services.node_id),
             )
             self._services.report_damage(bad.position, bad.size)
         if found.messages:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cluster.broker.delivery_time import DONE_BYTES, Delays, addressed, half_of, is_half
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, PERM_WRITE
-from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
+from cluster.broker.refusal import NotTaken, Reason, Refused, no_such_queue, over_limit
 from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.flow.gate import Ask
@@ -129,8 +129,7 @@ class Sends(Generic[_Origin]):
             queue_id = slot.next_queue % slot.write_queues
             slot.next_queue = queue_id + 1
         elif not 0 <= queue_id < slot.queues:
-            remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
-            raise NotTaken(Reason.INVALID, remark)
+            raise NotTaken(Reason.INVALID, no_such_queue(queue_id, topic, slot.queues))
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
         if "DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked:
             if wish.is_batch:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE, STAGED_TOPIC
-from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.refusal import Reason, Refused, no_such_queue, not_written, over_limit
 from cluster.broker.rights import PUB, group_need
 from cluster.flow.gate import Ask
 from cluster.replication.acks.ack_levels import Ack
@@ -234,8 +234,7 @@ class StagedWriteRequests:
             queue_id = slot.next_queue % slot.write_queues
             slot.next_queue = queue_id + 1
         elif not 0 <= queue_id < slot.queues:
-            remark = f"request queueId[{queue_id}] is illegal, topic {asked.topic} has {slot.queues} queues"
-            raise Refused(Reason.INVALID, remark)
+            raise Refused(Reason.INVALID, no_such_queue(queue_id, asked.topic, slot.queues))
         state = self._services.state
         content = slice_hash(asked.body) if state.level >= OWNERS_LEVEL else 0
         brought = SLICES + asked.attempt.to_bytes(8, "big")

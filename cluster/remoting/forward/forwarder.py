@@ -17,10 +17,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.sends.send_outcomes import leave_session, settle
+from cluster.config.local_layout import node_object
 from cluster.flow.gate import Ask
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import OrderLine
@@ -109,6 +111,7 @@ class Forwarder:
         self._names = names
         self._closings = closings
         self._own_id = context.config.node_id
+        self._object_of = partial(node_object, context.config.cluster.group)
         self._held: dict[int, Held] = {}
         self._works: Counter[Hashable] = Counter()
         """Client behind another node -> pieces of work of its requests that wait here."""
@@ -266,7 +269,7 @@ class Forwarder:
                         with _contained():
                             self._serve(peer, *early)
                     except WireError as error:
-                        logger.warning("node %d forwarded an unreadable request: %s", peer, error)
+                        logger.warning("%s forwarded an unreadable request: %s", self._object_of(peer), error)
                     yield
         finally:
             self._admitting = False
@@ -333,7 +336,7 @@ class Forwarder:
                 continue  # another attempt was answered meanwhile
             charge(FRAME_UNITS)
             if held.frame.header.code in WRITES:
-                self._answer_unknown(held.frame, f"the connection to the leader (node {peer}) was lost")
+                self._answer_unknown(held.frame, f"the connection to the leader ({self._object_of(peer)}) was lost")
             else:
                 self._answer_expired(held)
             yield

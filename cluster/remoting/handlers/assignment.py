@@ -1,20 +1,22 @@
 """Requests before consuming: the queues assigned to a client (400), and the check of its filter (46).
 
 400 is sent by consumers that leave the choice of queues to the broker, above all POP consumers. There is no POP here:
-the answer is mode PULL, RocketMQ's default. Source: RocketMQ's QueryAssignmentProcessor, ClientManageProcessor.
+the answer is mode PULL, RocketMQ's default. It is about the queues and the members in all groups of brokers that have
+the topic (docs/adr/0111). Source: RocketMQ's QueryAssignmentProcessor, ClientManageProcessor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from cluster.broker.filters.known_filters import UNKNOWN, KnownFilters
-from cluster.broker.groups.assignment import assigned_queues
+from cluster.broker.groups.assignment import STRATEGIES, assigned_places, queue_at, read_queues
 from cluster.broker.groups.consumer_group import BROADCASTING
 from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.other_members import OtherMembers
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps
 from cluster.remoting.answers import in_steps, refuse, refusing
@@ -25,6 +27,9 @@ from cluster.runtime.turns.work import Steps
 from raftlog.work import ITEM_UNITS, charge, charge_bytes
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
+
+if TYPE_CHECKING:
+    from cluster.placement.route_map import BrokerGroup
 
 PIECE = 256
 """Queues that one step encodes."""
@@ -56,9 +61,10 @@ _encode = metered_json.encode
 class Assignments:
     """Handlers of 46 and 400."""
 
-    def __init__(self, services: Services, members: Members, filters: KnownFilters) -> None:
+    def __init__(self, services: Services, members: Members, others: OtherMembers, filters: KnownFilters) -> None:
         self._services = services
         self._members = members
+        self._others = others
         self._filters = filters
 
     def codes(self) -> Handlers:
@@ -74,33 +80,52 @@ class Assignments:
 
     def _answer(self, request: Request, question: Question) -> Steps:
         """Makes the answer. A null in it makes the client change nothing."""
-        queues = assigned_queues(
-            self._services,
-            self._members,
-            question.consumer_group,
-            question.client_id,
-            question.topic,
-            strategy=question.strategy_name or "",
-            broadcasting=question.message_model in _BROADCASTING_NAMES,
-        )
-        if queues is None:
-            request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":null}')
+        placed = read_queues(self._services, question.topic)
+        group = self._members.consumers.get(question.consumer_group)
+        share = STRATEGIES.get(question.strategy_name or "")
+        if placed is None:
+            _reply_nothing(request)
             return
+        queues = sum(count for _, count in placed)
+        if question.message_model in _BROADCASTING_NAMES:
+            yield from self._reply(request, question.topic, placed, range(queues))
+            return
+        if share is None or group is None:
+            _reply_nothing(request)
+            return
+
+        def divided(others: Iterable[str]) -> Steps:
+            found = assigned_places(group, others, question.client_id, question.topic, share, queues)
+            return self._reply(request, question.topic, placed, found)
+
+        def heard(others: set[str] | None) -> None:
+            if others is None:
+                _reply_nothing(request)
+            else:
+                in_steps(self._services, request, divided(others))
+
+        ask = self._others.to_ask(group)
+        if ask:
+            self._others.ask(question.consumer_group, ask, heard)
+        else:
+            yield from divided(())
+
+    def _reply(
+        self, request: Request, topic: str, placed: Sequence[tuple[BrokerGroup, int]], places: Sequence[int]
+    ) -> Steps:
         pieces = []
-        for at in range(0, len(queues), PIECE):
-            charge(ITEM_UNITS * len(queues[at : at + PIECE]))
-            pieces.append(self._rows(question.topic, queues[at : at + PIECE]))
+        for at in range(0, len(places), PIECE):
+            piece = places[at : at + PIECE]
+            charge(ITEM_UNITS * len(piece))
+            found = [queue_at(placed, place) for place in piece]
+            rows = [
+                {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": "PULL"}
+                for name, queue_id in found
+            ]
+            pieces.append(_encode(rows)[1:-1])
             yield
         charge_bytes(sum(map(len, pieces)))
         request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":[%b]}' % b",".join(pieces))
-
-    def _rows(self, topic: str, queues: Sequence[int]) -> bytes:
-        name = self._services.routes.group_of(topic).name
-        rows = [
-            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": "PULL"}
-            for queue_id in queues
-        ]
-        return _encode(rows)[1:-1]
 
     def _check_client(self, request: Request) -> None:
         """Refuses an invalid filter before the consumer starts."""
@@ -119,6 +144,10 @@ class Assignments:
             refuse(request, refused)
         else:
             request.reply(ResponseCode.SUCCESS)
+
+
+def _reply_nothing(request: Request) -> None:
+    request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":null}')
 
 
 def _parse(body: bytes, decode: Callable[[bytes], _Body], name: str) -> _Body:

@@ -12,7 +12,6 @@ from raftmq.commands.name_completion import complete_groups
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import connect, counted, json_option, print_json, print_table, servers_option, show
 from raftmq.commands.value_types import NameType, OffsetType
-from raftmq_wire.codes import ResponseCode
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.queue_numbers import FIRST_GROUP, group_of, number_of, offset_text
 
@@ -144,21 +143,17 @@ def dead_letters(
     """Returns the oldest dead letters, or those `wanted`, (group of brokers, offset), with bodies as stored, and how
     many are kept: each group of brokers has its own. Raises LocalError if there is no such consumer group. One without
     dead letters has no topic for them, and none are returned."""
-    from raftmq.client.errors import NotFound, Refused
+    from raftmq.client.errors import NotFound
 
     found: list[Message] = []
-    kept, is_there = 0, False
-    for number in mq.admin.broker_groups():
-        own = None if wanted is None else {offset for each, offset in wanted if each == number}
-        try:
+    kept, is_there = 0, True
+    try:
+        for number in mq.admin.broker_groups(PREFIX + group):
+            own = None if wanted is None else {offset for each, offset in wanted if each == number}
             letters, held = _letters_in(mq, PREFIX + group, number_of(number, 0), own, most)
-        except NotFound:
-            continue
-        except Refused as refused:  # a topic for letters of other groups of brokers alone
-            if refused.code != ResponseCode.INVALID_PARAMETER:
-                raise
-            continue
-        found, kept, is_there = found + letters, kept + held, True
+            found, kept = found + letters, kept + held
+    except NotFound:  # it has none, or they were purged meanwhile
+        found, kept, is_there = [], 0, False
     if not is_there and _is_missing(mq, group):
         raise LocalError(
             f"there is no consumer group {group}",

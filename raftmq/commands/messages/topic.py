@@ -99,10 +99,7 @@ def create(
         known = _known_attributes(api, name) if if_exists == "update" else {}
         body["attributes"] = known | attributes
     answer = api.post("/v1/topics", body)
-    placed = answer["topic"].get("groups") or []
-    each = f" in each of the groups {', '.join(map(str, placed))}" if len(placed) > 1 else ""
-    told = f"{answer['result']} topic {name} with {counted(answer['topic']['write_queues'], 'queue')}{each}"
-    show(as_json, answer, told)
+    show(as_json, answer, f"{answer['result']} topic {name} with {_queues(answer['topic'])}")
 
 
 def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) -> dict[str, str]:
@@ -189,7 +186,7 @@ def alter(
         body["now"] = True
     answer = api.post("/v1/topics", body)
     after = answer["topic"]
-    told = f"{name} has {counted(after['write_queues'], 'queue')} {_attributes(after['attributes'])}".rstrip()
+    told = f"{name} has {_queues(after)} {_attributes(after['attributes'])}".rstrip()
     show(as_json, answer, f"{told}; {hidden}" if (hidden := _hidden(after)) else told)
 
 
@@ -280,6 +277,20 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     if len(groups) > 1:  # the others follow the first group; what they had they told before
         answer["topic"] = before
     show(as_json, answer, f"deleted {name} ({counted(answer['topic']['messages'])})")
+
+
+def _queues(topic: dict[str, Any]) -> str:
+    """Returns a text such as "8 queues", "8 queues in group 2", "8 queues in each of the groups 1, 2" or "8 queues in
+    group 1, 6 in group 2"; the groups are left out if the topic has queues in the first one alone."""
+    placed = {each["group"]: each["write_queues"] for each in topic.get("queues_in_groups", ())}
+    if placed.keys() <= {FIRST_GROUP}:
+        return counted(topic["write_queues"], "queue")
+    first, *others = placed.items()
+    if others and len({*placed.values()}) == 1:
+        return f"{counted(first[1], 'queue')} in each of the groups {', '.join(map(str, placed))}"
+    return ", ".join(
+        [f"{counted(first[1], 'queue')} in group {first[0]}", *(f"{count} in group {group}" for group, count in others)]
+    )
 
 
 def _mark(queue: dict[str, Any]) -> str:

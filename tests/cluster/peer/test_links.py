@@ -72,7 +72,8 @@ class Wire:
     """A transport of which everything can be set."""
 
     def __init__(self) -> None:
-        self.roster = SimpleNamespace(peers=lambda: [TWO], membership=SimpleNamespace(node_id=NodeId(1), group_id=1))
+        membership = SimpleNamespace(node_id=NodeId(1), group_id=1)
+        self.roster = SimpleNamespace(peers=lambda: [TWO], membership=membership, object_of=lambda peer: f"node {peer}")
         self.links: dict[tuple[NodeId, str], Any] = {}
         self.inlets: dict[Any, None] = {}
         self.dial_errors: dict[NodeId, str] = {}

@@ -60,10 +60,13 @@ from raftmq_wire.message_format import Message, encode_message, java_hash
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.levels import GROUPS_LEVEL
 from statemachine.message_index import RECORD, key_hash
 from statemachine.topics.topics import CreateTopic
 from tests.support.message_bytes import build_properties
+from tests.support.truth_kit import SECOND
 
 CLUSTER = "11111111-2222-4333-8444-555555555555"
 
@@ -291,7 +294,7 @@ class FakeNode:
             **OffsetRequests(self, self.members, Offsets(self, None)).codes(),
             **self.pull_codes(),
             **QueryRequests(self, MessageQueries(self, rights)).codes(),
-            **Assignments(self, self.members, self.pulls.filters).codes(),
+            **Assignments(self, self.members, others, self.pulls.filters).codes(),
             **GroupStats(self, self.members, groups).codes(),
             **BrokerFigures(self, self.members, lambda: self.figures).codes(),
             **OrderConf(self).codes(),
@@ -545,3 +548,13 @@ def node_with() -> Callable[..., FakeNode]:
 def connect() -> Callable[..., FakeConnection]:
     """Makes a client connection."""
     return FakeConnection
+
+
+@pytest.fixture
+def two(node: Any) -> Any:
+    """A node of the first group, of a cluster that has two; and two topics."""
+    node.command(Finalize(GROUPS_LEVEL))
+    node.command(SECOND)
+    node.command(CreateTopic({"name": "both", "place": [[1, 4, 4], [2, 4, 4]]}, False))
+    node.command(CreateTopic({"name": "here", "place": [[1, 4, 4]]}, False))
+    return node

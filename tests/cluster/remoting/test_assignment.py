@@ -6,6 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
+from cluster.broker.groups.assignment import own_place, owner
+from cluster.broker.groups.other_members import FRESH_MS
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
+from cluster.runtime.peer_frames import Kind
+from statemachine.topics.topics import CreateTopic
+from tests.cluster.remoting.test_other_members import answer
 
 
 def join(node: Any, client: str, group: str = "g") -> None:
@@ -49,6 +57,61 @@ def test_what_cannot_be_said_changes_nothing_at_the_client(node: Any) -> None:
     assert assigned(node, "stranger") == []
     node.confirms = False
     assert node.ask(400, b'{"topic":"T","consumerGroup":"g"}').answer.code == 14
+
+
+class TestTopicsOfTwoGroups:
+    """The leader of either group gives the shares that the client would choose by all queues and all members."""
+
+    @pytest.fixture
+    def two(self, two: Any) -> Any:
+        two.other_groups = {
+            2: GroupRecord(2, "raftmq-g02", Epoch(1, 1), 1, [GroupMember(1, "10.0.0.9", 9, "", {})], [], 14)
+        }
+        two.command(CreateTopic({"name": "T", "place": [[1, 3, 3], [2, 2, 2]]}, False))
+        return two
+
+    @staticmethod
+    def ask(node: Any, client: str, **more: Any) -> Any:
+        question = {"topic": "T", "consumerGroup": "g", "clientId": client, **more}
+        return node.ask(400, json.dumps(question).encode())
+
+    @staticmethod
+    def places(request: Any) -> list[tuple[str, int]] | None:
+        rows = json.loads(request.answer.body)["messageQueueAssignments"]
+        found = [row["messageQueue"] for row in rows or ()]
+        return None if rows is None else [(each["brokerName"], each["queueId"]) for each in found]
+
+    def test_the_queues_of_both_are_divided_among_all_that_either_has_heard_of(self, two: Any) -> None:
+        own = two.config.cluster.broker_name
+        join(two, "m")
+        asked = self.ask(two, "m")
+        assert two.group_links.sent == [(2, Kind.MEMBERS, [1, "g"], b"")]
+        assert asked.replies == []
+        answer(two, 1, ["a", "m"])
+        assert self.places(asked) == [("raftmq-g02", 0), ("raftmq-g02", 1)], own
+        asked = self.ask(two, "only-there", strategyName="AVG_BY_CIRCLE")
+        answer(two, 2, ["a", "only-there"])
+        assert self.places(asked) == [(own, 2)], "third of three"
+        two.advance(FRESH_MS)
+        join(two, "n")
+        assert self.places(self.ask(two, "m")) == [(own, 0), (own, 1), (own, 2)]
+        assert len(two.group_links.sent) == 2
+        assert len(self.places(self.ask(two, "m", messageModel="BROADCASTING")) or ()) == 5
+
+    def test_without_the_other_nothing_changes(self, two: Any) -> None:
+        join(two, "m")
+        two.group_links.is_open = False
+        assert self.places(self.ask(two, "m")) is None
+        two.advance(FRESH_MS)
+        two.other_groups = {}
+        assert self.places(self.ask(two, "m")) is None, "the name of the other group is not known"
+
+    def test_the_owner_of_a_queue_is_who_gets_it(self, two: Any) -> None:
+        clients: list[str | None] = ["a", "b"]
+        owners = [owner(*own_place(two, "T", queue), clients) for queue in range(4)]
+        assert owners == ["a", "a", "a", None]
+        two.other_groups[2] = replace(two.other_groups[2], name="a-before-it")
+        assert [owner(*own_place(two, "T", queue), clients) for queue in range(3)] == ["a", "b", "b"]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"topic":1}', b'{"topic":"T"}', b"\xff", b"[" * 100_000])

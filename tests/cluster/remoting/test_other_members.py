@@ -12,10 +12,6 @@ import pytest
 
 from cluster.broker.groups.other_members import ANSWER_MS, ASKED_MAX, FRESH_MS, PAYLOAD_MAX
 from cluster.runtime.peer_frames import Kind, WireError
-from statemachine.cluster_wide.cluster_level import Finalize
-from statemachine.levels import GROUPS_LEVEL
-from statemachine.topics.topics import CreateTopic
-from tests.support.truth_kit import SECOND
 
 
 class Link(NamedTuple):
@@ -43,16 +39,6 @@ def listed(request: Any) -> list[str]:
 
 def answer(node: Any, number: int, ids: list[str], group: int = 2, *, complete: bool = True) -> None:
     node.group_links.handlers[Kind.MEMBERS_REPLY](Link([], group), [number, complete], msgpack.packb(ids))
-
-
-@pytest.fixture
-def two(node: Any) -> Any:
-    """A node of the first group, of a cluster that has two; and two topics."""
-    node.command(Finalize(GROUPS_LEVEL))
-    node.command(SECOND)
-    node.command(CreateTopic({"name": "both", "place": [[1, 4, 4], [2, 4, 4]]}, False))
-    node.command(CreateTopic({"name": "here", "place": [[1, 4, 4]]}, False))
-    return node
 
 
 def test_members_of_whom_another_group_has_heard_are_listed_too(two: Any) -> None:

@@ -24,7 +24,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
-from raftlog.types import NOBODY, Entry, EntryType, HardState, NodeId
+from raftlog.types import FIRST_GROUP, NOBODY, Entry, EntryType, HardState, NodeId
 from statemachine.broker_state import AppliedMark
 
 DATA = Path("/data")
@@ -93,6 +93,8 @@ class Node:
 class Peer:
     """Stands for a FetchClient of one peer."""
 
+    group = FIRST_GROUP
+
     def __init__(self, source: Source) -> None:
         self.source = source
         self.asked = 0
@@ -158,7 +160,7 @@ def test_what_was_never_committed_gives_way(pair: tuple[Node, Node], caplog: pyt
     done = forward(node, peer.serve(), peer.mark(12))
     assert done == Forwarded(7, 12, 26)
     assert node.entries == peer.entries[:13]
-    assert "entries 7..12 of the log come from node 2; it ended at 26 before" in caplog.text
+    assert "entries 7..12 of the log come from node 7/2; it ended at 26 before" in caplog.text
     node.directory.close(clean=False)
     node.open()
     assert node.entries == peer.entries[:13]
@@ -168,7 +170,7 @@ def test_what_is_committed_here_never_gives_way(pair: tuple[Node, Node]) -> None
     node, peer = pair
     node.add(1, 50, 60, text=b"b")
     before = node.entries
-    with pytest.raises(FrameError, match="entry 6 is committed on this node and another one on node 2"):
+    with pytest.raises(FrameError, match="entry 6 is committed on this node and another one on node 7/2"):
         forward(node, peer.serve(), peer.mark(12), committed_index=6)
     assert node.entries == before
     assert node.directory.hard_state_store.load().term == 1

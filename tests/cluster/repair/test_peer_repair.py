@@ -22,7 +22,7 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
-from raftlog.types import Entry, EntryType, NodeId
+from raftlog.types import FIRST_GROUP, Entry, EntryType, NodeId
 from tests.support.wait_until import until
 
 DATA = Path("/data")
@@ -75,6 +75,8 @@ class Replica:
 
 class Peers:
     """Answers fetches from the logs of others, or as the test says."""
+
+    group = FIRST_GROUP
 
     def __init__(self, **sources: Source) -> None:
         self.sources = {NodeId(int(name[1:])): source for name, source in sources.items()}

@@ -38,7 +38,10 @@ def test_a_send_is_refused(sim: SimCluster, queue: str) -> None:
     path.ask(encode_frame(310, 5, 0, ext={**SEND, "e": queue}, body=b"x"))
     sim.loop.run_until(lambda: 5 in path.replies, 1.0, "an answer")
     code, remark = path.replies[5][0][:2]
-    assert (code, f"queueId[{queue}] is illegal, topic {TOPIC} has 0 queues" in remark) == (29, True)
+    assert (code, f"queueId[{queue}] is illegal, topic {TOPIC} has no queues in this group of brokers" in remark) == (
+        29,
+        True,
+    )
     assert leader.raw.last_index == before
 
 

@@ -185,6 +185,31 @@ def test_one_then_three_consumers_read_the_queues_of_all_groups(
     assert read_by(back) == Counter(later), "it went on from the offsets of every group"
 
 
+@pytest.mark.parametrize("kind", ["java", "java-newest"])
+def test_consumers_that_ask_for_their_queues_share_those_of_all_groups(
+    live: LocalCluster, mq: raftmq.Client, start: Start, topic: str, kind: str
+) -> None:
+    arguments = ("--group", f"{topic}-readers", "--broker-assigns", *patient(kind))
+    readers = [start(kind, "consume", topic, *arguments, servers=all_servers(live)) for _ in range(2)]
+    for reader in readers:
+        reader.wait("ready")
+    rounds = 0
+
+    def round_is_divided() -> bool:
+        nonlocal rounds
+        rounds += 1
+        keys = {f"{rounds}-{queue}" for queue in queues_of(live)}
+        for queue in queues_of(live):
+            mq.send(topic, b"x", key=f"{rounds}-{queue}", queue_id=queue)
+        wait_read(keys, *readers)
+        shares = [keys & read_by(reader).keys() for reader in readers]
+        return sorted(map(len, shares)) == [len(keys) // 2, len(keys) - len(keys) // 2]
+
+    wait(round_is_divided, "each has half of the queues; they ask anew every 20 s", every_s=1)
+    for reader in readers:
+        reader.finish()
+
+
 @pytest.mark.parametrize("kind", ["java", "java-newest", "java-oldest", "cpp"])
 def test_what_fails_comes_again_from_its_own_group_and_dies_there(
     live: LocalCluster, mq: raftmq.Client, start: Start, topic: str, kind: str

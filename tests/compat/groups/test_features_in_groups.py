@@ -1,5 +1,6 @@
 """Every client, every feature of the matrix, in clusters of several groups of brokers, with few messages: calm in four
-groups, and while leaders of any of two groups are killed (`python -m tests.compat.matrix --groups 2`)."""
+groups, while leaders of any of two groups are killed, and then as users who have only the rights that they need
+(`python -m tests.compat.matrix --groups 2`)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(1800)]
 RUNS = [
     *((client, "kills", (2, 3)) for client in COMMANDS),
     *((client, "calm", (4, 1)) for client in COMMANDS),
-    ("java-5.5.0", "secured", (2, 3)),
+    *((client, "secured", (2, 3)) for client in COMMANDS),
 ]
 
 

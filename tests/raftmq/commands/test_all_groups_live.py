@@ -469,5 +469,13 @@ def test_a_topic_is_made_in_all_groups(cluster: LocalCluster, run: Run) -> None:
     assert [queue["queue_id"] for queue in run("topic", "describe", "All")[1]["queues"]] == queues
     make_topic(cluster, "Here", [2])
     assert run("topic", "create", "Here", "--keep")[1]["topic"]["groups"] == [2]
-    assert run("topic", "alter", "Here", "--queues", "3")[1]["topic"]["groups"] == [2]
+    text = run("topic", "alter", "Here", "--queues", "3", as_json=False)[1]
+    assert text == "Here has 3 queues in group 2\n"
     wait(lambda: len(run("topic", "describe", "Here")[1]["queues"]) == 3, "the second group has one queue")
+    AdminApi(addresses_of(cluster.of_group(1))).post(
+        "/v1/topics", {"name": "Here", "if_exists": "update", "queues": 2, "groups": [1], "move_keys": True}
+    )
+    text = run("topic", "alter", "Here", "--retention", "1h", as_json=False)[1]
+    assert text == "Here has 2 queues in group 1, 3 in group 2 retention.ms=3600000\n"
+    text = run("topic", "create", "Here", "--update", "--queues", "4", as_json=False)[1]
+    assert text == "updated topic Here with 4 queues in each of the groups 1, 2\n"
