@@ -92,8 +92,6 @@ class Journal:
             # Written again even where it is equal: after a killed process or a failed sync, what was read may be in
             # memory only.
             self._file.pwritev([data[: found.end]], 0)
-            if data.count(0, found.end) != len(data) - found.end:
-                zero_fill(self._file, found.end, len(data))
             self._file.fdatasync()
         except OSError as error:
             raise storage_error(fs, "opening", path, error) from error

@@ -91,13 +91,15 @@ class Records:
             return str(error), b""
         return "", _encoder.encode(held)
 
-    def is_news(self, operation: bytes) -> bool:
-        """Returns False if the operation would change nothing: then it need not be written."""
+    def known(self, operation: bytes) -> Answer | None:
+        """Returns the answer to an operation that would change nothing, so that it need not be written; None if it must
+        be."""
         try:
-            after, _ = self._merged(operation)
-        except WireError:
-            return False
-        return after != self.view
+            view = self.view
+            after, held = self._merged(operation)
+        except WireError as error:
+            return str(error), b""
+        return ("", _encoder.encode(held)) if after == view else None
 
     def _merged(self, operation: bytes) -> tuple[View, object]:
         """Returns all records with the operation, and the ranks that are then held. Raises WireError."""

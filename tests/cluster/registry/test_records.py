@@ -61,11 +61,11 @@ def test_order_and_repetition_change_nothing(each: list[bytes], rng: object) -> 
 def test_nothing_shrinks_and_only_news_changes_anything(each: list[bytes]) -> None:
     records = Records(CLUSTER)
     for operation in each:
-        before, is_news = records.view, records.is_news(operation)
-        records.apply(operation)
+        before, known = records.view, records.known(operation)
+        answer = records.apply(operation)
         assert not shrank(before, records.view)
-        assert is_news == (records.view != before)
-        assert not records.is_news(operation)
+        assert known == (None if records.view != before else answer)
+        assert records.known(operation) == answer
 
 
 @given(st.lists(operations, max_size=6), st.lists(operations, max_size=6))
@@ -119,7 +119,7 @@ def test_what_is_refused(operation: bytes, why: str) -> None:
     error, value = records.apply(operation)
     assert why in error
     assert value == b""
-    assert not records.is_news(operation)
+    assert records.known(operation) == (error, value)
     assert records.dump() == before
 
 

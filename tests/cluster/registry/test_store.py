@@ -371,3 +371,28 @@ def test_a_snapshot_of_the_leader_is_taken_only_if_it_is_news() -> None:
         with pytest.raises(WireError):
             behind.install(spoiled)
     assert behind.journal.entries == entries(5, 6)
+
+
+def test_a_power_cut_in_an_installation_leaves_the_old_or_the_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot may be there before the journal that begins with it: then the journal's refuted entries go."""
+    monkeypatch.setattr(journal, "AHEAD", 600)
+    ends = set()
+    for cut in range(1, 15):
+        fs = MemoryFileSystem()
+        leader, _ = with_beats(fs, Path("/leader"), 9, 1)
+        leader.compact(6)
+        assert leader.snapshot is not None
+        astray, _ = with_beats(fs, DIRECTORY, 3, 3)
+        astray.append(entries(4, 8, term=2))
+        astray.journal.sync()
+        fs.cut_power_at(fs.calls + cut)
+        try:
+            astray.install(leader.snapshot)
+        except PowerCut:
+            fs.crash(cut)
+        fs.restart()
+        again = opened(fs, node=3)
+        ends.add(again.applied)
+        expected = entries(5, 6) if again.applied == 6 else [FIRST_ENTRY, *entries(2, 3), *entries(4, 8, term=2)]
+        assert again.journal.entries == expected, cut
+    assert ends == {1, 6}
