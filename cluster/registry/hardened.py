@@ -19,7 +19,7 @@ from pysyncobj.monotonic import monotonic
 from pysyncobj.node import TCPNode
 
 from cluster.registry import peer_wire
-from cluster.registry.hardened_transport import RegistryTransport
+from cluster.registry.hardened_transport import RegistryTransport, take_over
 from cluster.registry.journal import ENTRIES_MAX, Entry
 from cluster.registry.records import OPERATION_BYTES_MAX, RECORDS_BYTES_MAX, Answer, Records
 from cluster.registry.store import Store
@@ -120,7 +120,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         transport: Any = None,
         conf: Mapping[str, object] | None = None,
     ) -> None:
-        """Raises SyncObjException if the address cannot be bound. `transport` and `conf` are for tests in one thread."""
+        """Raises SyncObjException if the address cannot be bound. `transport` and `conf` replace defaults in tests."""
+        take_over()
         self.store = store
         self._records = records
         self._peers = peers
@@ -231,9 +232,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         before = journal.at(index)
         committed = self._SyncObj__raftCommitIndex
         if before is None:
-            self._answer(
-                node, min(index, committed if index < journal.last.index else journal.last.index) + 1, reset=True
-            )
+            has_compacted = index < journal.entries[0].index
+            self._answer(node, (committed if has_compacted else journal.last.index) + 1, reset=True)
             return None
         if before.term != message["prevLogTerm"]:
             # What is committed is the leader's as well, so all that may conflict comes again at once. Unless disks

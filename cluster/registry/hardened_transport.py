@@ -129,11 +129,13 @@ class RegistryTransport(TCPTransport):  # type: ignore[misc]  # no types
                 conn.disconnect()
 
 
+def take_over() -> None:
+    """Makes pysyncobj use these connections, and unpickle nothing, in this process and for good."""
+    for module in (transport, tcp_server):
+        vars(module)["TcpConnection"] = RegistryConnection
+    for name in ("load", "loads"):
+        vars(pysyncobj.pickle)[name] = _refuse
+
+
 def _refuse(*_: object) -> NoReturn:
     raise WireError("nothing is unpickled in a registry process")
-
-
-for _module in (transport, tcp_server):
-    vars(_module)["TcpConnection"] = RegistryConnection
-for _name in ("load", "loads"):
-    vars(pysyncobj.pickle)[_name] = _refuse

@@ -48,9 +48,8 @@ def decode(data: bytes) -> object:
             max_array_len=_DEPTH_ITEMS_MAX,
             max_map_len=64,
             max_ext_len=0,
-            max_buffer_size=MESSAGE_BYTES_MAX,
         )
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
         raise WireError(f"malformed: {error!s:.200}") from error
 
 
