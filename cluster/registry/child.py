@@ -56,8 +56,7 @@ class Child:
         return await self._ask(limit_s, "read")
 
     async def status(self, limit_s: float) -> Reply:
-        """Returns the state of this replica as the value of the answer. That it answers does not mean that it works: ask
-        it for an operation."""
+        """Returns the state of this replica as the value of the answer. It may answer and take no operation."""
         return await self._ask(limit_s, "status")
 
     async def _ask(self, limit_s: float, *words: object) -> Reply:

@@ -1,7 +1,7 @@
 """What a registry process and its parent tell each other, over the process's standard input and output.
 
-A frame is its length, u32 big-endian, then msgpack. The first one to the process has its settings, with the password, so
-that this is neither in its arguments nor in a file. Each later one asks something, and is answered once::
+A frame is its length, u32 big-endian, then msgpack. The first one to the process has its settings, with the password,
+so that this is neither in its arguments nor in a file. Each later one asks something, and is answered once::
 
     [number, "apply", operation, limit in ms]   [number, outcome, error, value]
     [number, "read"]                            ... value: all records

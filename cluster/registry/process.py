@@ -55,8 +55,8 @@ class RaftThread:
         self._thread = threading.Thread(target=self._run, name="registry-raft", daemon=True)
 
     def start(self) -> None:
-        """Opens the directory and listens (blocking). Raises RaftLogError for the directory, LocalError for pysyncobj or
-        the address."""
+        """Opens the directory and listens (blocking). Raises RaftLogError for the directory, LocalError for pysyncobj
+        or the address."""
         self._thread.start()
         self._started.wait()
         if self._error is not None:
