@@ -110,7 +110,8 @@ def read_request(data: bytes) -> list[Any]:
 
 def read_reply(data: bytes) -> Reply:
     """Returns an answer. Raises msgspec.MsgspecError: what the process writes is known."""
-    return _replies.decode(data)
+    reply: Reply = _replies.decode(data)
+    return reply
 
 
 def read_status(data: bytes) -> Status:

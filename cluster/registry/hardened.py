@@ -110,6 +110,8 @@ class _Parts:
 class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
     """One replica of the records. It listens once it is made."""
 
+    _SyncObj__raftLeader: Any
+
     def __init__(
         self,
         peers: Peers,

@@ -31,6 +31,9 @@ _KEY_BYTES = 32
 class RegistryConnection(TcpConnection):  # type: ignore[misc]  # no types
     """A connection between two registry processes. The names of methods are pysyncobj's."""
 
+    _TcpConnection__readBuffer: Any
+    recvLastTimestamp: Any
+
     def send(self, message: object) -> None:
         """Sends a message; a connection that takes none is closed."""
         data = encode([self.sendRandKey, message] if self.sendRandKey else message)

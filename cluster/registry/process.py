@@ -206,7 +206,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     await asyncio.to_thread(server.raft.start)
     writer.write(frame((READY, OK, "", b"")))
     reading = asyncio.create_task(_read(server, reader))
-    await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
+    either: list[asyncio.Future[Any]] = [reading, ended]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if ended.done():
         reading.cancel()
         raise LocalError(

@@ -43,6 +43,14 @@ def test_a_refuted_tail_is_given_up_at_once(tmp_path: Path) -> None:
     assert (found["acked"], found["lost"]) == (300, 0)
 
 
+def test_the_parent_does_not_import_pysyncobj() -> None:
+    """It replaces functions of `socket`, so it is in the registry's own processes alone."""
+    code = "import sys, cluster.registry.child, cluster.registry.process; print('pysyncobj' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=at_most(20), check=True)
+    assert done.stdout == "False\n"
+
+
 def test_the_pysyncobj_that_was_read_is_installed() -> None:
     check_installed()
 
