@@ -24,7 +24,7 @@ from cluster.registry.frames import FAIL, OK, READY, UNKNOWN, Settings, Status, 
 from cluster.registry.records import Answer, Records
 from cluster.registry.store import Store
 from cluster.runtime.peer_frames import WireError
-from raftlog.errors import RaftLogError
+from raftlog.errors import OutOfSpaceError, RaftLogError
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -102,6 +102,9 @@ class RaftThread:
                 assert self._raft is not None
                 self._raft.tick(TICK_S)
                 failures = 0
+            except OutOfSpaceError as error:  # nothing was promised, and the caller's limit of time ends the operation
+                logger.warning("%s", error)
+                time.sleep(TICK_S)
             except RaftLogError as error:
                 self._on_failure(str(error))
                 return

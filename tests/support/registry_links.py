@@ -2,7 +2,7 @@
 unmodified pysyncobj, and the registry's in the same schedule. In a process of its own, because pysyncobj replaces
 functions of `socket`::
 
-    python -m tests.support.registry_links stock|hardened SCHEDULE DIRECTORY    prints {acked, held, rounds} as JSON
+    python -m tests.support.registry_links stock|hardened SCHEDULE DIRECTORY    prints what became of it, as JSON
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ class World:
         self.lines: dict[tuple[int, int], list[Any]] = {}
         self.cut: set[tuple[int, int]] = set()
         self.acked: set[int] = set()
+        self.again = 0
+        """Entries that a leader sent again, although they were on their way or confirmed."""
         self.links = {number: Links(self, number) for number in ADDRESSES}
         self.records = {number: Records(CLUSTER) for number in ADDRESSES}
         self.replicas: dict[int, Any] = {}
@@ -194,6 +196,7 @@ def sent_again(world: World) -> None:
     world.deliver(2, 1, 1)
     world.clock.now += 0.2
     world.tick(1)
+    world.again = sum(len(message["entries"]) for message in world.lines[1, 2])
     world.deliver(2, 1)
     world.tick(1, 1)
     assert len(world.acked) == OPERATIONS, len(world.acked)
@@ -219,6 +222,12 @@ def refuted_tail(world: World) -> None:
     leader = 5 - leader  # a new leader asks for what comes after its own last entry
     vars(world.replicas[leader])["_SyncObj__raftElectionDeadline"] = 0.0
     world.run([2, 3], lambda: world.leads(leader) and not world.leads(5 - leader))
+    if world.is_hardened:  # what follows the entry that both have is not confirmed by this, nor committed
+        common = vars(world.replicas[1])["_SyncObj__raftLog"][1]
+        told = {"term": world.replicas[leader].raftCurrentTerm, "commit_index": OPERATIONS}
+        place = {"entries": [], "prevLogIdx": common[1], "prevLogTerm": common[2]}
+        world.links[1].take(leader, {"type": "append_entries", **told, **place})
+        world.tick(1)
     world.separate(2, 3)
     world.connect(leader, 1)
 
@@ -247,7 +256,9 @@ def main(kind: str, schedule: str, folder: Path) -> dict[str, object]:
     world.run(left, lambda: all(any(n >= 5000 for n in world.held(each)) for each in left), 4000)
     acked = {number for number in world.acked if number < 5000}
     held = set.intersection(*(world.held(number) for number in left))
-    return {"acked": len(acked), "lost": len(acked - held), "rounds": rounds}
+    refuted = {number for each in left for number in world.held(each) if 1000 <= number < 5000}
+    lost = len(acked - held)
+    return {"acked": len(acked), "lost": lost, "rounds": rounds, "again": world.again, "refuted": len(refuted)}
 
 
 if __name__ == "__main__":
