@@ -69,6 +69,12 @@ _.streamReader, _.streamWriter, _.initialOffset, _.latestOffset, _.reportLatestO
 _.getDefaultReadLimit, _.prepareForTriggerAvailableNow
 _.p50_bytes, _.p99_bytes, _.of_mean  # pyspark_raftmq/jobs: printed
 
+# cluster/registry/hardened.py, hardened_transport.py: names of pysyncobj, which calls and reads them.
+_.onOneSecondTimer, _.setCurrentTerm, _._destroy, _.getTransmissionData, _.cancelTransmisstion, _.destroy
+_._SyncObj__votedForNodeId, _._SyncObj__serializer, _._SyncObj__needLoadDumpFile, _._SyncObj__doApplyCommand
+_._SyncObj__raftElectionDeadline, _._SyncObj__leaderCommitIndex, _._SyncObj__tryLogCompaction
+_._TcpConnection__writeBuffer, _._TcpConnection__processParseMessage
+
 # Called by the native kernel.
 origin_of  # cluster/remoting/handlers/send.py
 

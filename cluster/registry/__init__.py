@@ -1,0 +1,1 @@
+"""The registry: three processes on pysyncobj that know the groups of brokers (docs/adr/0112). Nothing depends on it."""

@@ -1,0 +1,282 @@
+"""The journal of one registry process: entries of its Raft log in one file, appended and synced before a message leaves
+(docs/adr/0112-the-registry-is-pysyncobj-hardened.md). All integers are big-endian. ::
+
+    head    0 magic u32 "RMQJ" | 4 crc u32 of bytes 8..39 | 8 format u16 | 10 reserved u16 | 12 node u32
+            16 cluster 16 bytes | 32 made u64
+    record  at a multiple of 8:
+            0 magic u32 "RMQE" | 4 crc u32 of bytes 8..end | 8 size u32 of the command | 12 previous u32
+            16 index u64 | 24 term u64 | 32 synced u64 | 40 committed u64 | 48 command
+
+`previous` is the crc of the record before, so what an append that failed has left is never taken for the next record.
+`synced` is the position up to which the file was on disk when the record was written, `made` the one up to which it was
+when it got its name. Below them, bytes that are no record are damage; above, they are a torn append that nobody was
+told of.
+
+The file is not mapped: a full disk is an OSError. It is filled with zeroes ahead, which are synced before they are
+used, and at least END_ZEROES of them follow the last record, so that a file that was cut is told from a torn one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import CorruptLogError, IdentityError, StorageError, out_of_space
+from raftlog.storage.files.fs import FileSystem, read_file, storage_error, zero_fill
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown, seal
+from raftmq_wire.checksums import crc32c
+
+MAGIC = 0x524D514A
+RECORD_MAGIC = 0x524D5145
+FORMAT = 10
+AHEAD = 1 << 20
+"""Bytes that are kept free behind the last record: more than all operations take that may be in flight."""
+STEP = 2 << 20
+"""Bytes by which the file grows."""
+JOURNAL_BYTES_MAX = 64 << 20
+END_ZEROES = 512
+ENTRIES_MAX = 1000
+"""Entries of a journal. It is compacted at half of them."""
+
+_HEAD = struct.Struct(">HHI16sQ")
+_FIRST = HEAD_SIZE + _HEAD.size
+_RECORD = struct.Struct(">IIIIQQQQ")
+_MAGIC_BYTES = RECORD_MAGIC.to_bytes(4, "big")
+
+NO_OP = b"\x01"
+"""The command that pysyncobj puts into a log that begins, and into one whose leader is new."""
+
+
+class Entry(NamedTuple):
+    """An entry of the log, in the order in which pysyncobj has its parts."""
+
+    command: bytes
+    index: int  # type: ignore[assignment]
+    """The Raft index: it hides a tuple's method of that name, which nobody needs here."""
+    term: int
+
+
+FIRST_ENTRY = Entry(NO_OP, 1, 0)
+
+
+class _Found(NamedTuple):
+    entries: list[Entry]
+    committed: int
+    end: int
+    """The position behind the last record."""
+    crc: int
+    """That of the last record."""
+
+
+class Journal:
+    """The file, open for appending. One thread. After a StorageError that is not OutOfSpaceError every call fails."""
+
+    def __init__(self, fs: FileSystem, path: Path, cluster: bytes, node: int) -> None:
+        """Reads the file and makes sure of it (blocking). Raises CorruptLogError if it is damaged or cut, IdentityError
+        if it is another node's, StorageError."""
+        self._fs = fs
+        self._path = path
+        self._failed = False
+        self.is_full = False
+        """True if the disk has no space for more: nothing may be proposed that can wait."""
+        self.syncs = 0
+        """The number of fdatasyncs for appended entries."""
+        try:
+            data = read_file(fs, path)
+            found = self._scan(data, cluster, node)
+            self._file = fs.open(path)
+            # Written again even where it is equal: after a killed process or a failed sync, what was read may be in
+            # memory only.
+            self._file.pwritev([data[: found.end]], 0)
+            self._file.fdatasync()
+        except OSError as error:
+            raise storage_error(fs, "opening", path, error) from error
+        self.entries = found.entries
+        self.committed = found.committed
+        """The commit index that the records tell, at most the last entry's."""
+        self._end = self._synced = found.end
+        self._crc = found.crc
+        self._size = len(data)
+        self.tend()
+
+    @classmethod
+    def create(cls, fs: FileSystem, path: Path, cluster: bytes, node: int, entries: Sequence[Entry]) -> Journal:
+        """Replaces the file, atomically and durably, by one with these entries. Raises OutOfSpaceError if there is no
+        space for it, and then the file is as it was; StorageError."""
+        temporary = path.with_name(path.name + ".tmp")
+        data, _ = _packed(entries, 0, 0, 0)
+        made = _FIRST + len(data)
+        head = seal(MAGIC, _HEAD.pack(FORMAT, 0, node, cluster, made))
+        try:
+            file = fs.open(temporary, create=True)
+            try:
+                file.truncate(0)
+                file.pwritev([head, data], 0)
+                zero_fill(file, made, made + AHEAD + END_ZEROES)
+                file.fdatasync()
+            except OSError:
+                file.truncate(0)
+                raise
+            finally:
+                file.close()
+            fs.fsync_dir(path.parent)
+        except OSError as error:
+            raise storage_error(fs, "writing", temporary, error, again=True) from error
+        try:
+            fs.rename(temporary, path)
+            fs.fsync_dir(path.parent)
+        except OSError as error:
+            raise storage_error(fs, "replacing", path, error) from error
+        return cls(fs, path, cluster, node)
+
+    @property
+    def last(self) -> Entry:
+        """The newest entry."""
+        return self.entries[-1]
+
+    def at(self, index: int) -> Entry | None:
+        """Returns the entry of that index; None if it is not in the journal."""
+        place = index - self.entries[0].index
+        return self.entries[place] if 0 <= place < len(self.entries) else None
+
+    def append(self, entries: Sequence[Entry], committed: int) -> None:
+        """Appends entries that follow the last one, with the commit index as it is known. Raises OutOfSpaceError if
+        there is no room for them, and then nothing has changed; StorageError."""
+        data, crc = _packed(entries, self._crc, self._synced, committed)
+        if len(self.entries) + len(entries) > ENTRIES_MAX or self._end + len(data) + END_ZEROES > self._size:
+            self.is_full = True
+            raise storage_error(self._fs, "appending to", self._path, _no_space(), again=True)
+        self._check()
+        try:
+            self._file.pwritev([data], self._end)
+        except OSError as error:
+            self._failed = not out_of_space(error)
+            raise storage_error(self._fs, "appending to", self._path, error, again=True) from error
+        self.entries.extend(entries)
+        self._end += len(data)
+        self._crc = crc
+        self.tend()
+
+    def sync(self) -> None:
+        """Returns when all that was appended is on disk: what a message says must be. Raises StorageError, which is
+        final."""
+        if self._end == self._synced:
+            return
+        self._check()
+        self._fdatasync()
+        self.syncs += 1
+        self._synced = self._end
+
+    def _fdatasync(self) -> None:
+        try:
+            self._file.fdatasync()
+        except OSError as error:
+            self._failed = True
+            raise storage_error(self._fs, "syncing", self._path, error) from error
+
+    def tend(self) -> None:
+        """Makes room ahead, if there is less than AHEAD. Without space for it, `is_full` is set until there is. Raises
+        StorageError."""
+        wanted = self._end + AHEAD + END_ZEROES
+        if self._size < wanted and wanted <= JOURNAL_BYTES_MAX:
+            try:
+                zero_fill(self._file, self._size, wanted + STEP)
+            except OSError as error:
+                if not out_of_space(error):
+                    self._failed = True
+                    raise storage_error(self._fs, "extending", self._path, error) from error
+                self.is_full = True
+                return
+            self._fdatasync()
+            self._size = wanted + STEP
+        self.is_full = self._size < wanted or len(self.entries) >= ENTRIES_MAX - ENTRIES_MAX // 10
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._failed = True
+        self._file.close()
+
+    def _check(self) -> None:
+        if self._failed:
+            raise StorageError(f"{self._path} is closed or failed before; the process ends")
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _scan(self, data: bytes, cluster: bytes, node: int) -> _Found:
+        if not is_intact(MAGIC, data[:_FIRST]):
+            raise _damaged(self._path, 0, "its head is none")
+        fmt, _, found_node, found_cluster, made = _HEAD.unpack_from(data, HEAD_SIZE)
+        refuse_unknown(self._path, fmt, FORMAT)
+        if (found_node, found_cluster) != (node, cluster):
+            raise IdentityError(
+                f"{self._path} belongs to registry node {found_node} of cluster {found_cluster.hex()}, this is node "
+                f"{node} of cluster {cluster.hex()}. Start it with its own directory."
+            )
+        entries: list[Entry] = []
+        at, crc, committed = _FIRST, 0, 0
+        while (record := _record(data, at)) is not None:
+            entry, found_crc, previous, _, told = record
+            if previous != crc or (entries and not _follows(entries[-1], entry)):
+                break
+            entries.append(entry)
+            at, crc, committed = at + _padded(len(entry.command)), found_crc, max(committed, told)
+        if at + END_ZEROES > len(data):
+            raise _damaged(self._path, at, "it was cut")
+        if at < made:
+            raise _damaged(self._path, at, f"the file was made with records up to {made}")
+        later = at
+        while (later := data.find(_MAGIC_BYTES, later + 1)) >= 0:
+            record = _record(data, later) if later % 8 == 0 else None
+            if record is not None and record[3] > at:
+                raise _damaged(self._path, at, f"the record at {later} was written when they were on disk")
+        if not entries or committed > entries[-1].index:
+            raise _damaged(self._path, at, f"entries up to {committed} were there")
+        return _Found(entries, committed, at, crc)
+
+
+def _record(data: bytes, at: int) -> tuple[Entry, int, int, int, int] | None:
+    """Returns the entry at that position, the crc of its record, that of the one before, `synced` and `committed`; None
+    if there is none."""
+    if at + _RECORD.size > len(data):
+        return None
+    magic, crc, size, previous, index, term, synced, committed = _RECORD.unpack_from(data, at)
+    end = at + _RECORD.size + size
+    if magic != RECORD_MAGIC or end > len(data) or crc32c(memoryview(data)[at + 8 : end]) != crc:
+        return None
+    return Entry(data[at + _RECORD.size : end], index, term), crc, previous, synced, committed
+
+
+def _follows(before: Entry, entry: Entry) -> bool:
+    return entry.index == before.index + 1 and entry.term >= before.term
+
+
+def _padded(command_size: int) -> int:
+    return -(-(_RECORD.size + command_size) // 8) * 8
+
+
+def _packed(entries: Sequence[Entry], crc: int, synced: int, committed: int) -> tuple[bytes, int]:
+    """Returns the bytes of records and the crc of the last one. `crc` is that of the record before them; the file is on
+    disk up to `synced`."""
+    parts = []
+    for entry in entries:
+        size = len(entry.command)
+        fields = (size, crc, entry.index, entry.term, synced, committed)
+        rest = _RECORD.pack(RECORD_MAGIC, 0, *fields)[8:] + entry.command
+        crc = crc32c(rest)
+        parts.append(seal(RECORD_MAGIC, rest).ljust(_padded(size), b"\0"))
+    return b"".join(parts), crc
+
+
+def _damaged(path: Path, at: int, why: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"{path} is damaged at byte {at}: {why}. This process may have confirmed what is no longer there, so it does "
+        "not start. Move its directory away and start it empty: the other processes and the groups fill it again."
+    )
+
+
+def _no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

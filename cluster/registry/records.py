@@ -1,0 +1,192 @@
+"""What the registry knows: the groups of brokers, and the groups of each topic. Pure, and without a clock.
+
+It only grows: of two records about one group or topic the greater rank stays, whatever order they came in and however
+often. So replicas that applied the same operations in different orders are equal, and nothing is ever removed
+(docs/adr/0112-the-registry-is-pysyncobj-hardened.md). An operation is msgpack::
+
+    [cluster 16 bytes, "groups", payload of a frame GROUPS]
+    [cluster 16 bytes, "topics", [[topic, version of the truth, [group, ...]], ...]]
+    [cluster 16 bytes, "beat",   [registry node, number]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Annotated, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from cluster.placement.group_map import GroupRecord, Groups, decode, news
+from cluster.placement.group_map import encode as encode_groups
+from cluster.runtime.peer_frames import WireError
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
+
+CLUSTER_BYTES = 16
+OPERATION_BYTES_MAX = 32 << 10
+TOPICS_MAX = 50_000
+NODES_MAX = 9
+"""Processes of a registry, at most; their numbers begin with 1."""
+RECORDS_BYTES_MAX = 64 << 20
+"""Bytes of all records, encoded: more than the limits allow."""
+_NUMBER_MAX = 1 << 62
+_NAME_MAX = 255
+
+_Number = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+_Group = Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]
+_Node = Annotated[int, Meta(ge=1, le=NODES_MAX)]
+_Cluster = Annotated[bytes, Meta(min_length=CLUSTER_BYTES, max_length=CLUSTER_BYTES)]
+_Name = Annotated[str, Meta(min_length=1, max_length=_NAME_MAX)]
+
+Answer = tuple[str, bytes]
+"""(error, value): the error is "" if the operation is held, and then the value is msgpack of what is held."""
+
+
+class Place(NamedTuple):
+    """The groups that have a topic, as of a version of the truth. The order of tuples is that of ranks."""
+
+    version: _Number
+    groups: Annotated[tuple[_Group, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
+    """Their numbers, rising."""
+
+
+class View(NamedTuple):
+    """All records at one moment; never changed."""
+
+    groups: Groups
+    topics: Mapping[str, Place]
+    beats: Mapping[int, int]
+    """Registry node -> the greatest number that its watchdog has sent."""
+
+
+_Topic = tuple[_Name, _Number, Annotated[tuple[_Group, ...], Meta(min_length=1, max_length=GROUPS_MAX)]]
+_Topics = Annotated[list[_Topic], Meta(max_length=TOPICS_MAX)]
+_Beat = tuple[_Node, _Number]
+_All = tuple[_Cluster, bytes, _Topics, Annotated[list[_Beat], Meta(max_length=NODES_MAX)]]
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder(order="sorted")
+_operation = msgspec.msgpack.Decoder(tuple[_Cluster, str, msgspec.Raw])
+_payload = msgspec.msgpack.Decoder(bytes)
+_topics = msgspec.msgpack.Decoder(_Topics)
+_beat = msgspec.msgpack.Decoder(_Beat)
+_all = msgspec.msgpack.Decoder(_All)
+
+
+class Records:
+    """The state machine of the registry, for one cluster. One thread applies; any thread may read `view`."""
+
+    def __init__(self, cluster: bytes) -> None:
+        self._cluster = cluster
+        self.view = View({}, {}, {})
+
+    def apply(self, operation: bytes) -> Answer:
+        """Applies an operation. Total: never raises, whatever the bytes are; garbage and operations of another cluster
+        change nothing and are answered with an error."""
+        try:
+            self.view, held = self._merged(operation)
+        except WireError as error:
+            return str(error), b""
+        return "", _encoder.encode(held)
+
+    def known(self, operation: bytes) -> Answer | None:
+        """Returns the answer to an operation that would change nothing, so that it need not be written; None if it must
+        be."""
+        try:
+            view = self.view
+            after, held = self._merged(operation)
+        except WireError as error:
+            return str(error), b""
+        return ("", _encoder.encode(held)) if after == view else None
+
+    def _merged(self, operation: bytes) -> tuple[View, object]:
+        """Returns all records with the operation, and the ranks that are then held. Raises WireError."""
+        if len(operation) > OPERATION_BYTES_MAX:
+            raise WireError(f"an operation of {len(operation)} bytes")
+        cluster, kind, rest = _decoded(_operation, operation)
+        if cluster != self._cluster:
+            raise WireError(f"an operation of another cluster, {cluster.hex()}")
+        view = self.view
+        if kind == "groups":
+            heard = decode(_decoded(_payload, rest))
+            groups = {**view.groups, **news(view.groups, heard)}
+            return view._replace(groups=groups), [[each.group, *groups[each.group].epoch] for each in heard]
+        if kind == "topics":
+            places = [(name, Place(version, groups)) for name, version, groups in _decoded(_topics, rest)]
+            topics = _with_topics(view.topics, places)
+            return view._replace(topics=topics), [[name, topics[name].version] for name, _ in places]
+        if kind == "beat":
+            node, number = _decoded(_beat, rest)
+            number = max(number, view.beats.get(node, 0))
+            return view._replace(beats={**view.beats, node: number}), number
+        raise WireError(f"an operation of an unknown kind, {kind!r:.40}")
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """Returns all records; equal states have equal bytes."""
+        view = self.view
+        topics = [[name, *view.topics[name]] for name in sorted(view.topics)]
+        return _encoder.encode(
+            [
+                self._cluster,
+                encode_groups(view.groups.values()),
+                topics,
+                [[n, view.beats[n]] for n in sorted(view.beats)],
+            ]
+        )
+
+    def merge(self, data: bytes) -> None:
+        """Merges all records of a `dump`: nothing that is here already shrinks. Raises WireError for other bytes, and
+        then nothing has changed."""
+        if len(data) > RECORDS_BYTES_MAX:
+            raise WireError(f"records of {len(data)} bytes")
+        cluster, payload, topics, beats = _decoded(_all, data)
+        if cluster != self._cluster:
+            raise WireError(f"records of another cluster, {cluster.hex()}")
+        view = self.view
+        self.view = View(
+            {**view.groups, **news(view.groups, decode(payload))},
+            _with_topics(view.topics, [(name, Place(version, groups)) for name, version, groups in topics]),
+            {**view.beats, **{node: max(number, view.beats.get(node, 0)) for node, number in beats}},
+        )
+
+
+def _with_topics(known: Mapping[str, Place], heard: Iterable[tuple[str, Place]]) -> dict[str, Place]:
+    merged = dict(known)
+    for name, place in heard:
+        if not name.isprintable() or " " in name:
+            raise WireError("a topic with a character that no name has")
+        if not all(a < b for a, b in pairwise(place.groups)):
+            raise WireError("the groups of a topic do not rise")
+        merged[name] = max(place, merged.get(name, place))
+    if len(merged) > max(TOPICS_MAX, len(known)):
+        raise WireError(f"more than {TOPICS_MAX} topics")
+    return merged
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise WireError(f"malformed: {error!s:.200}") from error
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+def groups_operation(cluster: bytes, records: Iterable[GroupRecord]) -> bytes:
+    """Returns the operation that merges records of groups; each is at most a quarter of what one may hold."""
+    return _encoder.encode([cluster, "groups", encode_groups(records)])
+
+
+def topics_operation(cluster: bytes, places: Mapping[str, Place]) -> bytes:
+    """Returns the operation that merges the places of topics."""
+    return _encoder.encode([cluster, "topics", [[name, *places[name]] for name in sorted(places)]])
+
+
+def beat_operation(cluster: bytes, node: int, number: int) -> bytes:
+    """Returns the operation with which a watchdog asks whether the registry takes operations."""
+    return _encoder.encode([cluster, "beat", [node, number]])
