@@ -116,6 +116,7 @@ def play_first_lost(scene: Scene) -> None:
             scene.stage.sleep(WARM_S)
         with groups.no_key_moves(["both", "first", "second"]):
             for number in range(scene.count(LOSSES)):
+                _goes_on(scene, groups, "before the first one was lost")  # a new consumer group would have to wait
                 with scene.act("the first group is lost") as told:
                     gaps_s.append(_lose_first(scene, groups, number))
                     told.append(f"the second one's longest pause was {gaps_s[-1]:.2f} s")
@@ -145,7 +146,7 @@ def _lose_first(scene: Scene, groups: GroupsScene, number: int) -> float:
     _without_first(scene, groups, number)
     found = until(lambda: groups.has_finding("truth_unconfirmed"), WELL_S, 0.2)
     scene.demand(found, f"no finding said within {WELL_S:.0f} s that the copy is not confirmed")
-    _goes_on(scene, groups)
+    _goes_on(scene, groups, "without the first one")
     scene.stage.sleep(max(0.0, begun + away_s - time.monotonic()))
     end = time.monotonic()
     groups.start(FIRST_GROUP, scene.subject.node_ids)
@@ -155,9 +156,9 @@ def _lose_first(scene: Scene, groups: GroupsScene, number: int) -> float:
     return longest_gap(groups.load.acks_s[SECOND], since, end)
 
 
-def _goes_on(scene: Scene, groups: GroupsScene) -> None:
-    """Waits until clients of the second group that were there before have got something done. It may take a while on a
-    busy machine, which may lose a leader too."""
+def _goes_on(scene: Scene, groups: GroupsScene, when: str) -> None:
+    """Waits until all kinds of clients of the second group have got something done. It may take a while on a busy
+    machine, which may lose a leader too."""
     load, since = groups.load, time.monotonic()
     for what, times_s in (
         ("acknowledged", load.acks_s[SECOND]),
@@ -165,7 +166,7 @@ def _goes_on(scene: Scene, groups: GroupsScene) -> None:
         ("took commits", load.committed_s[SECOND]),
     ):
         done = until(lambda times_s=times_s: bool(times_s) and times_s[-1] > since, WELL_S, 0.05)  # type: ignore[misc]
-        scene.demand(done, f"the second group {what} nothing within {WELL_S:.0f} s without the first one")
+        scene.demand(done, f"the second group {what} nothing within {WELL_S:.0f} s {when}")
 
 
 def longest_gap(times_s: Sequence[float], since: float, end: float) -> float:
