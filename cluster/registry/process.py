@@ -86,7 +86,7 @@ class RaftThread:
             committed=raft.raftCommitIndex,
             entries=len(journal.entries),
             is_full=journal.is_full,
-            syncs=journal.syncs,
+            syncs=store.syncs,
         )
 
     def _run(self) -> None:
