@@ -1,4 +1,4 @@
-"""What a registry process and its parent tell each other, over the process's standard input and output.
+"""Frames between a registry process and its parent, over the process's standard input and output.
 
 A frame is its length, u32 big-endian, then msgpack. The first one to the process has its settings, with the password,
 so that this is neither in its arguments nor in a file. Each later one asks something, and is answered once::

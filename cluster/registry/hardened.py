@@ -75,7 +75,7 @@ class _Log:
         return self._store.journal.entries[item]
 
     def setRaftCommitIndex(self, index: int) -> None:
-        self._store.committed = index
+        self._store.note_commit(index)
 
     def setCurrentTerm(self, term: int, voted_for: str | None) -> None:
         self._store.save_vote(term, self._peers.number(voted_for))
@@ -111,6 +111,9 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
     """One replica of the records. It listens once it is made."""
 
     _SyncObj__raftLeader: Any
+    _SyncObj__leaderCommitIndex: int
+    _SyncObj__transferInProgress: bool
+    _SyncObj__raftElectionDeadline: float
 
     def __init__(
         self,

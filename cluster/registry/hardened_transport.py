@@ -32,6 +32,7 @@ class RegistryConnection(TcpConnection):  # type: ignore[misc]  # no types
     """A connection between two registry processes. The names of methods are pysyncobj's."""
 
     _TcpConnection__readBuffer: Any
+    _TcpConnection__writeBuffer: Any
     recvLastTimestamp: Any
 
     def send(self, message: object) -> None:

@@ -69,7 +69,7 @@ class _Found(NamedTuple):
     end: int
     """The position behind the last record."""
     crc: int
-    """That of the last record."""
+    """The crc of the last record."""
 
 
 class Journal:

@@ -1,4 +1,4 @@
-"""What registry processes tell each other: pysyncobj's messages in msgpack, of known shapes. Pure.
+"""Messages between registry processes: pysyncobj's, in msgpack and of known shapes. Pure.
 
 pysyncobj itself unpickles what the network sends. Here no bytes can name code: a message is a map of a known type with
 fields of known types, or it is refused.

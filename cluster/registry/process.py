@@ -25,6 +25,7 @@ from cluster.registry.records import Answer, Records
 from cluster.registry.store import Store
 from cluster.runtime.peer_frames import WireError
 from raftlog.errors import OutOfSpaceError, RaftLogError
+from raftlog.kept_errors import bare
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -85,14 +86,14 @@ class RaftThread:
             committed=raft.raftCommitIndex,
             entries=len(journal.entries),
             is_full=journal.is_full,
-            syncs=journal.syncs,
+            syncs=store.syncs,
         )
 
     def _run(self) -> None:
         try:
             self._open()
         except Exception as error:  # noqa: BLE001  # the caller of start() raises it
-            self._error = error.with_traceback(None)
+            self._error = bare(error)
             self._started.set()
             return
         self._started.set()

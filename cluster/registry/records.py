@@ -1,4 +1,4 @@
-"""What the registry knows: the groups of brokers, and the groups of each topic. Pure, and without a clock.
+"""The records of the registry: the groups of brokers, and the groups of each topic. Pure, and without a clock.
 
 It only grows: of two records about one group or topic the greater rank stays, whatever order they came in and however
 often. So replicas that applied the same operations in different orders are equal, and nothing is ever removed

@@ -82,6 +82,7 @@ class Store:
         self._cluster = cluster
         self._node = node
         self._records = records
+        self._syncs = 0
         self._journal_path = directory / "journal"
         self._snapshot_path = directory / "snapshot"
         hard_state = directory / "hard_state"
@@ -161,10 +162,9 @@ class Store:
         self._replace([snapshot.previous, snapshot.last, *kept])
 
     def _replace(self, entries: list[Entry]) -> None:
-        syncs = self.journal.syncs
+        self._syncs += self.journal.syncs
         journal = Journal.create(self._fs, self._journal_path, self._cluster, self._node, entries)
         self.journal.close()
-        journal.syncs = syncs
         self._begin(journal)
 
     # --- term and vote -----------------------------------------------------------------------------------------------
@@ -183,6 +183,15 @@ class Store:
     def save_vote(self, term: int, vote: int) -> None:
         """Saves term and vote; returns when they are on disk. Raises StorageError."""
         self._votes.save(HardState(term, NodeId(vote), self.committed))
+
+    def note_commit(self, index: int) -> None:
+        """Notes the commit index; it is written with what is written next."""
+        self.committed = index
+
+    @property
+    def syncs(self) -> int:
+        """The number of fdatasyncs for appended entries since the start."""
+        return self._syncs + self.journal.syncs
 
     # --- entries -----------------------------------------------------------------------------------------------------
 
