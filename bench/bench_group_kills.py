@@ -47,7 +47,7 @@ ROUNDS = int(os.environ.get("ROUNDS") or "3")
 SECONDS = float(os.environ.get("SECONDS") or "10")
 RATE_MAX = float(os.environ.get("RATE_MAX") or "2000")
 SHARE = 0.3
-"""Of what the machine takes, for all groups together."""
+"""The rate of all groups together, as a share of what the machine takes."""
 CLOSED_S, BEGIN_S, PATIENCE_S = 3.0, 2.0, 60.0
 """Seconds of the closed loop; until all clients send; and for what the cluster has to do between two kills."""
 FACTOR_MAX, LEAST_MS = 2.0, 50.0
@@ -58,7 +58,7 @@ Point = tuple[float, float]
 
 
 class Sends(NamedTuple):
-    """What became of the sends to one group."""
+    """The sends to one group: their answers, and how many failed or were late."""
 
     stored: list[Point]
     failed: int
