@@ -44,7 +44,7 @@ class GroupGuest:
         """`cluster`: its uuid. `key`: the newest key of its secret; None if it has none."""
         self._cluster, self._key, self._rng = cluster, key, random.Random(seed)
         self.counts: Counter[str] = Counter()
-        """What was sent -> how often."""
+        """Kind of what was sent -> how often."""
         self._server: asyncio.Server | None = None
         self._port = 0
         self._kept: set[asyncio.StreamWriter] = set()
