@@ -213,8 +213,8 @@ class Journal:
         refuse_unknown(self._path, fmt, FORMAT)
         if (found_node, found_cluster) != (node, cluster):
             raise IdentityError(
-                f"{self._path} belongs to registry node {found_node} of cluster {found_cluster.hex()}, this is node "
-                f"{node} of cluster {cluster.hex()}. Start it with its own directory."
+                f"{self._path} belongs to registry node {found_node} of cluster {found_cluster.hex()}, this is "
+                f"registry node {node} of cluster {cluster.hex()}. Start it with its own directory."
             )
         entries: list[Entry] = []
         at, crc, committed = _FIRST, 0, 0

@@ -28,14 +28,15 @@ MAY = {
 
 
 def bare_ids(name: str, text: str) -> Iterator[str]:
-    """Yields "file: expression" of each id that follows the word node in an f-string, and each `node %d`."""
+    """Yields "file: expression" of each id that follows the word node in an f-string, and each `node %d`. Nodes of the
+    registry belong to no group."""
     for found in nodes(text):
         if isinstance(found, ast.Constant) and type(found.value) is str and re.search(r"\bnodes? %d", found.value):
             yield f"{name}: {found.value}"
         if not isinstance(found, ast.JoinedStr):
             continue
         for before, part in zip(found.values, found.values[1:], strict=False):
-            is_node = isinstance(before, ast.Constant) and re.search(r"\bnodes? $", str(before.value))
+            is_node = isinstance(before, ast.Constant) and re.search(r"(?<!registry )\bnodes? $", str(before.value))
             if is_node and isinstance(part, ast.FormattedValue) and _last_name(part.value).lstrip("_") in IDS:
                 yield f"{name}: {ast.unparse(part.value)}"
 
@@ -59,6 +60,7 @@ def test_no_text_names_a_node_by_its_id_alone() -> None:
         ('f"{node_object(group, peer)} is silent"', False),
         ('f"node {name_of(group, peer)} is silent"', False),
         ('f"node {name} and entry {index}"', False),
+        ('f"registry node {node} is silent"', False),
     ],
 )
 def test_a_bare_id_is_found(code: str, *, bare: bool) -> None:
