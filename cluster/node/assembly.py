@@ -38,7 +38,7 @@ from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.sync_times import SyncTimes
 from cluster.placement.groups_file import GroupsFile
-from cluster.placement.known_groups import KnownGroups, own_record
+from cluster.placement.known_groups import KnownGroups, added, own_record
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
 from cluster.remoting.connection.frame import Frame
@@ -282,7 +282,7 @@ class Assembly:
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
         self.group_links = group_links = GroupLinks(self.transport, lambda group: self.other_groups.leader(group))
-        routes = RouteMap(self._own_group(), lambda: self.other_groups.others())
+        routes = RouteMap(self._own_group(), lambda: added(self.other_groups.others(), state.broker_groups.by_number))
         self.other_groups = KnownGroups(
             context,
             group_links,

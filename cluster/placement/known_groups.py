@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec.structs import replace
 
@@ -70,6 +70,12 @@ def own_record(
     lost = set(unreached()) if raw.leader_id == members.own_id else ()
     away: list[int] = sorted(node for node in voters if node in lost)
     return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found, away, level) if found else None
+
+
+def added(others: Groups, rows: Collection[int]) -> Groups:
+    """Returns those of the groups that somebody told of that are groups of the cluster: they have a row in the truth,
+    whose copy has them as they were added. A group that has no copy yet has no rows, and believes what it hears."""
+    return {number: record for number, record in others.items() if number in rows} if rows else others
 
 
 class KnownGroups:

@@ -23,7 +23,7 @@ from cluster.peer.transport import Handlers, PeerTransport
 from cluster.placement import known_groups
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, Groups, encode
 from cluster.placement.groups_file import GroupsFile
-from cluster.placement.known_groups import ALARM, KnownGroups, own_record
+from cluster.placement.known_groups import ALARM, KnownGroups, added, own_record
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind
 from raftlog.storage.files.fs import OsFileSystem
@@ -117,6 +117,13 @@ async def test_all_groups_hear_of_each_other_and_of_every_change(
         await until(lambda: all(each.knows(*nodes) for each in nodes))
     assert nodes[2].known.leader(20) == 2
     assert nodes[2].known.leader(9) == 0
+
+
+def test_only_groups_that_were_added_are_routed_to() -> None:
+    """A node that proves the secret may tell of groups that were never added, or are gone with a backup."""
+    told = {number: GroupRecord(number, f"g{number}", Epoch(1, 0), 1, []) for number in (2, 3, 64)}
+    assert added(told, {1: 0, 2: 0, 3: 0}) == {2: told[2], 3: told[3]}
+    assert added(told, {}) == told, "before the first copy nothing else is known"
 
 
 async def test_groups_with_nodes_at_the_same_host_are_counted(made: Callable[..., Any]) -> None:

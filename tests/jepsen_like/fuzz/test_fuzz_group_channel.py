@@ -24,7 +24,7 @@ from raftmq_wire.queue_numbers import number_of
 from tests.support.pace import at_most
 from tests.support.wait_until import wait
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.alone, pytest.mark.timeout(600)]
 
 GUESTS = 6
 GROWN_MAX = 200 << 20
