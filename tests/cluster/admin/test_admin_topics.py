@@ -33,6 +33,7 @@ async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
         "changed_ms": None,
         "changed_by": None,
         "groups": [],
+        "queues_in_groups": [],
         "messages": 5,
         "hidden": 0,
         "evicted": 0,

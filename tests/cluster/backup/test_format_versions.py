@@ -252,6 +252,7 @@ OTHERS = {
 """Told in the table, tested apart."""
 ELSEWHERE = {
     "raftmq/local/status.py": "what a node answers",
+    "cluster/registry/journal.py": "refused in tests/cluster/registry/test_store.py",
     "raftmq_wire/kernel/__init__.py": "what the compiled module is built for: the twin is used instead",
 }
 """Modules with a version of something that is not kept."""

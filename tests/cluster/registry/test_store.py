@@ -14,7 +14,8 @@ from cluster.registry.store import Store
 from cluster.runtime.peer_frames import WireError
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, IdentityError, OutOfSpaceError, StorageError
-from raftlog.storage.files.fs import FileSystem, OsFileSystem
+from raftlog.storage.files.fs import FileSystem, OsFileSystem, read_file
+from raftlog.storage.files.sealed_record import HEAD_SIZE, seal
 
 CLUSTER = bytes(range(16))
 DIRECTORY = Path("/registry")
@@ -60,6 +61,18 @@ def test_what_was_written_is_read_again_on_a_real_disk(tmp_path: Path) -> None:
     assert again.journal.entries == [FIRST_ENTRY, *entries(2, 9), entry(10, 4)]
     assert (again.term, again.vote, again.committed) == (4, 2, 7)
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["LOCK", "hard_state", "journal"]
+
+
+def test_a_journal_of_another_format_is_refused() -> None:
+    fs = MemoryFileSystem()
+    filled(fs, 3).close()
+    data = read_file(fs, JOURNAL)
+    head = seal(journal.MAGIC, (journal.FORMAT + 1).to_bytes(2, "big") + data[HEAD_SIZE + 2 : 40])
+    file = fs.open(JOURNAL)
+    file.pwritev([head], 0)
+    file.close()
+    with pytest.raises(CorruptLogError, match="format"):
+        opened(fs)
 
 
 def test_a_vote_is_cast_once() -> None:

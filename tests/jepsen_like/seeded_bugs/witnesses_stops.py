@@ -82,6 +82,7 @@ def watched(**record: Any) -> Any:
     links._records = {TWO: SimpleNamespace(pongs={}, expired=False, **record)}
     links._inlets, links._ha, links._slept_ms = {}, HaSection(), 0
     links._metrics = LinkMetrics(CollectorRegistry())
+    links._transport = SimpleNamespace(roster=SimpleNamespace(object_of=lambda peer: f"node {peer}"))
     links._clock = SimpleNamespace(monotonic_ms=lambda: 60_000, monotonic_s=lambda: 60.0)
     return links
 

@@ -139,6 +139,7 @@ ONE_PAGE = {
     "raftmq/commands/messages/topic.py _topic": "the settings of a topic, not its queues",
     "jepsen_like/live/subjects/raftmq_nodes.py _exchange": "below request, which refuses a page, and whole",
     "jepsen_like/live/probes/side_workload.py _get_topic": "the settings of a topic, not its queues",
+    "bench/bench_group_kills.py _has_topic": "whether a topic is there",
 }
 """The callers that want one page, or follow pages themselves: file and function -> the reason."""
 
