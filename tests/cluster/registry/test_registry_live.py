@@ -22,7 +22,7 @@ from tests.support.pace import at_most
 from tests.support.registry_trio import CLUSTER, LIMIT_S, Trio
 from tests.support.tools import needs
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ async def test_an_operation_is_replicated(trio: Trio) -> None:
     assert "another cluster" in reply[2]
 
 
-@pytest.mark.ci
 async def test_what_was_acknowledged_survives_kills(trio: Trio) -> None:
     """Each process in turn, then all at once, while operations go on."""
     await trio.start()
@@ -80,7 +79,6 @@ async def test_what_was_acknowledged_survives_kills(trio: Trio) -> None:
     assert await trio.lacking() == {1: set(), 2: set(), 3: set()}
 
 
-@pytest.mark.ci
 async def test_a_lost_disk_is_filled_again(trio: Trio) -> None:
     """With a snapshot, because the others have compacted."""
     await trio.start()
@@ -121,7 +119,6 @@ shift 2; exec "$@"
 
 
 @needs("mount")
-@pytest.mark.ci
 async def test_a_full_disk_is_an_error_and_passes(trio: Trio, tmp_path: Path) -> None:
     """On file systems of 2.6 MB: operations are refused, no process ends, and with space all goes on."""
     relief = tmp_path / "relief"
