@@ -153,7 +153,7 @@ class Reach:
             why = "is out of reach or leaves: clients are sent elsewhere"
             logger.info("%s leads: of the nodes, %s %s", self._object_of(leader), self._names(unreached), why)
         else:
-            logger.info("leader %d reaches every node again", leader)
+            logger.info("%s leads, and reaches every node again", self._object_of(leader))
         self._counts = unreached
 
 
