@@ -53,6 +53,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
 ROUTE_LIFE_S = 30.0
 _ASK_TIMEOUT_S = 0.5
+_SILENT_S = 2.0
 _BACKOFF_START_S = 0.02
 _BACKOFF_MAX_S = 0.25
 _BACKOFF_GROWTH = 1.3
@@ -196,6 +197,7 @@ class ClusterView:
         self._search: asyncio.Task[str] | None = None
         self._searching = 0
         self._refusing: dict[str, float] = {}
+        self._silent_since: dict[str, float] = {}
         """Servers that could not be connected to when last tried -> since when, within the present search."""
         self._refusals: dict[str, str] = {}
         """Servers that could not be connected to -> the reason, in words."""
@@ -359,11 +361,12 @@ class ClusterView:
             found = self._take_members(server, reply)
             self._troubles[server] = _what_it_said(reply, found)
             self._wrong.discard(server)
+            self._silent_since.pop(server, None)
             return found
         except TimeoutError:
             self._wrong.discard(server)
             self._troubles[server] = "does not answer"
-            self.links.drop(server)
+            self._has_been_silent(server)
             return None
         except (OSError, CodecError, msgspec.DecodeError) as error:
             refused = server in self._refusing
@@ -373,6 +376,15 @@ class ClusterView:
             self._troubles[server] = self._refusals[server] if refused else told
             self._wrong.add(server)  # now: whoever looks at it reads the reason beside it
             return None
+
+    def _has_been_silent(self, server: str) -> None:
+        """Gives up the connection to a server that has answered nothing for `_SILENT_S`. Until then it is asked again on
+        the same one: a new connection, with TLS a handshake, is the dearest question that an overloaded server can
+        get."""
+        now = asyncio.get_running_loop().time()
+        if now - self._silent_since.setdefault(server, now) >= _SILENT_S:
+            del self._silent_since[server]
+            self.links.drop(server)
 
     async def _other_kind(self, server: str, error: Exception) -> str:
         """Returns that a server which hung up speaks TLS and this client does not, or the reverse; "" if that is not

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftmq.client import Refused, Unreachable, aconnect
+from raftmq.client import Refused, Unreachable, aconnect, cluster_view
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.environment import REAL
@@ -82,6 +82,25 @@ async def test_a_server_that_is_silent_may_come_back(fake: Any, wait_until: Any)
     assert not asking.done()
     silent.mute = False
     assert await asking == []
+    view.close()
+
+
+@pytest.mark.parametrize(("silent_s", "kept"), [(3600.0, True), (0.0, False)])
+async def test_a_server_is_asked_again_on_the_same_connection_until_it_was_silent_for_long(
+    fake: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch, silent_s: float, kept: bool
+) -> None:
+    """A handshake for every question is what keeps an overloaded server overloaded."""
+    monkeypatch.setattr(cluster_view, "_SILENT_S", silent_s)
+    silent = fake.nodes[0]
+    silent.mute = True
+    view = ClusterView(REAL, [silent.address])
+    finding = asyncio.create_task(view.find_leader())
+    await wait_until(lambda: silent.connections)
+    first = next(iter(silent.connections))
+    asked = len(silent.calls)
+    await wait_until(lambda: len(silent.calls) >= asked + 2)
+    assert (first in silent.connections) == kept
+    finding.cancel()
     view.close()
 
 
