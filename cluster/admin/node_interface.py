@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cluster.peer.links import Links
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
+    from cluster.replication.hot_spots import Window
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints.failpoints import FailpointSet
@@ -308,6 +309,8 @@ class AdminPort:
     """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
     unread: Callable[[str], Mapping[str, Sequence[str]]]
     """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
+    hot: Callable[[], Window]
+    """Returns what got most of the messages of the last window, while this node leads."""
     evicted_bounds: EvictedBounds | None = None
     """Finds offsets of evicted messages by their times; None if no tier is configured."""
     evicted_pages: EvictedPages | None = None

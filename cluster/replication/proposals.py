@@ -489,6 +489,7 @@ class Proposals:
         """Answers requests past their deadline with UNKNOWN, or FAIL if they were never proposed. Called on a timer."""
         now = self.now_ms = self._clock.monotonic_ms()
         self.early.expire(now)
+        self.figures.tick(now)
         for entry in self._pending.values():
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)

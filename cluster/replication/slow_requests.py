@@ -10,6 +10,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Protocol
 
+from cluster.replication.hot_spots import HotSpots
 from cluster.replication.outcome import Outcome
 from cluster.replication.pending_requests import PendingEntry
 from statemachine.broker_state import BrokerState
@@ -236,10 +237,15 @@ class ProposalMetrics:
         self._state = state
         requests = None if metrics is None else metrics.requests
         self.slow = SlowRequests(context.config, context.clock.monotonic_s, context.stages, requests)
+        self.hot = HotSpots(context.clock.monotonic_ms())
 
     def reload(self, config: Config) -> None:
         """Takes over changed bounds."""
         self.slow.reload(config)
+
+    def tick(self, now_ms: int) -> None:
+        """Ends what is counted for a time (monotonic milliseconds)."""
+        self.hot.tick(now_ms)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
         """Counts an entry that has got its place in the leader's log."""
@@ -266,4 +272,5 @@ class ProposalMetrics:
                 topic = names.get(cursor.topic_id)
                 if topic is not None:
                     metrics.messages_in(topic.name, count, size)
+            self.hot.note(waiter.built.touched, waiter.sends)
         return took_s

@@ -378,8 +378,8 @@ class ClusterView:
             return None
 
     def _has_been_silent(self, server: str) -> None:
-        """Gives up the connection to a server that has answered nothing for `_SILENT_S`. Until then it is asked again on
-        the same one: a new connection, with TLS a handshake, is the dearest question that an overloaded server can
+        """Gives up the connection to a server that has answered nothing for `_SILENT_S`. Until then it is asked again
+        on the same one: a new connection, with TLS a handshake, is the dearest question that an overloaded server can
         get."""
         now = asyncio.get_running_loop().time()
         if now - self._silent_since.setdefault(server, now) >= _SILENT_S:

@@ -221,6 +221,8 @@ async def create_topic(call: Call) -> Answer:
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
+    if flag_of(call.query, DRY_RUN):
+        return Answer(200, await _would_be(call, wanted, existed=existed))
     try:
         entry_id, result = await applied(
             lambda done: topics.put(fields, done, if_absent=keep, author=call.asker, groups=groups)
@@ -228,11 +230,7 @@ async def create_topic(call: Call) -> Answer:
     except Refused as refused:
         raise error_of(refused, "correct it; nothing was changed") from None
     if result.code == "exists" and wanted.if_exists == "fail":
-        raise ApiError(
-            "exists",
-            f"topic {wanted.name} is there already",
-            'send "if_exists": "update" to change it, "keep" to be content with it as it is',
-        )
+        raise _exists(wanted.name)
     verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
     view = TopicChanged(
         node=call.port.config.node.id,
@@ -243,6 +241,22 @@ async def create_topic(call: Call) -> Answer:
         remark=without_effect(result.value.attributes),
     )
     return Answer(201 if verb == "created" else 200, view)
+
+
+async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> TopicChanged:
+    """Returns the answer to a change of a topic that is only judged, with the topic as it is. Raises ApiError if there
+    is none, or it was not to be there."""
+    if existed and wanted.if_exists == "fail":
+        raise _exists(wanted.name)
+    topic = await _view(call, find_topic(call.port.state, wanted.name))
+    node, (term, index) = call.port.config.node.id, call.port.state.applied
+    verb: Any = "kept" if wanted.if_exists == "keep" else "updated"
+    return TopicChanged(node=node, term=term, index=index, result=verb, topic=topic, dry_run=True)
+
+
+def _exists(name: str) -> ApiError:
+    fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
+    return ApiError("exists", f"topic {name} is there already", fix)
 
 
 async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
@@ -369,6 +383,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         route_rights.of_verb(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="body.name"),
         TopicRequest,
         (200, 201),
+        asks=(DRY_RUN,),
     ),
     Route.of_verb(
         "GET",

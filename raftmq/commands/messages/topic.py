@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -25,10 +25,10 @@ from raftmq.commands.shared_options import (
 )
 from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
-from raftmq.local.http.all_groups import all_groups, told_by_each
+from raftmq.local.http.all_groups import Groups, all_groups, in_one, told_by_each
 from raftmq.local.http.group_sums import one_list, one_topic, one_topic_with_queues
 from raftmq_wire.errors import ExitCode, LocalError
-from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, queue_text
+from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, number_of, queue_text
 
 NAME = click.argument("name", type=NameType("topic"), shell_complete=complete_topics)
 IN_GROUP = click.option(
@@ -39,6 +39,8 @@ IN_GROUP = click.option(
     metavar="N",
     help="A group of brokers in which the topic gets queues; several times for several (default: all).",
 )
+HOT_SHOWN = 5
+"""The most topics, queues and keys that `raftmq topic hot` shows of a group."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -94,12 +96,26 @@ def create(
     if groups:
         body["groups"] = sorted(groups)
     attributes = _attributes_of(dedup, ack, retention)
-    api = AdminApi(admin_addresses(admin, data))
+    places = all_groups(admin, data)
+    api = AdminApi(places[FIRST_GROUP])
     if attributes:
         known = _known_attributes(api, name) if if_exists == "update" else {}
         body["attributes"] = known | attributes
+    if if_exists == "update" and queues is not None and not now:
+        _check_hides_nothing(places, body)
     answer = api.post("/v1/topics", body)
     show(as_json, answer, f"{answer['result']} topic {name} with {_queues(answer['topic'])}")
+
+
+def _check_hides_nothing(groups: Groups, body: dict[str, object]) -> None:
+    """Has each group judge a change of a topic by what is unread in its own queues, if there are several: the first
+    one, which decides, knows of its own alone. Raises LocalError."""
+    if len(groups) == 1:
+        return
+    _, silent = told_by_each(groups, lambda each: each.post("/v1/topics?dry_run=true", body))
+    if silent:
+        why = f"not every group says if something is unread: {'; '.join(silent)}"
+        raise LocalError(f"topic {body['name']} keeps its queues", why, "raftmq status", ExitCode.UNREACHABLE)
 
 
 def _attributes_of(dedup: str | None, ack: str | None, retention: int | None) -> dict[str, str]:
@@ -176,7 +192,8 @@ def alter(
     fresh = _attributes_of(dedup, ack, retention)
     if queues is None and not fresh:
         raise click.UsageError("name what changes: --queues, --dedup, --ack or --retention")
-    api = AdminApi(admin_addresses(admin, data))
+    groups = all_groups(admin, data)
+    api = AdminApi(groups[FIRST_GROUP])
     with near_name(api, "/v1/topics", name):
         before = _topic(api, name)
     body = {"name": name, "if_exists": "update", "attributes": before["attributes"] | fresh}
@@ -184,6 +201,8 @@ def alter(
         body["queues"] = queues
     if now:
         body["now"] = True
+    elif queues is not None:
+        _check_hides_nothing(groups, body)
     answer = api.post("/v1/topics", body)
     after = answer["topic"]
     told = f"{name} has {_queues(after)} {_attributes(after['attributes'])}".rstrip()
@@ -277,6 +296,39 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     if len(groups) > 1:  # the others follow the first group; what they had they told before
         answer["topic"] = before
     show(as_json, answer, f"deleted {name} ({counted(answer['topic']['messages'])})")
+
+
+@topic.command("hot")
+@cluster_options
+def hot(data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show the topics, queues and keys that get most of the messages.
+
+    The shares are those of the last ten seconds, of the messages of one group of brokers, estimated from one of 64
+    messages. A key is the sharding key by which a producer chose a queue, else the first word of KEYS.
+    """
+    told, silent = told_by_each(all_groups(admin, data), lambda api: api.local("/v1/hot"))
+    show_problems(silent)
+    if as_json:
+        print_json({"schema": 1, **in_one(told)})
+        return
+    for group, answer in told.items():
+        where = f"group {group}: " if len(told) > 1 else ""
+        if not answer["window_ms"]:
+            click.echo(f"{where}no messages in the last 10 s")
+            continue
+        click.echo(f"{where}{answer['messages_per_s']:.0f} messages/s")
+        print_table(
+            ["topic", "queue", "key", "share", "messages/s"], list(_hot_rows(group, answer)), left=("topic", "key")
+        )
+
+
+def _hot_rows(group: int, answer: dict[str, Any]) -> Iterator[list[object]]:
+    """Yields the rows of a group: topics, then queues, then keys, a few of each."""
+    for kind in ("topics", "queues", "keys"):
+        for each in answer[kind][:HOT_SHOWN]:
+            queue = queue_text(number_of(group, each["queue_id"])) if "queue_id" in each else None
+            figures = [f"{each['share']:.0%}", f"{each['messages_per_s']:.0f}"]
+            yield [each["topic"], queue, each.get("key"), *figures]
 
 
 def _queues(topic: dict[str, Any]) -> str:

@@ -47,6 +47,7 @@ from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.keyring import Keyring
 from cluster.placement.route_map import BrokerGroup, RouteMap
+from cluster.replication.hot_spots import Window
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
@@ -180,6 +181,7 @@ class FakeNode:
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
         self.idle: dict[str, set[str]] = {}
+        self.window = Window(0, 0, [], [])
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
         self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)
@@ -361,6 +363,9 @@ class FakeNode:
     def sharers(self, group: str, topic: str) -> list[str | None]:
         clients = sorted({member.client_id for member in self.members(group)})
         return [None if client in self.idle.get(topic, ()) else client for client in clients]
+
+    def hot(self) -> Window:
+        return self.window
 
     def unread(self, group: str) -> dict[str, list[str]]:
         return {topic: sorted(clients) for topic, clients in self.idle.items()} if self.members(group) else {}

@@ -53,6 +53,25 @@ async def test_fewer_queues_are_refused_if_that_hides_what_is_not_consumed(clien
 
 
 @pytest.mark.usefixtures("orders")
+async def test_a_change_is_judged_without_being_made(client: Any, node: Any) -> None:
+    """As each group of brokers is asked before the first one decides."""
+    applied = node.state.applied
+    for body, status, code in (
+        ({"queues": 3}, 409, "refused"),
+        ({"queues": 5}, 200, None),
+        ({"queues": 1, "now": True}, 200, None),
+        ({"queues": 1, "if_exists": "fail"}, 409, "exists"),
+        ({"queues": 1, "name": "none"}, 404, "not_found"),
+    ):
+        answer = await client.post("/v1/topics?dry_run=true", json=ORDERS | body)
+        told = await answer.json()
+        assert (answer.status, told.get("error", {}).get("code")) == (status, code), body
+        if code is None:
+            assert (told["dry_run"], told["topic"]["read_queues"]) == (True, 4)
+    assert node.state.applied == applied
+
+
+@pytest.mark.usefixtures("orders")
 async def test_every_group_that_reads_the_topic_counts(client: Any, node: Any) -> None:
     node.apply([CommitOffsets([("billing", 1, 3, 10)])])
     node.add_group("audit", "orders")

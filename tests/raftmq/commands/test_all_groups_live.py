@@ -25,7 +25,7 @@ from raftmq_wire.codec import ext_of
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.errors import ExitCode
 from raftmq_wire.message_format import encode_message_id
-from raftmq_wire.queue_numbers import number_of
+from raftmq_wire.queue_numbers import group_of, number_of
 from statemachine.levels import LEVEL
 from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
@@ -459,6 +459,29 @@ def test_open_transactions_and_staged_writes_are_listed_of_all_groups(run: Run) 
     text = run("writes", "list", as_json=False)[1].splitlines()
     none = "0 messages staged, 0 bytes"
     assert text == ["group      1", none, "group      2", none]
+
+
+def test_what_is_hot_is_told_of_each_group(run: Run) -> None:
+    code, told = run("topic", "hot")
+    assert (code, told["group"], [each["group"] for each in told["groups"]]) == (0, 1, [2])
+    lines = run("topic", "hot", as_json=False)[1].splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith("group ")] == ["group 1", "group 2"]
+
+
+def test_fewer_queues_hide_nothing_in_any_group(cluster: LocalCluster, run: Run) -> None:
+    """The first group decides about the topic, and knows nothing of what is unread in the second."""
+    make_topic(cluster, "Fewer", [2])
+    run("topic", "alter", "Fewer", "--queues", "3")
+    wait(lambda: len(run("topic", "describe", "Fewer")[1]["queues"]) == 3, "the second group has two queues")
+    with connect(cluster.servers) as mq, mq.producer() as producer:
+        sent = [producer.send("Fewer", b"%d" % number) for number in range(6)]
+    assert {group_of(each.queue_id) for each in sent} == {2}
+    for command in (("alter", "Fewer", "--queues", "1"), ("create", "Fewer", "--update", "--queues", "1")):
+        code, told = run("topic", *command)
+        assert (code, "are not consumed lie in queues" in told["error"]["what"]) == (ExitCode.REFUSED, True), told
+    assert len(run("topic", "describe", "Fewer")[1]["queues"]) == 3
+    text = run("topic", "alter", "Fewer", "--queues", "1", "--now", as_json=False)[1]
+    assert text.startswith("Fewer has 1 queue in group 2")
 
 
 def test_a_topic_is_made_in_all_groups(cluster: LocalCluster, run: Run) -> None:

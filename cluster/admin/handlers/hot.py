@@ -1,0 +1,103 @@
+"""/v1/hot: the topics, queues and keys that get most of the messages of the group of the leader that answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cluster.admin import route, route_rights
+from cluster.admin.handler_request import Call
+from cluster.admin.route import Route
+from cluster.broker.rights import READ, topic_need
+from cluster.replication.hot_spots import Key, Queue
+from cluster.requests.verb import Serves
+from cluster.runtime.figures.heavy_hitters import Heavy
+
+H = TypeVar("H", Queue, Key)
+
+SHOWN_MAX: Final = 20
+"""The most topics, queues and keys in an answer."""
+
+
+class HotTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that got many messages."""
+
+    topic: str
+    share: float
+    """The part of all messages that it got, 0 to 1: an estimate, not too high."""
+    messages_per_s: float
+
+
+class HotQueue(HotTopic, frozen=True, kw_only=True):
+    """A queue that got many messages."""
+
+    queue_id: int
+
+
+class HotKey(HotTopic, frozen=True, kw_only=True):
+    """A key that many messages had: the sharding key, else the first word of KEYS."""
+
+    key: str
+
+
+class HotView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/hot`: what got most of the messages in the last window of ten seconds, the heaviest
+    first. Estimates from one of 64 messages."""
+
+    node: int
+    group: int
+    window_ms: int
+    """The length of the window; 0 if no message came in it."""
+    messages_per_s: float
+    topics: list[HotTopic]
+    queues: list[HotQueue]
+    keys: list[HotKey]
+
+
+async def get_hot(call: Call) -> HotView:
+    """What gets most of the messages of this group."""
+    port, window = call.port, call.port.hot()
+    topics, seconds, total = port.state.topics_by_id, window.took_ms / 1000 or 1.0, window.messages or 1
+
+    def figures(topic_id: int, messages: int) -> dict[str, Any]:
+        return {
+            "topic": topics[topic_id].name,
+            "share": messages / total,
+            "messages_per_s": messages / seconds,
+        }
+
+    def is_readable(topic_id: int) -> bool:
+        needs = [topic_need(topics[topic_id].name, READ)]
+        return port.rights.is_allowed(call.caller.party, needs)
+
+    def known(found: list[Heavy[H]]) -> list[Heavy[H]]:
+        return [each for each in found if each.item[0] in topics and each.sure]
+
+    by_topic = [each for each in window.topics().most_common() if each[0] in topics]
+    keys = [each for each in known(window.keys)[:SHOWN_MAX] if is_readable(each.item[0])]
+    return HotView(
+        node=port.config.node.id,
+        group=port.config.cluster.group,
+        window_ms=window.took_ms,
+        messages_per_s=window.messages / seconds,
+        topics=[HotTopic(**figures(topic, count)) for topic, count in by_topic[:SHOWN_MAX]],
+        queues=[
+            HotQueue(queue_id=each.item[1], **figures(each.item[0], each.sure))
+            for each in known(window.queues)[:SHOWN_MAX]
+        ],
+        keys=[HotKey(key=each.item[1], **figures(each.item[0], each.sure)) for each in keys],
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/hot",
+        get_hot,
+        HotView,
+        route.page(SHOWN_MAX),
+        route_rights.CLUSTER_GET._replace(stored="keys: Sub or Get on their topic"),
+        Serves.LEADER,
+    ),
+)

@@ -1,0 +1,116 @@
+"""Finds the queues and keys that get most of the messages of this group, while this node leads it.
+
+One of STRIDE messages is looked at, on average, and at uneven distances, so that senders with a rhythm are not counted
+by it: a message that is not looked at costs a subtraction for each queue of its entry. Copies that the broker makes are
+counted too, since they are load of their queues.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cluster.replication.message_head import KEYS_MARK, property_of
+from cluster.runtime.figures.heavy_hitters import Heavy, HeavyHitters
+
+if TYPE_CHECKING:
+    from cluster.replication.message_batch import QueueCursor, Send
+
+STRIDE: Final = 64
+"""The mean distance of the messages that are looked at."""
+WINDOW_MS: Final = 10_000
+QUEUES: Final = 64
+KEYS: Final = 128
+"""The most queues and keys that are counted in a window."""
+KEY_BYTES_MAX: Final = 128
+"""Longer keys are cut."""
+SHARDING_MARK: Final = b"__SHARDINGKEY\x01"
+"""The mark of the property with the key by which a client chose the queue (MessageConst.PROPERTY_SHARDING_KEY); without
+it the first word of KEYS stands for it."""
+_A, _C, _M = 1_103_515_245, 12_345, 1 << 31
+"""A linear congruential generator (that of ANSI C): what is looked at is the same in each run of a seed."""
+
+Queue = tuple[int, int]
+"""(topic id, queue id)."""
+Key = tuple[int, str]
+"""(topic id, key)."""
+
+
+class Window(NamedTuple):
+    """The messages of one window of time. Counts are estimates from those that were looked at."""
+
+    took_ms: int
+    messages: int
+    """The number of messages, an estimate too."""
+    queues: list[Heavy[Queue]]
+    keys: list[Heavy[Key]]
+    """Of the messages that have a key."""
+
+    def topics(self) -> Counter[int]:
+        """Returns topic id -> messages of those of its queues that are among the heaviest."""
+        found = Counter[int]()
+        for each in self.queues:
+            found[each.item[0]] += each.sure
+        return found
+
+
+_NOTHING: Final = Window(0, 0, [], [])
+
+
+class HotSpots:
+    """The heaviest queues and keys of the last window. Event loop only."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._random = 1
+        self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[Key](KEYS)
+        self._began_ms = now_ms
+        self._left = STRIDE
+        self.last = _NOTHING
+        """The last window that has ended; nothing while none has."""
+
+    def note(self, touched: Iterable[tuple[QueueCursor, int, int, int]], sends: Sequence[Send]) -> None:
+        """Takes an entry of messages that was acknowledged: `Built.touched`, and the sends that made it."""
+        left = self._left
+        for cursor, _, count, _ in touched:
+            left -= count
+            if left < 0:
+                left = self._look(cursor, left, sends)
+        self._left = left
+
+    def _look(self, cursor: QueueCursor, left: int, sends: Sequence[Send]) -> int:
+        """Counts a queue whose messages passed the next one to look at by `-left`. Returns how far the next one is."""
+        weight = 0
+        while left < 0:
+            weight += STRIDE
+            left += 1 + self._next(2 * STRIDE - 1)
+        self._queues.add((cursor.topic_id, cursor.queue_id), weight)
+        if sends:
+            send = sends[self._next(len(sends))]
+            if (topic_id := send.slot.topic_id) and (key := key_of(send)):
+                self._keys.add((topic_id, key), weight)
+        return left
+
+    def _next(self, below: int) -> int:
+        self._random = (self._random * _A + _C) % _M
+        return (self._random >> 8) % below
+
+    def tick(self, now_ms: int) -> None:
+        """Ends a window when its time is over."""
+        if now_ms - self._began_ms < WINDOW_MS:
+            return
+        queues, keys = self._queues, self._keys
+        self.last = (
+            Window(now_ms - self._began_ms, queues.total, queues.heaviest(QUEUES), keys.heaviest(KEYS))
+            if queues.total
+            else _NOTHING
+        )
+        self._began_ms = now_ms
+        self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[Key](KEYS)
+
+
+def key_of(send: Send) -> str:
+    """Returns the key of a send, of a batch that of its first message; "" if it has none."""
+    properties = send.batch[0].properties if send.batch else send.properties
+    key = property_of(properties, SHARDING_MARK) or property_of(properties, KEYS_MARK).partition(b" ")[0]
+    return key[:KEY_BYTES_MAX].decode(errors="replace")

@@ -1,0 +1,61 @@
+"""A sketch of the heaviest items of a stream, in bounded memory.
+
+Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005):
+of `places` counters, a new item takes over the smallest one with its count, which is then its possible error. An item
+with more than total / places is always among them, and is counted too often by at most total / places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import nlargest
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Heavy(NamedTuple, Generic[T]):
+    """An item with the times that it was counted, which are too many by at most `error`."""
+
+    item: T
+    times: int
+    error: int
+
+    @property
+    def sure(self) -> int:
+        """The times that the item came at least."""
+        return self.times - self.error
+
+
+class HeavyHitters(Generic[T]):
+    """Counts the heaviest items of a stream."""
+
+    def __init__(self, places: int) -> None:
+        """`places`: the most items that are counted at a time."""
+        self._places = places
+        self._counts: dict[T, int] = {}
+        self._errors: dict[T, int] = {}
+        self.total = 0
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, item: T, count: int) -> None:
+        """Counts the item `count` times."""
+        self.total += count
+        counts = self._counts
+        if item in counts:
+            counts[item] += count
+        elif len(counts) < self._places:
+            counts[item] = count
+        else:
+            least = min(counts, key=counts.__getitem__)
+            error = counts.pop(least)
+            self._errors.pop(least, None)
+            counts[item] = error + count
+            self._errors[item] = error
+
+    def heaviest(self, number: int) -> list[Heavy[T]]:
+        """Returns at most so many items, the heaviest first; ties in the order in which they came."""
+        found = nlargest(number, self._counts.items(), key=lambda each: each[1])
+        return [Heavy(item, count, self._errors.get(item, 0)) for item, count in found]

@@ -1,0 +1,54 @@
+"""/v1/hot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.broker.rights import Rights
+from cluster.replication.hot_spots import WINDOW_MS, Window
+from cluster.runtime.figures.heavy_hitters import Heavy
+from statemachine.topics.topics import CreateTopic
+
+
+@pytest.fixture
+def hot(node: Any) -> None:
+    node.apply([CreateTopic({"name": name}, True) for name in ("orders", "rest")])
+    orders, rest = (node.state.topics[name].id for name in ("orders", "rest"))
+    gone = 99
+    queues = [Heavy((orders, 0), 600, 0), Heavy((rest, 2), 300, 100), Heavy((gone, 0), 90, 0), Heavy((orders, 1), 9, 9)]
+    node.window = Window(WINDOW_MS, 1_000, queues, [Heavy((orders, "k1"), 500, 0), Heavy((gone, "k2"), 100, 0)])
+
+
+async def told(client: Any) -> Any:
+    answer = await client.get("/v1/hot")
+    assert answer.status == 200
+    return await answer.json()
+
+
+async def test_nothing_is_hot_where_no_message_comes(client: Any) -> None:
+    found = await told(client)
+    assert (found["window_ms"], found["topics"], found["queues"], found["keys"]) == (0, [], [], [])
+
+
+@pytest.mark.usefixtures("hot")
+async def test_topics_queues_and_keys_with_their_shares(client: Any) -> None:
+    found = await told(client)
+    assert (found["window_ms"], found["messages_per_s"]) == (WINDOW_MS, 100.0)
+    assert [(each["topic"], each["share"], each["messages_per_s"]) for each in found["topics"]] == [
+        ("orders", 0.6, 60.0),
+        ("rest", 0.2, 20.0),
+    ]
+    assert [(each["topic"], each["queue_id"], each["share"]) for each in found["queues"]] == [
+        ("orders", 0, 0.6),
+        ("rest", 2, 0.2),
+    ], "what may be a mistake of the sketch does not count, and a topic that is gone has no name"
+    assert [(each["topic"], each["key"], each["share"]) for each in found["keys"]] == [("orders", "k1", 0.5)]
+
+
+@pytest.mark.usefixtures("hot")
+async def test_keys_are_told_to_those_who_may_read_the_topic(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rights, "is_allowed", lambda self, party, needs: False)
+    found = await told(client)
+    assert (len(found["queues"]), found["keys"]) == (2, [])
