@@ -45,7 +45,7 @@ class Window(NamedTuple):
     """The number of messages, an estimate too."""
     queues: list[Heavy[Queue]]
     keys: list[Heavy[Key]]
-    """Of the messages that have a key."""
+    """The keys of messages that have one."""
 
     def topics(self) -> Counter[int]:
         """Returns topic id -> messages of those of its queues that are among the heaviest."""

@@ -101,6 +101,8 @@ CODES: Final[dict[str, Code]] = {
     "group_without_consumers": Code("warning", "raftmq group list"),
     "queue_stuck": Code("warning", "raftmq group list"),
     "offset_beyond_end": Code("warning", "raftmq group list"),
+    "hot_topic": Code("info", "raftmq topic hot"),
+    "hot_queue": Code("info", "raftmq topic hot"),
     "messages_hidden": Code("warning", "raftmq topic list"),
     "group_topics_differ": Code("warning", "raftmq group list"),
     "client_flood": Code("warning", "raftmq status"),

@@ -56,7 +56,7 @@ class HotView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_hot(call: Call) -> HotView:
-    """What gets most of the messages of this group."""
+    """The topics, queues and keys that get most of the messages of this group."""
     port, window = call.port, call.port.hot()
     topics, seconds, total = port.state.topics_by_id, window.took_ms / 1000 or 1.0, window.messages or 1
 

@@ -34,6 +34,7 @@ from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.topics.topics import CreateTopic
 from tests.support.alarm_keys import alarm_keys
+from tests.support.hot_windows import watched_in_two_groups, window
 
 NOW_MS = 1_700_000_000_000
 ALARMS = {key: code_of_alarm(key) for key in sorted({*alarm_keys(), "state_corrupt"})}
@@ -219,6 +220,12 @@ def hidden(node: Any) -> set[str]:
     return {each.code for each in HiddenWatch(node).look()}
 
 
+def hot(node: Any) -> set[str]:
+    watched = watched_in_two_groups(node)
+    ended = [watched.ends(window(node, **{topic: 800}), 0.9) for topic in ("here", "both")]
+    return {code for found in ended for code, _, _ in found}
+
+
 def maintenance(node: Any) -> set[str]:
     node.apply([SetMaintenance(1, 0, "ops", "a new disk")])
     return set(conditions(node))
@@ -370,7 +377,7 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *exposed(make_node, tmp_path),
         *conditions(make_node()),
     }
-    for scene in (crash, lag, flood, digest, groups, hidden, maintenance, unfinished, access, shared):
+    for scene in (crash, lag, flood, digest, groups, hidden, hot, maintenance, unfinished, access, shared):
         raised |= scene(make_node())
     assert raised == set(CODES)
 

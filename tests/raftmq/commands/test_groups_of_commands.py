@@ -25,14 +25,15 @@ TABLE = {
         up, down, logs, status, events, top, links, reload, config diff, recovery, inspect-consistency, repair,
         scrub, retention, tier ls, tier repair, tier seal, tier status, tier sweep, tier verify,
         rolling-restart, upgrade finalize, upgrade plan, upgrade run, node list, secret create, secret rotate,
-        secret status, auth key, auth mode, auth show, topic delete, topic describe, topic list, group clone,
+        secret status, auth key, auth mode, auth show, topic alter, topic create, topic delete, topic
+        describe, topic hot, topic list, group clone,
         group delete, group describe, group list, group reset, transactions list, writes abort, writes forget,
         writes list, backup create, metadata export, metadata import, alarm ack, alarm list, support bundle
     """,
     FIRST: """
         config history, config set, config show, user create, user delete, user disable, user enable, user list,
         user password, user revoke, user token, user tokens, user type, acl delete, acl import, acl list, acl
-        set, acl test, login, logout, audit, topic alter, topic create, topic spread, group
+        set, acl test, login, logout, audit, topic spread, group
         create
     """,
     NAMED: """
