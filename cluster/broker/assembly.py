@@ -17,6 +17,7 @@ from cluster.broker.groups.reply_delivery import ReplyDelivery
 from cluster.broker.groups.reply_notes import ReplyNotes
 from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.groups.shared_ids import SharedIds
+from cluster.broker.hot_topics import Spreading
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.rights import Party, Rights
@@ -140,6 +141,7 @@ class Broker:
         self.send_backs = SendBacks(services, proposals, self.rights)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
+        self.spreading = Spreading(services, lambda: proposals.figures.hot.last, context.events)
 
     def _note_denied(self, party: Party, why: str, what: str, enforced: bool) -> None:
         self.denials.note(party.user, party.address, why, what, enforced=enforced)
@@ -177,6 +179,7 @@ class Broker:
             Part(name="transactions", opened=self.transactions.writes_opened),
             Part(name="send backs", opened=self.send_backs.writes_opened, reload=self.send_backs.reload),
             Part(name="sends", reload=self.sends.reload),
+            Part(name="spreading", tick=self.spreading.tick),
             Part(
                 name="long polls",
                 reload=lambda config: long_polls.reload(config.limits.node_inflight_bytes_max),

@@ -278,10 +278,12 @@ class ReplicationSection(_Section, frozen=True, kw_only=True):
 
 
 class TopicsSection(_Section, frozen=True, kw_only=True):
-    """The treatment of topics that nobody created."""
+    """The treatment of topics that nobody created, and of those that one group of brokers is too few for."""
 
     auto_create: Annotated[bool, CLUSTER] = True
     default_queues: Annotated[int, Meta(ge=1, le=1024), of_cluster(Unit.NONE)] = 8
+    spread: Annotated[Literal["off", "auto"], CLUSTER] = "off"
+    """With "auto", a topic without order that keeps the leader of a group busy gets queues in all groups by itself."""
 
 
 class TimerSection(_Section, frozen=True, kw_only=True):

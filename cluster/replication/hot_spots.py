@@ -8,18 +8,19 @@ counted too, since they are load of their queues.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.replication.message_head import KEYS_MARK, property_of
 from cluster.runtime.figures.heavy_hitters import Heavy, HeavyHitters
+from cluster.runtime.figures.thread_time import wanted_s
 
 if TYPE_CHECKING:
     from cluster.replication.message_batch import QueueCursor, Send
 
 STRIDE: Final = 64
 """The mean distance of the messages that are looked at."""
-WINDOW_MS: Final = 10_000
+WINDOW_MS: Final = 5_000
 QUEUES: Final = 64
 KEYS: Final = 128
 """The most queues and keys that are counted in a window."""
@@ -41,6 +42,8 @@ class Window(NamedTuple):
     """The messages of one window of time. Counts are estimates from those that were looked at."""
 
     took_ms: int
+    busy: float
+    """The part of it in which this thread, the node's event loop, used a core or waited for one."""
     messages: int
     """The number of messages, an estimate too."""
     queues: list[Heavy[Queue]]
@@ -55,13 +58,16 @@ class Window(NamedTuple):
         return found
 
 
-_NOTHING: Final = Window(0, 0, [], [])
+_NOTHING: Final = Window(0, 0.0, 0, [], [])
 
 
 class HotSpots:
     """The heaviest queues and keys of the last window. Event loop only."""
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, wanted_s: Callable[[], float] = wanted_s) -> None:
+        """`wanted_s`: returns the seconds for which this thread has wanted a core."""
+        self._wanted_s = wanted_s
+        self._began_wanted_s = wanted_s()
         self._random = 1
         self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[Key](KEYS)
         self._began_ms = now_ms
@@ -99,13 +105,13 @@ class HotSpots:
         """Ends a window when its time is over."""
         if now_ms - self._began_ms < WINDOW_MS:
             return
-        queues, keys = self._queues, self._keys
-        self.last = (
-            Window(now_ms - self._began_ms, queues.total, queues.heaviest(QUEUES), keys.heaviest(KEYS))
-            if queues.total
-            else _NOTHING
-        )
-        self._began_ms = now_ms
+        queues, keys, wanted_s, took_ms = self._queues, self._keys, self._wanted_s(), now_ms - self._began_ms
+        busy = 1000 * (wanted_s - self._began_wanted_s) / took_ms
+        self._began_ms, self._began_wanted_s = now_ms, wanted_s
+        if not queues.total:
+            self.last = _NOTHING
+            return
+        self.last = Window(took_ms, busy, queues.total, queues.heaviest(QUEUES), keys.heaviest(KEYS))
         self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[Key](KEYS)
 
 

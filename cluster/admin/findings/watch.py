@@ -12,7 +12,7 @@ from cluster.admin.findings.catalogue import CODES, Code, command_of, runbook_of
 from cluster.admin.findings.finding import Condition, Finding, FindingsView, NodeReport
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.hidden_watch import HiddenWatch
-from cluster.admin.findings.hot_watch import HotWatch
+from cluster.admin.findings.hot_watch import hot_conditions
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
 from cluster.admin.findings.rules import own_conditions
@@ -41,7 +41,6 @@ class FindingsWatch:
         self._data = DataWatch(Path(port.config.node.data_dir), port.config.node.id, self._group)
         self.groups = GroupWatch(port)
         self._hidden = HiddenWatch(port)
-        self._hot = HotWatch(port)
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()
         """Held while the metrics are made in steps; other scrapes wait meanwhile."""
@@ -76,7 +75,7 @@ class FindingsWatch:
             *own_conditions(port, port.status(), wall_ms),
             *self.groups.look(monotonic_ms),
             *self._hidden.look(),
-            *self._hot.look(monotonic_ms),
+            *hot_conditions(port),
             *self._around.conditions(),
             *self._data.conditions(),
         ]

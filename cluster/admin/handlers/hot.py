@@ -42,13 +42,15 @@ class HotKey(HotTopic, frozen=True, kw_only=True):
 
 
 class HotView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/hot`: what got most of the messages in the last window of ten seconds, the heaviest
+    """The answer to `GET /v1/hot`: what got most of the messages in the last window of five seconds, the heaviest
     first. Estimates from one of 64 messages."""
 
     node: int
     group: int
     window_ms: int
     """The length of the window; 0 if no message came in it."""
+    busy: float
+    """The part of it in which the leader's event loop used a core or waited for one."""
     messages_per_s: float
     topics: list[HotTopic]
     queues: list[HotQueue]
@@ -80,6 +82,7 @@ async def get_hot(call: Call) -> HotView:
         node=port.config.node.id,
         group=port.config.cluster.group,
         window_ms=window.took_ms,
+        busy=window.busy,
         messages_per_s=window.messages / seconds,
         topics=[HotTopic(**figures(topic, count)) for topic, count in by_topic[:SHOWN_MAX]],
         queues=[

@@ -303,7 +303,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
 def hot(data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the topics, queues and keys that get most of the messages.
 
-    The shares are those of the last ten seconds, of the messages of one group of brokers, estimated from one of 64
+    The shares are those of the last five seconds, of the messages of one group of brokers, estimated from one of 64
     messages. A key is the sharding key by which a producer chose a queue, else the first word of KEYS.
     """
     told, silent = told_by_each(all_groups(admin, data), lambda api: api.local("/v1/hot"))
@@ -314,9 +314,11 @@ def hot(data: str | None, admin: str | None, as_json: bool) -> None:
     for group, answer in told.items():
         where = f"group {group}: " if len(told) > 1 else ""
         if not answer["window_ms"]:
-            click.echo(f"{where}no messages in the last 10 s")
+            click.echo(f"{where}no messages in the last 5 s")
             continue
-        click.echo(f"{where}{answer['messages_per_s']:.0f} messages/s")
+        click.echo(
+            f"{where}{answer['messages_per_s']:.0f} messages/s, the leader is busy {answer['busy']:.0%} of the time"
+        )
         print_table(
             ["topic", "queue", "key", "share", "messages/s"], list(_hot_rows(group, answer)), left=("topic", "key")
         )

@@ -181,7 +181,7 @@ class FakeNode:
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
         self.idle: dict[str, set[str]] = {}
-        self.window = Window(0, 0, [], [])
+        self.window = Window(0, 0.0, 0, [], [])
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
         self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)

@@ -16,6 +16,7 @@ from cluster.admin.findings.catalogue import CODES, code_of_alarm
 from cluster.admin.findings.finding import Condition
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.hidden_watch import HiddenWatch
+from cluster.admin.findings.hot_watch import hot_conditions
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
@@ -34,7 +35,7 @@ from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.topics.topics import CreateTopic
 from tests.support.alarm_keys import alarm_keys
-from tests.support.hot_windows import watched_in_two_groups, window
+from tests.support.hot_windows import two_groups, window
 
 NOW_MS = 1_700_000_000_000
 ALARMS = {key: code_of_alarm(key) for key in sorted({*alarm_keys(), "state_corrupt"})}
@@ -221,9 +222,12 @@ def hidden(node: Any) -> set[str]:
 
 
 def hot(node: Any) -> set[str]:
-    watched = watched_in_two_groups(node)
-    ended = [watched.ends(window(node, **{topic: 800}), 0.9) for topic in ("here", "both")]
-    return {code for found in ended for code, _, _ in found}
+    two_groups(node)
+    found = set()
+    for topic in ("here", "both"):
+        node.window = window(node, **{topic: 800})
+        found |= {each.code for each in hot_conditions(node)}
+    return found
 
 
 def maintenance(node: Any) -> set[str]:

@@ -18,7 +18,7 @@ def hot(node: Any) -> None:
     orders, rest = (node.state.topics[name].id for name in ("orders", "rest"))
     gone = 99
     queues = [Heavy((orders, 0), 600, 0), Heavy((rest, 2), 300, 100), Heavy((gone, 0), 90, 0), Heavy((orders, 1), 9, 9)]
-    node.window = Window(WINDOW_MS, 1_000, queues, [Heavy((orders, "k1"), 500, 0), Heavy((gone, "k2"), 100, 0)])
+    node.window = Window(WINDOW_MS, 0.9, 1_000, queues, [Heavy((orders, "k1"), 500, 0), Heavy((gone, "k2"), 100, 0)])
 
 
 async def told(client: Any) -> Any:
@@ -35,10 +35,10 @@ async def test_nothing_is_hot_where_no_message_comes(client: Any) -> None:
 @pytest.mark.usefixtures("hot")
 async def test_topics_queues_and_keys_with_their_shares(client: Any) -> None:
     found = await told(client)
-    assert (found["window_ms"], found["messages_per_s"]) == (WINDOW_MS, 100.0)
+    assert (found["window_ms"], found["messages_per_s"]) == (WINDOW_MS, 200.0)
     assert [(each["topic"], each["share"], each["messages_per_s"]) for each in found["topics"]] == [
-        ("orders", 0.6, 60.0),
-        ("rest", 0.2, 20.0),
+        ("orders", 0.6, 120.0),
+        ("rest", 0.2, 40.0),
     ]
     assert [(each["topic"], each["queue_id"], each["share"]) for each in found["queues"]] == [
         ("orders", 0, 0.6),

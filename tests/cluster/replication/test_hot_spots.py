@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.replication.hot_spots import KEY_BYTES_MAX, STRIDE, WINDOW_MS, HotSpots, key_of
 from cluster.runtime.figures.heavy_hitters import HeavyHitters
+from cluster.runtime.figures.thread_time import wanted_s
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9))), st.integers(1, 12))
@@ -41,13 +43,15 @@ def _send(topic_id: int, properties: bytes, batch: tuple[Any, ...] = ()) -> Any:
 
 
 def test_a_queue_with_most_of_the_messages_is_named_with_about_its_share() -> None:
-    hot = HotSpots(0)
+    used_s = iter([1.0, 3.0])
+    hot = HotSpots(0, lambda: next(used_s))
     for _ in range(2_000):
         # Each entry alike, as senders with a rhythm make them: a fixed distance would count one queue alone.
         hot.note([(_cursor(1, 0), 0, 8, 0), (_cursor(1, 1), 0, 8, 0), (_cursor(2, 0), 0, 48, 0)], [])
     hot.tick(WINDOW_MS - 1)
     assert not hot.last.messages
     hot.tick(WINDOW_MS)
+    assert hot.last.busy == 2.0 / (WINDOW_MS / 1_000)
     total = 2_000 * 64
     assert abs(hot.last.messages - total) < 0.05 * total
     shares = {each.item: each.sure / hot.last.messages for each in hot.last.queues}
@@ -55,6 +59,20 @@ def test_a_queue_with_most_of_the_messages_is_named_with_about_its_share() -> No
     assert abs(shares[2, 0] - 0.75) < 0.05
     assert abs(shares[1, 0] - 0.125) < 0.05
     assert hot.last.topics().most_common(1)[0][0] == 2
+
+
+def test_a_thread_that_computes_wants_a_core(tmp_path: Path) -> None:
+    began = wanted_s()
+    sum(range(3_000_000))
+    computed = wanted_s()
+    assert computed - began > 0.01
+    stat = tmp_path / "schedstat"
+    stat.write_text("1500000000 500000000 7\n")
+    assert wanted_s(stat) == 2.0
+    for text in ("", "x y z", "1 2"):
+        stat.write_text(text)
+        assert wanted_s(stat) < computed + 1
+    assert wanted_s(tmp_path / "none") > 0
 
 
 def test_a_key_is_the_sharding_key_or_the_first_word_of_keys() -> None:

@@ -1,0 +1,20 @@
+"""The time for which a thread wants a core."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Linux: nanoseconds on a core, nanoseconds of waiting for one, and the number of slices (Documentation/scheduler/
+sched-stats.rst)."""
+
+
+def wanted_s(schedstat: Path = SCHEDSTAT) -> float:
+    """Returns the seconds for which the calling thread has used a core or waited for one: on a machine with too few, a
+    busy thread uses no whole core. Where the system does not tell, those for which it has used one."""
+    try:
+        used_ns, waited_ns, _ = map(int, schedstat.read_text().split())
+    except (OSError, ValueError):
+        return time.thread_time()
+    return (used_ns + waited_ns) / 1e9
