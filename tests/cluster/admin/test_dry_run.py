@@ -16,7 +16,6 @@ from cluster.tier.scrub.scrubber import Wishes
 from raftmq.cli import cli
 
 DESTROYS_NOTHING = {
-    "POST /v1/topics": "creates a topic or changes its settings; messages stay",
     "POST /v1/groups": "creates a group or changes its settings; offsets stay",
     "POST /v1/members": "adds a learner",
     "POST /v1/broker-groups": "adds a group of brokers, in which nothing is yet",
