@@ -512,3 +512,14 @@ async def test_what_is_wrong_is_what_health_says_and_a_dead_node_is_announced(cl
     assert await page.run("document.querySelectorAll('[data-tile]').length") > 4, "what was known stays"
     cluster.restart(own)
     await page.until("document.getElementById('banner').hidden", 60)
+
+
+async def test_what_is_hot_stands_below_the_topics(cluster: LiveCluster, page: Page, load: Load) -> None:
+    await opened(page, cluster, "topics")
+    hot = (
+        "[...document.querySelectorAll('section')].find((each) => each.textContent.startsWith('Most of the messages'))"
+    )
+    await page.until(f"{hot} !== undefined")
+    rows = await page.run(f"[...{hot}.querySelectorAll('tbody tr')].map((row) => row.innerText)")
+    assert any(row.startswith(ORDERS) and "%" in row for row in rows), rows
+    assert page.errors == []

@@ -1,6 +1,6 @@
 // Topics, and one topic with its queues.
 
-import { at, getAll, getPage } from "./api.js";
+import { at, get, getAll, getPage, Refusal } from "./api.js";
 import { numbers, ofAll, without } from "./brokers.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
@@ -8,12 +8,16 @@ import { allGroupsOf } from "./group-sums.js";
 import { badge, empty, facts, filterBox, head, inside, pageButtons, panel, table } from "./ui.js";
 
 const state = { filter: "", after: "", by: { column: "name", down: false }, system: false };
+const HOT = 3; // topics, queues and keys of a group
 const SYSTEM = /^(%RETRY%|%DLQ%|RMQ_SYS_|SCHEDULE_TOPIC|TBW102|BenchmarkTest|OFFSET_MOVED_EVENT|SELF_TEST_TOPIC|rmq_sys_)/;
 
 export default { name: "topics", title: "Topics", load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await listOf(signal) };
+  if (name === undefined) {
+    const [list, hot] = await Promise.all([listOf(signal), hotOf(signal)]);
+    return { list, hot };
+  }
   const groups = numbers();
   const [first, readers] = await Promise.all([oneOf(name, groups, signal), allGroupsOf(groups, (aim) => getAll(aim("v1/groups"), "groups", signal))]);
   return { one: first, readers: readers.groups.filter((group) => group.topics.includes(name)) };
@@ -27,6 +31,17 @@ async function listOf(signal) {
     for (const topic of topics) rows.set(topic.name, rows.has(topic.name) ? added(rows.get(topic.name), topic) : topic);
   }
   return { ...answers[0], topics: [...rows.values()], asked: answers.length, silent };
+}
+
+/** What gets most of the messages of each group of brokers; nothing while no leader says it, or for who may not ask. */
+async function hotOf(signal) {
+  try {
+    const { answers } = await ofAll(numbers(), (aim) => get(aim("v1/hot"), signal));
+    return answers.flatMap(({ group, topics, queues, keys }) => [...topics.slice(0, HOT), ...queues.slice(0, HOT), ...keys.slice(0, HOT)].map((each) => ({ ...each, group })));
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    return [];
+  }
 }
 
 /** The queues of all groups of brokers that hold the topic; each group numbers its own. */
@@ -43,11 +58,11 @@ function added(one, other) {
   return { ...one, ...Object.fromEntries(fields.map((field) => [field, sum(field)])), bytes_exact: one.bytes_exact && other.bytes_exact };
 }
 
-function view({ list, one, readers }, own) {
-  return one ? oneTopic(one, readers) : allTopics(list, own);
+function view({ list, hot, one, readers }, own) {
+  return one ? oneTopic(one, readers) : allTopics(list, hot, own);
 }
 
-function allTopics(list, own) {
+function allTopics(list, hot, own) {
   const wanted = state.filter.toLowerCase();
   const shown = list.topics.filter((topic) => topic.name.toLowerCase().includes(wanted) && (state.system || wanted || !SYSTEM.test(topic.name)));
   const hidden = list.topics.length - shown.length;
@@ -71,6 +86,13 @@ function allTopics(list, own) {
       key: (topic) => topic.name, by: state.by, again: own.draw,
       none: list.topics.length ? "No topic has this in its name." : ["There is no topic yet. ", h("code", { class: "command" }, "raftmq topic create orders"), " makes one."],
     })),
+    hot.length > 0 && panel("Most of the messages", { note: "of the last 5 s, estimated" }, table([
+      { name: "topic", label: "topic", cell: (row) => h("a", { href: topicLink(row.topic) }, row.topic) },
+      ...(numbers().length ? [{ name: "group", label: "group", class: "tight", cell: (row) => `group ${row.group}` }] : []),
+      { name: "of", label: "of it", cell: (row) => (row.key !== undefined ? ["key ", h("code", null, row.key)] : row.queue_id !== undefined ? `queue ${row.queue_id}` : "all") },
+      { name: "share", label: "share", num: true, cell: (row) => f.percent(Math.round(100 * row.share)) },
+      { name: "messages_per_s", label: "messages", num: true, cell: (row) => f.perSecond(row.messages_per_s) },
+    ], hot, { key: (row) => `${row.group} ${row.topic} ${row.queue_id ?? ""} ${row.key ?? ""}` })),
   ];
 }
 
