@@ -124,6 +124,8 @@ _ALL = (
              " by itself", subjects=("raftmq",), is_scripted=True),
     Scenario("first-group-lost", "the group with topics, users and settings is away again and again: the other goes on",
              subjects=("raftmq",), is_scripted=True),
+    Scenario("hot-topic", "a topic of one group of brokers takes most of the load: it spreads over two by itself",
+             subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

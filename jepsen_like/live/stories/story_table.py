@@ -8,6 +8,7 @@ from jepsen_like.live.stories import (
     story_failover,
     story_groups,
     story_hostile,
+    story_hot_topic,
     story_nearly_full,
     story_one_by_one,
     story_report_000,
@@ -32,6 +33,7 @@ STORIES: dict[str, Story] = {
     "graceful": story_failover.GRACEFUL,
     "group-join": story_groups.JOIN,
     "first-group-lost": story_groups.FIRST_LOST,
+    "hot-topic": story_hot_topic.STORY,
     HOSTILE: story_hostile.HOSTILE,
     ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
 }
