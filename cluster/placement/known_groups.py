@@ -1,8 +1,9 @@
 """Tells other groups of this node's, hears of them, keeps their map on disk, and says whom to dial (docs/adr/0108).
 
 A link gets the whole map when it opens, what is new as soon as it is known, and the own group every second, which also
-shows that the link lives. A node of a cluster with one group has nothing of this: it does no more than accept a node of
-another group, and begins when one comes.
+shows that the link lives. Processes of the registry are told the same, and what they tell is merged by the same rule,
+so nothing that they say or forget shrinks a map. A node of a cluster with one group and no registry has nothing of
+this: it does no more than accept a node of another group, and begins when one comes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from msgspec.structs import replace
 
 from cluster.config.config import ConfigError, split_address
+from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target
 from cluster.placement.group_map import (
@@ -90,6 +92,10 @@ class KnownGroups:
         self._group = cluster.group
         self._node = context.config.node_id
         self._first = tuple(split_address(address) for address in cluster.first_group)
+        self._registry = [
+            Target(REGISTRY_GROUP, NodeId(number), (split_address(address),))
+            for number, address in enumerate(cluster.registry, 1)
+        ]
         self._loop = context.loop
         self._alarms = context.alarms
         self._links = links
@@ -148,7 +154,7 @@ class KnownGroups:
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._group != FIRST_GROUP or self._others:
+        if self._group != FIRST_GROUP or self._others or self._registry:
             self._begin()
 
     def _begin(self) -> None:
@@ -211,12 +217,13 @@ class KnownGroups:
         return True
 
     def _targets(self) -> list[Target]:
-        """Returns whom to dial: all members of group 1, and one each of some groups (`group_map.dialled`)."""
-        found = []
+        """Returns whom to dial: the registry, all members of group 1, and one each of some groups
+        (`group_map.dialled`)."""
+        found = [*self._registry]
         if self._group != FIRST_GROUP:
             first = self._others.get(FIRST_GROUP)
             members = first.members if first is not None else []
-            found = [Target(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
+            found += [Target(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
             if self._first and not any(self._links.reaches(FIRST_GROUP, NodeId(each.node)) for each in members):
                 found.append(Target(FIRST_GROUP, NOBODY, self._first))
         for group in dialled(self._group, self._others):

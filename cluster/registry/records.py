@@ -141,13 +141,24 @@ class Records:
     def merge(self, data: bytes) -> None:
         """Merges all records of a `dump`: nothing that is here already shrinks. Raises WireError for other bytes, and
         then nothing has changed."""
+        self.view = self.merged(self.view, data)
+
+    def replace(self, before: View, after: View) -> bool:
+        """Replaces all records by those that `merged` has made of `before`; returns False, and does nothing, if they
+        have changed meanwhile."""
+        if self.view is not before:
+            return False
+        self.view = after
+        return True
+
+    def merged(self, view: View, data: bytes) -> View:
+        """Returns `view` with all records of a `dump`; any thread may call it. Raises WireError for other bytes."""
         if len(data) > RECORDS_BYTES_MAX:
             raise WireError(f"records of {len(data)} bytes")
         cluster, payload, topics, beats = _decoded(_all, data)
         if cluster != self._cluster:
             raise WireError(f"records of another cluster, {cluster.hex()}")
-        view = self.view
-        self.view = View(
+        return View(
             {**view.groups, **news(view.groups, decode(payload))},
             _with_topics(view.topics, [(name, Place(version, groups)) for name, version, groups in topics]),
             {**view.beats, **{node: max(number, view.beats.get(node, 0)) for node, number in beats}},
@@ -177,8 +188,12 @@ def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw) -> 
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
+RECORDS_PER_OPERATION = 3
+"""Records of groups in one operation: each is at most a quarter of what one may hold."""
+
+
 def groups_operation(cluster: bytes, records: Iterable[GroupRecord]) -> bytes:
-    """Returns the operation that merges records of groups; each is at most a quarter of what one may hold."""
+    """Returns the operation that merges records of groups; at most RECORDS_PER_OPERATION of any size fit."""
     return _encoder.encode([cluster, "groups", encode_groups(records)])
 
 
