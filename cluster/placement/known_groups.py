@@ -50,6 +50,9 @@ GATHER_S = 0.05
 REFUSED_LOOKS = 10
 """Looks at which group 1 refuses this node before that is an alarm: a new group 1 does so for a moment, until it has
 its level."""
+LOST_LOOKS = 30
+"""Looks at which no majority of the registry is reached until that is an alarm: its processes may be restarted in turn.
+"""
 SAVE_AGAIN = 60
 """Looks until the next attempt after a failed write."""
 
@@ -108,8 +111,9 @@ class KnownGroups:
         self._fresh: dict[int, GroupRecord] = {}
         """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
-        self._looks = self._refused_looks = 0
-        """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there."""
+        self._looks = self._refused_looks = self._lost_looks = 0
+        """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there. `_lost_looks`:
+        in a row, without connections to a majority of the registry."""
         self._unsaved = False
         self._save_at = 0
         """The look from which on the map may be written."""
@@ -249,6 +253,11 @@ class KnownGroups:
         self._refused_looks = self._refused_looks + 1 if why is not None and not self._links.to(FIRST_GROUP) else 0
         if self._refused_looks >= REFUSED_LOOKS:
             said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
+        reached = sum(self._links.reaches(REGISTRY_GROUP, target.node) for target in self._registry)
+        self._lost_looks = self._lost_looks + 1 if self._registry and 2 * reached <= len(self._registry) else 0
+        if self._lost_looks >= LOST_LOOKS:
+            why = self._links.refused.get(REGISTRY_GROUP, "the others do not answer in cluster.registry")
+            said.append(f"{reached} of {len(self._registry)} processes of the registry are reached: {why}")
         if said:
             self._alarms.raise_alarm(ALARM, ". ".join(said))
         else:

@@ -16,12 +16,21 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from cluster.config.config import split_address
 from raftlog.kept_errors import bare
-from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, HEADER_AT, CodecError, Header, decode_header, encode_frame
+from raftmq_wire.codec import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    HEADER_AT,
+    CodecError,
+    Header,
+    decode_header,
+    encode_frame,
+    ext_of,
+)
 from raftmq_wire.codes import RequestCode, ResponseCode, name_of_request
 
 logger = logging.getLogger(__name__)
@@ -47,8 +56,12 @@ REGISTER_BROKER = 103
 NOT_READY = "name server not ready"
 
 
+Nodes = Callable[[Collection[int]], Sequence[str]]
+"""Returns the "host:port" of the listeners of nodes that live: of the groups that are given, of all if none is."""
+
+
 class Ask(NamedTuple):
-    """A request of a client."""
+    """A request of a client, or an answer."""
 
     header: Header
     serialize_type: int
@@ -59,10 +72,11 @@ class Ask(NamedTuple):
 class Front:
     """The port of one process. Event loop only."""
 
-    def __init__(self, ready: asyncio.Event, nodes: Callable[[], Sequence[str]]) -> None:
-        """`nodes` returns the "host:port" of the listeners of nodes that live."""
+    def __init__(self, ready: asyncio.Event, nodes: Nodes, groups_of: Callable[[str], Collection[int]]) -> None:
+        """`groups_of` returns the groups that have a topic, as far as the registry knows."""
         self._ready = ready
         self._nodes = nodes
+        self._groups_of = groups_of
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -113,10 +127,24 @@ class Front:
             return _refused(ask, ResponseCode.SYSTEM_ERROR, NOT_READY)
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await upstream.ask(ask)
+                answer = await upstream.ask(ask)
+                if answer.header.code == ResponseCode.TOPIC_NOT_EXIST:
+                    # A node whose group has not copied the topic yet does not know it; one of a group that has it does.
+                    answer = await self._again(ask, upstream) or answer
+                return answer.frame
         except (OSError, TimeoutError, EOFError, CodecError) as error:
             why = str(error) or "none has answered in time"
             return _refused(ask, ResponseCode.SYSTEM_ERROR, f"no node answers the name server now: {why}")
+
+    async def _again(self, ask: Ask, upstream: Upstream) -> Ask | None:
+        """Asks a node of a group that has the topic; returns its answer, None if there is no such group or node."""
+        groups = self._groups_of(ext_of(ask.header).get("topic", ""))
+        if not groups or not self._nodes(groups):
+            return None
+        upstream.leave()
+        with contextlib.suppress(OSError, EOFError, CodecError):
+            return await upstream.ask(ask, groups)
+        return None
 
 
 def _why_refused(code: int) -> str:
@@ -142,13 +170,13 @@ def _refused(ask: Ask, code: ResponseCode, remark: str) -> bytes:
 class Upstream:
     """The connection of one client to a node, made when it is needed."""
 
-    def __init__(self, nodes: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, ask: Ask) -> bytes:
-        """Returns the answer of a node, as it came. Raises OSError, EOFError, CodecError if none gives one; the caller
-        limits the time."""
+    async def ask(self, ask: Ask, within: Collection[int] = ()) -> Ask:
+        """Returns the answer of a node, of one of the groups `within` if there are any. Raises OSError, EOFError,
+        CodecError if none gives one; the caller limits the time."""
         last: Exception = ConnectionRefusedError("none is connected to it")
         if self._streams is not None:
             try:
@@ -156,7 +184,7 @@ class Upstream:
             except (OSError, EOFError, CodecError) as error:  # the node has gone: another one knows as much
                 last = bare(error)
             self.leave()
-        nodes = list(self._nodes())
+        nodes = list(self._nodes(within))
         random.shuffle(nodes)
         for address in nodes:
             try:
@@ -168,7 +196,7 @@ class Upstream:
                 last = bare(error)
         raise last
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: Ask) -> bytes:
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: Ask) -> Ask:
         try:
             writer.write(ask.frame)
             await writer.drain()
@@ -176,7 +204,7 @@ class Upstream:
                 answer = await _read_frame(reader, ANSWER_BYTES_MAX)
                 header = answer.header
                 if header.flag & FLAG_RESPONSE and header.opaque == ask.header.opaque:
-                    return answer.frame
+                    return answer
             raise CodecError(f"{FRAMES_MAX} frames that answer something else")
         except BaseException:  # what comes late must not be taken for the answer to the next request
             self.leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from cluster.config.source import ConfigError
@@ -40,14 +41,21 @@ class NameServer:
             self.records,
             int.from_bytes(os.urandom(8)),
             self.supervisor.hand,
+            self.supervisor.hand_places,
         )
-        self.front = Front(self.registrations.ready, self.living)
+        self.front = Front(self.registrations.ready, self.living, self.groups_of)
 
-    def living(self) -> list[str]:
-        """Returns the "host:port" of the listeners of nodes that have a connection to this process."""
+    def groups_of(self, topic: str) -> tuple[int, ...]:
+        """Returns the groups that have the topic, as far as this process knows."""
+        place = self.records.view.topics.get(topic)
+        return place.groups if place is not None else ()
+
+    def living(self, within: Collection[int] = ()) -> list[str]:
+        """Returns the "host:port" of the listeners of nodes that have a connection to this process: of the groups
+        `within`, or of all if it is empty."""
         found, groups = [], self.records.view.groups
         for group, node in self.registrations.reached():
-            record = groups.get(group)
+            record = groups.get(group) if not within or group in within else None
             address = record.addresses(self._file.listener).get(node) if record is not None else None
             found += [address] if address is not None else []
         return found

@@ -60,6 +60,8 @@ class View(NamedTuple):
     """Registry node -> the greatest number that its watchdog has sent."""
 
 
+NOTHING = View({}, {}, {})
+
 _Topic = tuple[_Name, _Number, Annotated[tuple[_Group, ...], Meta(min_length=1, max_length=GROUPS_MAX)]]
 _Topics = Annotated[list[_Topic], Meta(max_length=TOPICS_MAX)]
 _Beat = tuple[_Node, _Number]
@@ -80,7 +82,7 @@ class Records:
 
     def __init__(self, cluster: bytes) -> None:
         self._cluster = cluster
-        self.view = View({}, {}, {})
+        self.view = NOTHING
 
     def apply(self, operation: bytes) -> Answer:
         """Applies an operation. Total: never raises, whatever the bytes are; garbage and operations of another cluster
@@ -197,8 +199,19 @@ def groups_operation(cluster: bytes, records: Iterable[GroupRecord]) -> bytes:
     return _encoder.encode([cluster, "groups", encode_groups(records)])
 
 
+PLACES_PER_OPERATION = 90
+"""Topics in one operation: so many fit, however long their names are."""
+
+
+def read_places(payload: bytes) -> dict[str, Place]:
+    """Returns the places of topics in the payload of a frame PLACES. Raises WireError."""
+    if len(payload) > OPERATION_BYTES_MAX:
+        raise WireError(f"places of topics in {len(payload)} bytes")
+    return _with_topics({}, [(name, Place(version, groups)) for name, version, groups in _decoded(_topics, payload)])
+
+
 def topics_operation(cluster: bytes, places: Mapping[str, Place]) -> bytes:
-    """Returns the operation that merges the places of topics."""
+    """Returns the operation that merges the places of topics; PLACES_PER_OPERATION of any names fit."""
     return _encoder.encode([cluster, "topics", [[name, *places[name]] for name in sorted(places)]])
 
 

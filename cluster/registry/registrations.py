@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from cluster.config.local_layout import REGISTRY_GROUP, node_object
@@ -23,10 +23,17 @@ from cluster.peer.group_links import GroupLink, GroupLinks
 from cluster.peer.keyring import Keyring
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.placement.group_map import GroupRecord, decode, encode, news
-from cluster.registry.records import RECORDS_PER_OPERATION, Records, groups_operation
+from cluster.registry.records import (
+    RECORDS_PER_OPERATION,
+    Place,
+    Records,
+    groups_operation,
+    read_places,
+    topics_operation,
+)
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
-from raftlog.types import NOBODY, NodeId
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId
 from statemachine.levels import LEVEL
 
 logger = logging.getLogger(__name__)
@@ -58,14 +65,16 @@ class Registrations:
         records: Records,
         incarnation: int,
         on_news: Callable[[Iterable[GroupRecord]], None],
+        on_places: Callable[[Mapping[str, Place]], None],
     ) -> None:
-        """`keyring` must demand a proof. `on_news` is called with records that were new."""
+        """`keyring` must demand a proof. `on_news` and `on_places` are called with records that were new."""
         cluster, number, bind = identity
         own = uuid.uuid5(cluster, f"registry {number}")
         membership = Membership(str(cluster), REGISTRY_GROUP, NodeId(number), str(own), {})
         self.transport = PeerTransport(membership, {}, bind, incarnation, keyring=keyring, cluster_level=lambda: LEVEL)
         self.links = GroupLinks(self.transport, lambda _: NOBODY)
         self.links.takes(Kind.GROUPS, self._on_groups)
+        self.links.takes(Kind.PLACES, self._on_places)
         self.links.opened.add(lambda link: link.send(Kind.GROUPS, [], encode(self._records.view.groups.values())))
         self.ready = asyncio.Event()
         """Set when this process knows enough to answer clients."""
@@ -74,6 +83,7 @@ class Registrations:
         self._cluster = cluster.bytes
         self._records = records
         self._on_news = on_news
+        self._on_new_places = on_places
         self._named: set[int] = set()
         """Groups that nodes have named since the start."""
         self._registered: set[int] = set()
@@ -125,11 +135,7 @@ class Registrations:
         heard = decode(payload)
         known = self._records.view.groups
         fresh = news(known, heard)
-        own = fresh.get(link.group) or known.get(link.group)
-        if own is None or all(member.node != link.node for member in own.members):
-            if heard:
-                which = node_object(link.group, link.node)
-                self._told.warn(f"{which} registers nothing", "it is no voter of its group, as far as groups tell")
+        if not self._is_member(link, fresh.get(link.group) or known.get(link.group)):
             return
         for some in _in_parts(list(fresh.values())):
             self._records.apply(groups_operation(self._cluster, some))
@@ -142,6 +148,28 @@ class Registrations:
         self._named.update(record.group for record in heard)
         if self._named <= self._registered and self._named:
             self.ready.set()
+
+    def _is_member(self, link: GroupLink, own: GroupRecord | None) -> bool:
+        """Returns True if the node is a voter of its group, whose newest record is `own`."""
+        if own is not None and any(member.node == link.node for member in own.members):
+            return True
+        which = node_object(link.group, link.node)
+        self._told.warn(f"{which} registers nothing", "it is no voter of its group, as far as groups tell")
+        return False
+
+    def _on_places(self, link: GroupLink, header: list[object], payload: bytes) -> None:
+        """Handles a frame PLACES, which only the first group sends. Raises WireError."""
+        heard = read_places(payload)
+        if link.group != FIRST_GROUP or not self._is_member(link, self._records.view.groups.get(link.group)):
+            return
+        known = self._records.view.topics
+        fresh = {name: place for name, place in heard.items() if name not in known or place > known[name]}
+        if not fresh:
+            return
+        if why := self._records.apply(topics_operation(self._cluster, fresh))[0]:
+            self._told.warn("the places of topics are not kept", why)
+        else:
+            self._on_new_places(fresh)
 
 
 def _in_parts(records: list[GroupRecord]) -> list[list[GroupRecord]]:

@@ -1,8 +1,8 @@
 """Keeps a child of a registry process running, asks it for operations, and hands it what is new.
 
 Elsewhere the loop of pysyncobj stood for hours while its status looked well (docs/adr/0112). So the child is asked for
-an operation, `beat`, and never for a status: after FAILURES_MAX that fail in a row it is ended and started anew. What
-it holds is read when it has started, and once a minute, because others may hold more.
+an operation, `beat`, and never for a status: after SILENT_MAX without an answer in a row it is ended and started anew.
+What it holds is read when it has started, and once a minute, because others may hold more.
 """
 
 from __future__ import annotations
@@ -11,13 +11,23 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from cluster.placement.group_map import GroupRecord, rank
 from cluster.registry.child import Child
-from cluster.registry.frames import OK, Reply, Settings
-from cluster.registry.records import RECORDS_PER_OPERATION, Records, beat_operation, groups_operation
+from cluster.registry.frames import OK, UNKNOWN, Reply, Settings
+from cluster.registry.records import (
+    NOTHING,
+    PLACES_PER_OPERATION,
+    RECORDS_PER_OPERATION,
+    Place,
+    Records,
+    View,
+    beat_operation,
+    groups_operation,
+    topics_operation,
+)
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import WireError
 from raftmq_wire.errors import LocalError
@@ -26,8 +36,10 @@ logger = logging.getLogger(__name__)
 
 BEAT_S = 5.0
 """Seconds between two beats."""
-FAILURES_MAX = 3
-"""Beats that fail in a row until the child is ended."""
+SILENT_MAX = 3
+"""Beats without an answer, in a row, until the child is ended."""
+FAILURES_MAX = 12
+"""The same of beats that fail in any way: a child that refuses, for want of a leader, at least runs."""
 READ_EVERY = 12
 """Beats between two times at which all records of the child are read."""
 LIMIT_S = 2.0
@@ -52,6 +64,8 @@ class Supervisor:
         self._log = log
         self._pending: dict[int, GroupRecord] = {}
         """Records of groups that no answer of a child has confirmed yet."""
+        self._places: dict[str, Place] = {}
+        """The same of topics."""
         self._news = asyncio.Event()
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
@@ -91,6 +105,12 @@ class Supervisor:
                 self._pending[record.group] = record
         self._news.set()
 
+    def hand_places(self, places: Mapping[str, Place]) -> None:
+        """Does the same with the places of topics."""
+        for name, place in places.items():
+            self._places[name] = max(place, self._places.get(name, place))
+        self._news.set()
+
     async def _run(self) -> None:
         wait_s = AGAIN_MIN_S
         while True:
@@ -110,10 +130,11 @@ class Supervisor:
         child = await Child.start(self._settings, self._log)
         try:
             await child.ready(START_S)
-            await self._read(child)
+            held = await self._read(child)
             self._child = child
-            # It may have lost its disk: what is known is handed again, and written only where it is new.
-            self.hand(self._records.view.groups.values())
+            view = self._records.view  # the child may have lost its disk
+            self.hand(record for group, record in view.groups.items() if held.groups.get(group) != record)
+            self.hand_places({name: place for name, place in view.topics.items() if held.topics.get(name) != place})
             await self._watch(child)
         finally:
             self._child = None
@@ -122,19 +143,20 @@ class Supervisor:
 
     async def _watch(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
-        failures, beats, due_s = 0, 0, loop.time()
+        silent, failures, beats, due_s = 0, 0, 0, loop.time()
         child.when_over(self._news.set)
-        while failures < FAILURES_MAX:
+        while silent < SILENT_MAX and failures < FAILURES_MAX:
             if child.is_over:
                 raise LocalError("the process has ended", f"exit code {child.process.returncode}", "Read its log.")
             if loop.time() >= due_s:
                 due_s = loop.time() + BEAT_S
                 beats += 1
-                why = await self._beat(child)
-                self.has_majority = not why
-                failures = failures + 1 if why else 0
-                if why:
-                    logger.warning("beat %d of %d failed: %s", failures, FAILURES_MAX, why)
+                reply = await self._beat(child)
+                self.has_majority = reply[1] == OK
+                failures = 0 if self.has_majority else failures + 1
+                silent = silent + 1 if reply[1] == UNKNOWN else 0
+                if not self.has_majority:
+                    self._told.warn("the registry takes no operation", _why(reply))
                 elif beats % READ_EVERY == 0:
                     await self._read(child)
             wrote = await self._write(child)
@@ -144,15 +166,15 @@ class Supervisor:
                     await asyncio.wait_for(self._news.wait(), wait_s)
             else:
                 await asyncio.sleep(min(WRITE_AGAIN_S, wait_s))
-        logger.warning("%d beats failed: the child is ended and started again", failures)
+        logger.warning("the last %d beats failed, %d without an answer: the child is started again", failures, silent)
 
-    async def _beat(self, child: Child) -> str:
-        """Asks for an operation; returns why it failed, "" if it did not."""
+    async def _beat(self, child: Child) -> Reply:
+        """Asks for an operation; returns the answer."""
         own = self._settings.node
         number = max(time.time_ns() // 1_000_000, self._records.view.beats.get(own, 0) + 1)
         operation = beat_operation(self._settings.cluster, own, number)
         self._records.apply(operation)  # else one after a clock that went back would be known, and not written
-        return _why(await child.apply(operation, LIMIT_S))
+        return await child.apply(operation, LIMIT_S)
 
     async def _write(self, child: Child) -> bool:
         """Hands the child what is pending; returns False if some of it is to be handed again."""
@@ -166,15 +188,26 @@ class Supervisor:
             for group, record in some.items():
                 if self._pending[group] is record:
                     del self._pending[group]
+        while self._places:
+            places = dict(islice(self._places.items(), PLACES_PER_OPERATION))
+            why = _why(await child.apply(topics_operation(self._settings.cluster, places), LIMIT_S))
+            if why:
+                self._told.warn("topics are not in the registry's log yet", why)
+                return False
+            for name, place in places.items():
+                if self._places[name] is place:
+                    del self._places[name]
         return True
 
-    async def _read(self, child: Child) -> None:
-        """Merges what the child holds, in another thread: it may be large."""
+    async def _read(self, child: Child) -> View:
+        """Merges what the child holds, in another thread: it may be large. Returns it."""
         reply = await child.read(LIMIT_S)
-        while reply[1] == OK:
+        if reply[1] != OK:
+            return NOTHING
+        while True:
             before = self._records.view
             if self._records.replace(before, await asyncio.to_thread(self._records.merged, before, reply[3])):
-                return
+                return await asyncio.to_thread(self._records.merged, NOTHING, reply[3])
 
 
 def _why(reply: Reply) -> str:

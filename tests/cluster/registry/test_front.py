@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import pytest
 
@@ -92,8 +92,13 @@ class Place:
         self.ready.set()
         self.nodes = [FakeNode("a"), FakeNode("b")]
         self.living = [node.address for node in self.nodes]
-        self.front = Front(self.ready, lambda: self.living)
+        self.groups: dict[str, tuple[int, ...]] = {}
+        self.front = Front(self.ready, self.nodes_in, lambda topic: self.groups.get(topic, ()))
         self.clients: list[Peer] = []
+
+    def nodes_in(self, groups: Collection[int]) -> list[str]:
+        """Node a is of group 1, node b of group 2."""
+        return [self.nodes[group - 1].address for group in groups] if groups else self.living
 
     async def client(self) -> Peer:
         self.clients.append(Peer(*await asyncio.open_connection("127.0.0.1", self.port)))
@@ -142,6 +147,25 @@ async def test_another_node_answers_when_one_is_gone(place: Place) -> None:
     place.living = []
     header, _ = await (await place.client()).ask(INFO)
     assert header.remark == "no node answers the name server now: none is connected to it"
+
+
+async def test_a_topic_that_one_group_does_not_know_yet_is_looked_for_in_another(place: Place) -> None:
+    async def unknown(peer: Peer, frame: bytes) -> None:
+        peer.writer.write(encode_frame(17, parsed(frame)[0].opaque, FLAG_RESPONSE, remark="no such topic"))
+
+    place.nodes[0].says = unknown
+    place.living = [place.nodes[0].address]
+    place.groups["t"] = (2,)
+    client = await place.client()
+    assert (await client.ask(ROUTE, ext={"topic": "t"}))[1] == b"b"
+    header, _ = await (await place.client()).ask(ROUTE, ext={"topic": "other"})
+    assert (header.code, header.remark) == (17, "no such topic"), "nobody knows more"
+    place.nodes[1].says = unknown
+    header, _ = await (await place.client()).ask(ROUTE, ext={"topic": "t"})
+    assert header.code == 17
+    place.nodes[1].stop()
+    header, _ = await (await place.client()).ask(ROUTE, ext={"topic": "t"})
+    assert header.code == 17
 
 
 @pytest.mark.parametrize(

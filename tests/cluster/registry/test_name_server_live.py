@@ -35,8 +35,8 @@ RECORD = GroupRecord(1, "g1", Epoch(1, 0), 1, [GroupMember(1, "127.0.0.1", 1, ""
 @pytest.fixture
 async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[NameServer]]:
     """Three name servers in this process, with children of their own, whose watchdogs are in a hurry."""
-    monkeypatch.setattr(supervisor, "BEAT_S", 0.3)
-    monkeypatch.setattr(supervisor, "LIMIT_S", at_most(0.5))
+    monkeypatch.setattr(supervisor, "BEAT_S", 0.5)
+    monkeypatch.setattr(supervisor, "LIMIT_S", at_most(1))
     monkeypatch.setattr(supervisor, "CLOSE_S", 0.3)
     write_keys(tmp_path / "SECRET", [b"n" * 32], str(CLUSTER))
     base = free_base_port(9)

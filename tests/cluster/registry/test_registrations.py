@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from cluster.placement import known_groups
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, encode
 from cluster.placement.groups_file import GroupsFile
 from cluster.registry import registrations
-from cluster.registry.records import Records
+from cluster.registry.records import Place, Records
 from cluster.registry.registrations import Identity, Registrations
 from cluster.runtime.peer_frames import Kind
 from raftmq.local.process import free_base_port
@@ -36,7 +37,8 @@ class Registry:
         self.records = Records(cluster.bytes)
         self.handed: list[GroupRecord] = []
         identity = Identity(cluster, number, ("127.0.0.1", self.port))
-        self.links = Registrations(identity, KEY, self.records, 5, self.handed.extend)
+        self.places: dict[str, Place] = {}
+        self.links = Registrations(identity, KEY, self.records, 5, self.handed.extend, self.places.update)
 
     @property
     def groups(self) -> dict[int, GroupRecord]:
@@ -173,6 +175,29 @@ def name_another(folder: Path, group: int, record: GroupRecord) -> None:
 OTHER = GroupRecord(2, "g2", Epoch(1, 0), 1, [GroupMember(1, "127.0.0.1", 1, "", {"broker": "127.0.0.1:1"})])
 
 
+@pytest.mark.parametrize("frame", [b"\x00" * 4096, (1 << 30).to_bytes(4) + bytes(4096), b"HTTP/1.1 200 OK\r\n" * 300])
+async def test_an_address_that_answers_for_ever_is_given_up(registry: Make, node: Make, frame: bytes) -> None:
+    """Whatever listens where a process of the registry should: the node ends the connection, and goes on."""
+    ended: list[str] = []
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(frame)
+                await writer.drain()
+                await asyncio.sleep(0)
+        except ConnectionError as error:
+            ended.append(str(error))
+
+    wrong, right = Registry(1), await registry(2)
+    server = await asyncio.start_server(flood, "127.0.0.1", wrong.port)
+    first = await node(1, wrong, right)
+    await until(lambda: right.groups == {1: first.record})
+    await until(lambda: len(ended) >= 2)
+    assert [link.node for link in first.links.all()] == [2]
+    server.close()
+
+
 async def test_a_process_is_ready_when_each_group_that_was_named_has_registered(
     registry: Make, node: Make, tmp_path: Path
 ) -> None:
@@ -197,6 +222,44 @@ async def test_who_does_not_come_is_not_waited_for_for_ever(
     await until(one.links.ready.is_set)
     assert one.links.missing == (2,)
     assert "no node of these groups has registered in 0 s: 2; routes lack them" in caplog.text
+
+
+async def test_without_a_majority_of_the_registry_there_is_an_alarm_while_it_lasts(
+    registry: Make, node: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_groups, "LOST_LOOKS", 5)
+    gone, one, two = Registry(1), await registry(2), await registry(3)
+    first = await node(1, gone, one, two)
+    await until(lambda: len(first.links.to(REGISTRY_GROUP)) == 2)
+    looks = first.known._looks
+    await until(lambda: first.known._looks > looks + 10)
+    assert first.alarms.all() == [], "two are a majority of three"
+    await two.links.close()
+    await until(lambda: first.alarms.raised(known_groups.ALARM))
+    assert "1 of 3 processes of the registry are reached" in first.alarms.all()[0].text
+    await gone.links.start()
+    await until(lambda: not first.alarms.all())
+    await gone.links.close()
+
+
+async def test_the_first_group_tells_the_places_of_topics_and_nobody_else(registry: Make, node: Make) -> None:
+    one = await registry()
+    nodes = [await node(1, one), await node(2, one)]
+    await until(lambda: one.groups.keys() == {1, 2})
+    (first,), (second,) = (each.links.to(REGISTRY_GROUP) for each in nodes)
+    second.send(Kind.PLACES, [], msgpack.packb([["t", 9, [2]]]))
+    first.send(Kind.PLACES, [], msgpack.packb([["t", 5, [1, 2]], ["u", 6, [1]]]))
+    await until(lambda: one.places == {"t": Place(5, (1, 2)), "u": Place(6, (1,))})
+    one.places.clear()
+    first.send(Kind.PLACES, [], msgpack.packb([["t", 4, [1]], ["u", 6, [1]], ["v", 7, [1, 64]]]))
+    await until(lambda: one.places == {"v": Place(7, (1, 64))})
+    assert one.records.view.topics["t"] == Place(5, (1, 2)), "an older version changes nothing"
+    for bad in (b"\xc1", msgpack.packb([["t", 8, [2, 1]]]), msgpack.packb([["t", 8, []]]), bytes(40_000)):
+        (link,) = nodes[0].links.to(REGISTRY_GROUP)
+        link.send(Kind.PLACES, [], bad)
+        await until(lambda link=link: link not in nodes[0].links.all())  # type: ignore[misc]
+        await until(lambda: nodes[0].links.to(REGISTRY_GROUP))
+    assert one.records.view.topics["t"] == Place(5, (1, 2))
 
 
 async def test_a_bad_frame_ends_a_link_and_nothing_else(registry: Make, node: Make) -> None:
