@@ -221,6 +221,7 @@ KNOWN = frozenset(
         Kind.ACT_REPLY,
         Kind.MEMBERS,
         Kind.MEMBERS_REPLY,
+        Kind.PLACES,
         Kind.WANT_WRITTEN,
         Kind.WRITTEN,
         Kind.PING,
