@@ -234,6 +234,28 @@ async def test_a_node_that_answers_for_ever_or_never_is_not_waited_for(
     assert (header.code, len(body)) == (0, 1), "what came late is not taken for this answer"
 
 
+async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may give the next request the same number."""
+    monkeypatch.setattr(registry_front, "ANSWER_S", 0.2)
+    place.living = [place.nodes[0].address]
+    late = asyncio.Event()
+
+    async def wait(peer: Peer, frame: bytes) -> None:
+        await late.wait()
+        peer.writer.write(encode_frame(0, 7, FLAG_RESPONSE, body=b"late"))
+
+    place.nodes[0].says = wait
+    client = await place.client()
+    assert (await client.ask(ROUTE, 7))[0].code == ResponseCode.SYSTEM_ERROR
+    place.nodes[0].says = place.nodes[0].answer
+    late.set()
+    await asyncio.sleep(0.05)
+    monkeypatch.setattr(registry_front, "ANSWER_S", at_most(5))
+    assert (await client.ask(ROUTE, 7))[1] == b"a"
+
+
 async def test_oneway_requests_and_responses_are_not_answered(place: Place) -> None:
     client = await place.client()
     client.writer.write(encode_frame(ROUTE, 1, FLAG_ONEWAY) + encode_frame(103, 2, FLAG_ONEWAY))
