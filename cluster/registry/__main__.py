@@ -17,7 +17,7 @@ from cluster.registry.registry_file import RegistryFile, load, read_secret
 from cluster.runtime import logs
 from cluster.runtime.host.private_files import private
 from cluster.runtime.output_file import OutputFile
-from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError, fix_label
 
 logger = logging.getLogger(__name__)
 _LOG_BYTES_MAX, _LOG_FILES = 64 << 20, 3
@@ -62,7 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _say(text: str, code: ExitCode) -> int:
-    print(text, file=sys.stderr)  # noqa: T201
+    what, why, fix = text.split("\n", 2)
+    print(f"{what}\nbecause: {why}\n{fix_label(fix)}{fix}", file=sys.stderr)  # noqa: T201
     return int(code)
 
 
