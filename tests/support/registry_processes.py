@@ -14,6 +14,7 @@ import tomlkit
 from cluster.config.local_layout import NodeRecord
 from raftmq.local.process import free_base_port
 from tests.support.pace import at_most
+from tests.support.wait_until import wait
 
 
 class RegistryProcesses:
@@ -81,7 +82,13 @@ class RegistryProcesses:
     def wipe(self) -> None:
         """All disks are lost."""
         for number in range(1, self.count + 1):
-            shutil.rmtree(self.home(number) / "data")
+            folder = self.home(number) / "data"
+
+            def gone(folder: Path = folder) -> bool:
+                shutil.rmtree(folder, ignore_errors=True)  # the child of a killed process may write until it ends, too
+                return not folder.exists()
+
+            wait(gone)
 
     def log(self, number: int) -> str:
         return (self.home(number) / "log").read_text(errors="replace")
