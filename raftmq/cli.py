@@ -99,6 +99,7 @@ COMMANDS = {
     "help": _here("about", "Show the help of a command.", "show_help"),
     "init": _here("nodes.serve", "Create the data directories of a new cluster.", "init"),
     "serve": _here("nodes.serve", "Run one node in the foreground.", "serve"),
+    "registry": _here("nodes.registry", "Run a process of the registry of several groups."),
 }
 """Every command of this package. Commands of other packages come from the entry points `raftmq.commands`."""
 
@@ -106,7 +107,7 @@ ALIASES = {"message": _here("messages.message", "Find messages by key, id or pos
 """Older names, which work and are not listed: `message` is `messages find`."""
 
 SECTIONS = {
-    "Start and stop": "up down status top logs kill restart rolling-restart upgrade init serve",
+    "Start and stop": "up down status top logs kill restart rolling-restart upgrade init serve registry",
     "Topics and messages": "topic group produce consume messages dlq transactions writes",
     "Members and configuration": "node links config reload",
     "Users, secrets and certificates": "user acl auth login logout audit secret cert",

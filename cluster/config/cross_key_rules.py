@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -166,18 +166,21 @@ def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tupl
     )
 
 
-def _check_group(config: Config, source: Source) -> None:
-    group = config.cluster.group
-    for i, address in enumerate(config.cluster.first_group):
-        path: KeyPath = ("cluster", "first_group", i)
+def _check_addresses(addresses: Iterable[str], key: str, fix: str, source: Source) -> None:
+    for i, address in enumerate(addresses):
+        path: KeyPath = ("cluster", key, i)
         try:
             split_address(address)
         except ValueError as error:
-            raise ConfigError(
-                f"{source.where(path)}: {dotted(path)} is not an address",
-                str(error),
-                'write the host and the peer port of a member of group 1: first_group = ["10.0.0.1:10912"]',
-            ) from None
+            raise ConfigError(f"{source.where(path)}: {dotted(path)} is not an address", str(error), fix) from None
+
+
+def _check_group(config: Config, source: Source) -> None:
+    group = config.cluster.group
+    fix = 'write the host and the peer port of a member of group 1: first_group = ["10.0.0.1:10912"]'
+    _check_addresses(config.cluster.first_group, "first_group", fix, source)
+    fix = 'write the host and the peer port of a process of the registry: registry = ["10.0.0.1:9867"]'
+    _check_addresses(config.cluster.registry, "registry", fix, source)
     if group == FIRST_GROUP or (config.cluster.id and config.peer.secret_file):
         return
     key = "peer.secret_file" if config.cluster.id else "cluster.id"

@@ -49,9 +49,13 @@ def name_of(group: int, node: int) -> NodeName:
     return node if group == FIRST_GROUP else f"{group}/{node}"
 
 
+REGISTRY_GROUP = 0
+"""The number that processes of the registry (docs/adr/0112) have in place of a group's: they belong to none."""
+
+
 def node_object(group: int, node: int) -> str:
-    """Returns a node as findings, events, log lines and errors speak of it: "node 3", "node 2/3"."""
-    return f"node {name_of(group, node)}"
+    """Returns a node as findings, events, log lines and errors speak of it: "node 3", "node 2/3", "registry node 1"."""
+    return f"registry node {node}" if group == REGISTRY_GROUP else f"node {name_of(group, node)}"
 
 
 def names_of(group: int, nodes: Iterable[int]) -> str:

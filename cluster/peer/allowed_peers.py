@@ -140,15 +140,15 @@ class Roster:
             return Refusal(f"node {name_of(group, node_id)} is this node: two configurations have the same node.id")
         return self._judge_identity(NodeId(node_id), node_uuid, header)
 
-    def judge_group(self, header: list[Any]) -> Refusal | None:
+    def judge_group(self, header: list[Any], least: int = FIRST_GROUP) -> Refusal | None:
         """Returns the reason to refuse the handshake of a node of another group, None to accept it. Node ids are those
         of its group, so nothing in it makes it a peer of this one. Its address is of no interest: the map of the groups
-        has it."""
+        has it. `least`: the lowest number that the group may have."""
         cluster, group, node_id, node_uuid, to_id = header[:5]
         me = self.membership
         if cluster != me.cluster_uuid:
             return Refusal(f"it belongs to cluster {cluster!s:.36}, this is cluster {me.cluster_uuid}")
-        if type(group) is not int or not FIRST_GROUP <= group <= GROUPS_MAX:
+        if type(group) is not int or not least <= group <= GROUPS_MAX:
             return Refusal(f"a cluster has no group {group!s:.20}")
         if group == me.group_id:
             return Refusal(f"it belongs to group {group} as this node does: members of a group use other channels")

@@ -1,5 +1,8 @@
 """The channel `group`: connections between nodes of different groups of one cluster, each for both directions.
 
+A process of the registry (docs/adr/0112) is dialled in the same way, as a node of group REGISTRY_GROUP; it dials
+nobody.
+
 Nothing of Raft passes here, in neither direction, and no frame of the own group's nodes: a node of another group is no
 peer, and its id means nothing in this one. What may pass are the kinds in GROUP_KINDS; each is handled by the service
 that takes it (`GroupLinks.takes`). docs/adr/0108-groups-share-one-truth-and-copy-it.md says who dials whom.
@@ -17,7 +20,7 @@ import socket as socket_module
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
-from cluster.config.local_layout import node_object
+from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.peer import handshake
 from cluster.peer.allowed_peers import BELOW, Address
 from cluster.peer.connections import GROUP, HANDSHAKE_S, HELLO_MAX, OTHER_SECRET, UNACKNOWLEDGED_MS, certified
@@ -29,7 +32,7 @@ from cluster.runtime.key_file import key_id
 from cluster.runtime.listeners import Signal
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import GROUP_KINDS, Kind, WireError
-from raftlog.types import NOBODY, NodeId
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 
 logger = logging.getLogger(__name__)
@@ -64,6 +67,11 @@ class Target(NamedTuple):
     """NOBODY for any member of the group."""
     addresses: tuple[Address, ...]
     """Tried in turn; at least one."""
+
+    @property
+    def what(self) -> str:
+        """The target as log lines speak of it."""
+        return node_object(self.group, self.node) if self.group == REGISTRY_GROUP else f"group {self.group}"
 
 
 class GroupLink(asyncio.Protocol):
@@ -222,7 +230,8 @@ class _Dial(asyncio.Protocol):
             self._refuse("the certificate there is another node's")
             return
         # It is judged as one that dials is: a node of this very group, or of another cluster, is no other group's.
-        why = peers.roster.judge_group([cluster, group, node, node_uuid, NOBODY])
+        least = min(FIRST_GROUP, self._target.group)
+        why = peers.roster.judge_group([cluster, group, node, node_uuid, NOBODY], least)
         if why is not None or group != self._target.group or self._target.node not in (NOBODY, node):
             self._end(f"node {node!s:.20} of group {group!s:.20} answers there")
             return
@@ -384,7 +393,7 @@ class GroupLinks:
             wait_s = state.delay_s = REDIAL_BELOW_S
         state.due_s = asyncio.get_running_loop().time() + wait_s * self._random.uniform(0.75, 1.25)
         told = self._told.warn if is_refused else logger.debug
-        told(f"group {target.group} is not reached at {host}:{port}", found)
+        told(f"{target.what} is not reached at {host}:{port}", found)
 
     async def close(self) -> None:
         """Closes every connection."""

@@ -1,8 +1,9 @@
 """Tells other groups of this node's, hears of them, keeps their map on disk, and says whom to dial (docs/adr/0108).
 
 A link gets the whole map when it opens, what is new as soon as it is known, and the own group every second, which also
-shows that the link lives. A node of a cluster with one group has nothing of this: it does no more than accept a node of
-another group, and begins when one comes.
+shows that the link lives. Processes of the registry are told the same, and what they tell is merged by the same rule,
+so nothing that they say or forget shrinks a map. A node of a cluster with one group and no registry has nothing of
+this: it does no more than accept a node of another group, and begins when one comes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from msgspec.structs import replace
 
 from cluster.config.config import ConfigError, split_address
+from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target
 from cluster.placement.group_map import (
@@ -48,6 +50,9 @@ GATHER_S = 0.05
 REFUSED_LOOKS = 10
 """Looks at which group 1 refuses this node before that is an alarm: a new group 1 does so for a moment, until it has
 its level."""
+LOST_LOOKS = 30
+"""Looks at which no majority of the registry is reached until that is an alarm: its processes may be restarted in turn.
+"""
 SAVE_AGAIN = 60
 """Looks until the next attempt after a failed write."""
 
@@ -90,6 +95,10 @@ class KnownGroups:
         self._group = cluster.group
         self._node = context.config.node_id
         self._first = tuple(split_address(address) for address in cluster.first_group)
+        self._registry = [
+            Target(REGISTRY_GROUP, NodeId(number), (split_address(address),))
+            for number, address in enumerate(cluster.registry, 1)
+        ]
         self._loop = context.loop
         self._alarms = context.alarms
         self._links = links
@@ -102,8 +111,9 @@ class KnownGroups:
         self._fresh: dict[int, GroupRecord] = {}
         """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
-        self._looks = self._refused_looks = 0
-        """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there."""
+        self._looks = self._refused_looks = self._lost_looks = 0
+        """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there. `_lost_looks`:
+        in a row, without connections to a majority of the registry."""
         self._unsaved = False
         self._save_at = 0
         """The look from which on the map may be written."""
@@ -148,7 +158,7 @@ class KnownGroups:
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._group != FIRST_GROUP or self._others:
+        if self._group != FIRST_GROUP or self._others or self._registry:
             self._begin()
 
     def _begin(self) -> None:
@@ -211,12 +221,13 @@ class KnownGroups:
         return True
 
     def _targets(self) -> list[Target]:
-        """Returns whom to dial: all members of group 1, and one each of some groups (`group_map.dialled`)."""
-        found = []
+        """Returns whom to dial: the registry, all members of group 1, and one each of some groups
+        (`group_map.dialled`)."""
+        found = [*self._registry]
         if self._group != FIRST_GROUP:
             first = self._others.get(FIRST_GROUP)
             members = first.members if first is not None else []
-            found = [Target(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
+            found += [Target(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
             if self._first and not any(self._links.reaches(FIRST_GROUP, NodeId(each.node)) for each in members):
                 found.append(Target(FIRST_GROUP, NOBODY, self._first))
         for group in dialled(self._group, self._others):
@@ -242,6 +253,11 @@ class KnownGroups:
         self._refused_looks = self._refused_looks + 1 if why is not None and not self._links.to(FIRST_GROUP) else 0
         if self._refused_looks >= REFUSED_LOOKS:
             said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
+        reached = sum(self._links.reaches(REGISTRY_GROUP, target.node) for target in self._registry)
+        self._lost_looks = self._lost_looks + 1 if self._registry and 2 * reached <= len(self._registry) else 0
+        if self._lost_looks >= LOST_LOOKS:
+            why = self._links.refused.get(REGISTRY_GROUP, "the others do not answer in cluster.registry")
+            said.append(f"{reached} of {len(self._registry)} processes of the registry are reached: {why}")
         if said:
             self._alarms.raise_alarm(ALARM, ". ".join(said))
         else:

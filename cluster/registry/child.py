@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cluster.registry import frames
 from cluster.registry.frames import READY, UNKNOWN, Reply, Settings, frame
@@ -35,6 +35,15 @@ class Child:
         child = cls(process)
         child._write(settings)
         return child
+
+    @property
+    def is_over(self) -> bool:
+        """True if the process has ended, or talks no more."""
+        return self._reading.done()
+
+    def when_over(self, then: Callable[[], object]) -> None:
+        """Has `then` called when the process has ended."""
+        self._reading.add_done_callback(lambda _: then())
 
     async def ready(self, limit_s: float) -> None:
         """Returns when it listens. Raises LocalError if it does not in time, or has ended."""
@@ -82,7 +91,10 @@ class Child:
         except TimeoutError:
             self.process.kill()
         code = await self.process.wait()
-        await self._reading
+        # What it wrote last is in the pipe. Somebody else may hold the other end of it open, and nobody waits for that.
+        await asyncio.wait([self._reading], timeout=GRACE_S)
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
         return code
 
     def _write(self, value: object) -> None:

@@ -6,6 +6,8 @@ administrative messages are refused from anybody. Imported by registry processes
 
 from __future__ import annotations
 
+import _socket
+import socket
 import struct
 from typing import Any, NoReturn
 
@@ -19,6 +21,9 @@ from pysyncobj.transport import TCPTransport
 
 from cluster.registry.peer_wire import MESSAGE_BYTES_MAX, decode, encode
 from cluster.runtime.peer_frames import WireError
+
+vars(socket)["inet_ntop"] = _socket.inet_ntop
+"""Put back: the import of pysyncobj has replaced it by one that works on Windows alone."""
 
 UNPROVEN_MAX = 16
 UNPROVEN_S = 5.0

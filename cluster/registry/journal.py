@@ -182,18 +182,27 @@ class Journal:
         """Makes room ahead, if there is less than AHEAD. Without space for it, `is_full` is set until there is. Raises
         StorageError."""
         wanted = self._end + AHEAD + END_ZEROES
-        if self._size < wanted and wanted <= JOURNAL_BYTES_MAX:
+        if self._size < wanted and wanted <= JOURNAL_BYTES_MAX and not self._extend(wanted + STEP):
+            self._extend(wanted)  # a disk that has room for this alone is not full yet
+        self.is_full = self._size < wanted or len(self.entries) >= ENTRIES_MAX - ENTRIES_MAX // 10
+
+    def _extend(self, size: int) -> bool:
+        """Lets the file grow by zeroes to that size. Returns False if there is no space: then what was written of them
+        is given back, because a vote may need it. Raises StorageError."""
+        try:
             try:
-                zero_fill(self._file, self._size, wanted + STEP)
+                zero_fill(self._file, self._size, size)
             except OSError as error:
                 if not out_of_space(error):
-                    self._failed = True
-                    raise storage_error(self._fs, "extending", self._path, error) from error
-                self.is_full = True
-                return
-            self._fdatasync()
-            self._size = wanted + STEP
-        self.is_full = self._size < wanted or len(self.entries) >= ENTRIES_MAX - ENTRIES_MAX // 10
+                    raise
+                self._file.truncate(self._size)
+                return False
+        except OSError as error:
+            self._failed = True
+            raise storage_error(self._fs, "extending", self._path, error) from error
+        self._fdatasync()
+        self._size = size
+        return True
 
     def close(self) -> None:
         """Closes the file."""

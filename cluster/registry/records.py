@@ -60,6 +60,8 @@ class View(NamedTuple):
     """Registry node -> the greatest number that its watchdog has sent."""
 
 
+NOTHING = View({}, {}, {})
+
 _Topic = tuple[_Name, _Number, Annotated[tuple[_Group, ...], Meta(min_length=1, max_length=GROUPS_MAX)]]
 _Topics = Annotated[list[_Topic], Meta(max_length=TOPICS_MAX)]
 _Beat = tuple[_Node, _Number]
@@ -80,7 +82,7 @@ class Records:
 
     def __init__(self, cluster: bytes) -> None:
         self._cluster = cluster
-        self.view = View({}, {}, {})
+        self.view = NOTHING
 
     def apply(self, operation: bytes) -> Answer:
         """Applies an operation. Total: never raises, whatever the bytes are; garbage and operations of another cluster
@@ -141,13 +143,24 @@ class Records:
     def merge(self, data: bytes) -> None:
         """Merges all records of a `dump`: nothing that is here already shrinks. Raises WireError for other bytes, and
         then nothing has changed."""
+        self.view = self.merged(self.view, data)
+
+    def replace(self, before: View, after: View) -> bool:
+        """Replaces all records by those that `merged` has made of `before`; returns False, and does nothing, if they
+        have changed meanwhile."""
+        if self.view is not before:
+            return False
+        self.view = after
+        return True
+
+    def merged(self, view: View, data: bytes) -> View:
+        """Returns `view` with all records of a `dump`; any thread may call it. Raises WireError for other bytes."""
         if len(data) > RECORDS_BYTES_MAX:
             raise WireError(f"records of {len(data)} bytes")
         cluster, payload, topics, beats = _decoded(_all, data)
         if cluster != self._cluster:
             raise WireError(f"records of another cluster, {cluster.hex()}")
-        view = self.view
-        self.view = View(
+        return View(
             {**view.groups, **news(view.groups, decode(payload))},
             _with_topics(view.topics, [(name, Place(version, groups)) for name, version, groups in topics]),
             {**view.beats, **{node: max(number, view.beats.get(node, 0)) for node, number in beats}},
@@ -177,13 +190,28 @@ def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw) -> 
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
+RECORDS_PER_OPERATION = 3
+"""Records of groups in one operation: each is at most a quarter of what one may hold."""
+
+
 def groups_operation(cluster: bytes, records: Iterable[GroupRecord]) -> bytes:
-    """Returns the operation that merges records of groups; each is at most a quarter of what one may hold."""
+    """Returns the operation that merges records of groups; at most RECORDS_PER_OPERATION of any size fit."""
     return _encoder.encode([cluster, "groups", encode_groups(records)])
 
 
+PLACES_PER_OPERATION = 90
+"""Topics in one operation: so many fit, however long their names are."""
+
+
+def read_places(payload: bytes) -> dict[str, Place]:
+    """Returns the places of topics in the payload of a frame PLACES. Raises WireError."""
+    if len(payload) > OPERATION_BYTES_MAX:
+        raise WireError(f"places of topics in {len(payload)} bytes")
+    return _with_topics({}, [(name, Place(version, groups)) for name, version, groups in _decoded(_topics, payload)])
+
+
 def topics_operation(cluster: bytes, places: Mapping[str, Place]) -> bytes:
-    """Returns the operation that merges the places of topics."""
+    """Returns the operation that merges the places of topics; PLACES_PER_OPERATION of any names fit."""
     return _encoder.encode([cluster, "topics", [[name, *places[name]] for name in sorted(places)]])
 
 

@@ -84,6 +84,9 @@ class Kind(IntEnum):
     (`cluster.broker.groups.other_members`). Only on the channel `group`"""
     MEMBERS_REPLY = 34
     """[number of the question, whether all are there], payload: client ids"""
+    PLACES = 35
+    """[], payload: which groups have some of the topics (`cluster.truth.places_told`). Only on the channel `group`, and
+    only to a process of the registry"""
 
 
 NODE_KINDS = frozenset(
@@ -94,7 +97,7 @@ NODE_KINDS = frozenset(
     }
 )
 """Kinds that the node handles itself; every other kind is a Raft message."""
-GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.MEMBERS_REPLY + 1))
+GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.PLACES + 1))
 """Kinds of the channel `group` (docs/adr/0108)."""
 
 

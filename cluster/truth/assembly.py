@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.runtime.peer_frames import Kind
+from cluster.truth.places_told import PlacesTold
 from cluster.truth.revocation_offers import RevocationOffers
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
@@ -41,7 +43,8 @@ def truth_of(
         source = TruthSource(state, services, proposals.submit_commands, context.environment.sweep_rows)
         links.takes(Kind.TRUTH, source.on_question)
         links.takes(Kind.ACT, ActsTaken(state, services, proposals.submit_commands).on_act)
-        return TruthEnd((source.part(),), lambda: "")
+        told = PlacesTold(state, services.writes_open, lambda: links.to(REGISTRY_GROUP))
+        return TruthEnd((source.part(), told.part()), lambda: "")
 
     def first() -> GroupLink | None:
         return links.leader_link(FIRST_GROUP)

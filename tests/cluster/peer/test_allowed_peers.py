@@ -98,3 +98,14 @@ def test_guests_are_not_without_number() -> None:
     assert refusal is not None
     assert "say hello already" in refusal.reason
     assert known.judge(hello(10, "u10", "h", 10), CHANNELS) is None
+
+
+def test_a_process_of_the_registry_is_dialled_and_never_dials() -> None:
+    """It answers as group 0; a HELLO of that group is one of no group of the cluster."""
+    told = ["c", 0, 1, "u", 0]
+    refusal = roster().judge_group(told)
+    assert refusal is not None
+    assert refusal.reason == "a cluster has no group 0"
+    assert roster().judge_group(told, least=0) is None
+    assert roster().judge_group(["other", 0, 1, "u", 0], least=0) is not None
+    assert roster().judge_group(["c", -1, 1, "u", 0], least=0) is not None

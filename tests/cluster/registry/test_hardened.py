@@ -28,6 +28,11 @@ def outcome(kind: str, schedule: str, folder: Path) -> dict[str, int]:
     return json.loads(done.stdout)
 
 
+def test_the_process_keeps_the_functions_of_socket() -> None:
+    code = "import cluster.registry.hardened, socket; assert socket.inet_ntop(socket.AF_INET, bytes(4)) == '0.0.0.0'"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=at_most(60))
+
+
 def test_what_a_follower_confirmed_is_not_cut_by_what_comes_again(tmp_path: Path) -> None:
     """Unmodified, the schedule loses 280 of 300 operations that were acknowledged: else it would prove nothing."""
     stock = outcome("stock", "sent_again", tmp_path)

@@ -316,6 +316,22 @@ def test_a_full_disk_is_an_error_and_passes() -> None:
     assert opened(fs).journal.entries == [*held, entry(len(held) + 1)]
 
 
+def test_a_disk_that_has_room_for_what_is_needed_is_not_full() -> None:
+    """And zeroes that did not all find room are given back."""
+    fs = MemoryFileSystem()
+    store = opened(fs)
+    store.append([entry(2)])
+    size = fs.open(JOURNAL).size()
+    fs.space_left = STEP // 2
+    while fs.open(JOURNAL).size() == size:
+        store.append([entry(store.journal.last.index + 1, size=32 << 10)])
+    assert fs.open(JOURNAL).size() < size + (64 << 10)
+    assert not store.journal.is_full
+    fs.space_left = 0
+    while not store.journal.is_full:
+        store.append([entry(store.journal.last.index + 1, size=32 << 10)])
+
+
 def test_the_journal_is_bounded() -> None:
     store = opened(MemoryFileSystem())
     while not store.journal.is_full:

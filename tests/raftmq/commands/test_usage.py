@@ -180,7 +180,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
     for each in commands:
         assert each is not None
         assert each.help
-        if each.name != "serve":
+        if (name, each.name) not in {("serve", "serve"), ("registry", "run")}:  # they run until they are stopped
             assert "--json" in [flag for param in each.params for flag in param.opts], each.name
 
 

@@ -1,0 +1,236 @@
+"""The port of a registry process for clients: routes (105) and the table of brokers (106), as a living node answers
+them.
+
+The records have no queue counts, permissions, users or rules. So each request goes to a node as it came, and its answer
+comes back as it is: who is allowed to ask is judged there. A client has a connection to a node of its own, because
+nodes shape routes by what a connection has asked before. Any other request is refused by name: whoever registers a
+broker (103) proves the cluster's secret at the peer port (`cluster.registry.registrations`).
+
+While the process is not ready, requests are held for HOLD_S, and then answered with code 1: 17 would tell clients that
+the topic does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from cluster.config.config import split_address
+from raftlog.kept_errors import bare
+from raftmq_wire.codec import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    HEADER_AT,
+    CodecError,
+    Header,
+    decode_header,
+    encode_frame,
+    ext_of,
+)
+from raftmq_wire.codes import RequestCode, ResponseCode, name_of_request
+
+logger = logging.getLogger(__name__)
+
+HOLD_S = 2.0
+"""Seconds for which a request is held while the process is not ready."""
+ANSWER_S = 2.5
+"""Seconds in which nodes have to answer a request; clients wait for three."""
+DIAL_S = 0.7
+"""Seconds in which a node has to take a connection, and after which the next one is dialled."""
+REQUEST_BYTES_MAX = 64 << 10
+ANSWER_BYTES_MAX = 16 << 20
+FRAMES_MAX = 16
+"""Frames of a node that are read for one answer: it may ask its client something meanwhile."""
+CLIENTS_MAX = 1000
+"""Connections of clients; more are closed at once."""
+IDLE_S = 130.0
+"""Seconds after which a connection ends that asks nothing; clients ask for routes every 30 s."""
+REST_S = 10.0
+"""Seconds in which a frame that has begun must end, and an answer must be taken."""
+PASSED = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
+REGISTER_BROKER = 103
+NOT_READY = "name server not ready"
+
+
+Nodes = Callable[[Collection[int]], Sequence[str]]
+"""Returns the "host:port" of the listeners of nodes that live: of the groups that are given, of all if none is."""
+
+
+class Ask(NamedTuple):
+    """A request of a client, or an answer."""
+
+    header: Header
+    serialize_type: int
+    frame: bytes
+    """The bytes as they came, with their length."""
+
+
+class Front:
+    """The port of one process. Event loop only."""
+
+    def __init__(self, ready: asyncio.Event, nodes: Nodes, groups_of: Callable[[str], Collection[int]]) -> None:
+        """`groups_of` returns the groups that have a topic, as far as the registry knows."""
+        self._ready = ready
+        self._nodes = nodes
+        self._groups_of = groups_of
+        self._clients: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listens. Raises OSError if the address cannot be bound."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._server is not None:
+            self._server.close()
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        upstream = Upstream(self._nodes)
+        try:
+            if len(self._clients) >= CLIENTS_MAX:
+                logger.warning("a connection is refused: %d clients are connected", CLIENTS_MAX)
+                return
+            self._clients.add(task)
+            while (ask := await _read_request(reader)) is not None:
+                answer = await self._answer(ask, upstream)
+                if not ask.header.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
+                    writer.write(answer)
+                    await asyncio.wait_for(writer.drain(), REST_S)
+        except (OSError, TimeoutError, EOFError, CodecError) as error:
+            logger.debug("a connection of a client ends: %r", bare(error))
+        except asyncio.CancelledError:
+            pass  # this process ends; the stream's own callback would print it as an error
+        finally:
+            self._clients.discard(task)
+            upstream.leave()
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async def _answer(self, ask: Ask, upstream: Upstream) -> bytes:
+        code = ask.header.code
+        if ask.header.flag & FLAG_RESPONSE:
+            return b""
+        if code not in PASSED:
+            return _refused(ask, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _why_refused(code))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), HOLD_S)
+        if not self._ready.is_set():
+            return _refused(ask, ResponseCode.SYSTEM_ERROR, NOT_READY)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = await upstream.ask(ask)
+                if answer.header.code == ResponseCode.TOPIC_NOT_EXIST:
+                    # A node whose group has not copied the topic yet does not know it; one of a group that has it does.
+                    answer = await self._again(ask, upstream) or answer
+                return answer.frame
+        except (OSError, TimeoutError, EOFError, CodecError) as error:
+            why = str(error) or "none has answered in time"
+            return _refused(ask, ResponseCode.SYSTEM_ERROR, f"no node answers the name server now: {why}")
+
+    async def _again(self, ask: Ask, upstream: Upstream) -> Ask | None:
+        """Asks a node of a group that has the topic; returns its answer, None if there is no such group or node."""
+        groups = self._groups_of(ext_of(ask.header).get("topic", ""))
+        if not groups or not self._nodes(groups):
+            return None
+        upstream.leave()
+        with contextlib.suppress(OSError, EOFError, CodecError):
+            return await upstream.ask(ask, groups)
+        return None
+
+
+def _why_refused(code: int) -> str:
+    name = name_of_request(code)
+    if code == REGISTER_BROKER:
+        return f"{name} is refused: brokers register at the peer port, with a proof of the secret"
+    return f"the registry answers {' and '.join(name_of_request(each) for each in sorted(PASSED))}, not {name}"
+
+
+def _refused(ask: Ask, code: ResponseCode, remark: str) -> bytes:
+    header, kind = ask.header, ask.serialize_type
+    return encode_frame(
+        code,
+        header.opaque,
+        FLAG_RESPONSE,
+        remark=remark,
+        serialize_type=kind,
+        language="JAVA",
+        reader=header.language,
+    )
+
+
+class Upstream:
+    """The connection of one client to a node, made when it is needed."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, ask: Ask, within: Collection[int] = ()) -> Ask:
+        """Returns the answer of a node, of one of the groups `within` if there are any. Raises OSError, EOFError,
+        CodecError if none gives one; the caller limits the time."""
+        last: Exception = ConnectionRefusedError("none is connected to it")
+        if self._streams is not None:
+            try:
+                return await self._exchange(*self._streams, ask)
+            except (OSError, EOFError, CodecError) as error:  # the node has gone: another one knows as much
+                last = bare(error)
+            self.leave()
+        nodes = list(self._nodes(within))
+        random.shuffle(nodes)
+        for address in nodes:
+            try:
+                async with asyncio.timeout(DIAL_S):
+                    self._streams = await asyncio.open_connection(*split_address(address), limit=ANSWER_BYTES_MAX)
+                return await self._exchange(*self._streams, ask)
+            except (OSError, TimeoutError, EOFError, CodecError) as error:
+                self.leave()
+                last = bare(error)
+        raise last
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: Ask) -> Ask:
+        try:
+            writer.write(ask.frame)
+            await writer.drain()
+            for _ in range(FRAMES_MAX):
+                answer = await _read_frame(reader, ANSWER_BYTES_MAX)
+                header = answer.header
+                if header.flag & FLAG_RESPONSE and header.opaque == ask.header.opaque:
+                    return answer
+            raise CodecError(f"{FRAMES_MAX} frames that answer something else")
+        except BaseException:  # what comes late must not be taken for the answer to the next request
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Ends the connection."""
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams[1].transport.abort()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Ask | None:
+    """Returns the next request; None at the end. Raises OSError, EOFError, TimeoutError, CodecError."""
+    try:
+        return await _read_frame(reader, REQUEST_BYTES_MAX, IDLE_S)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise
+        return None
+
+
+async def _read_frame(reader: asyncio.StreamReader, limit: int, idle_s: float | None = None) -> Ask:
+    begun = await asyncio.wait_for(reader.readexactly(HEADER_AT), idle_s)
+    size, kind, header_size = int.from_bytes(begun[:4]), begun[4], int.from_bytes(begun[5:HEADER_AT])
+    if not 4 + header_size <= size <= limit:
+        raise CodecError(f"a frame of {size} bytes with a header of {header_size}")
+    rest = await asyncio.wait_for(reader.readexactly(size - 4), REST_S)
+    return Ask(decode_header(kind, rest[:header_size]), kind, begun + rest)

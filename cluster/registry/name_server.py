@@ -1,0 +1,93 @@
+"""One process of the registry as a whole: the child with pysyncobj, the links with nodes, the port for clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from cluster.config.source import ConfigError
+from cluster.peer.keyring import Keyring
+from cluster.registry.front import Front
+from cluster.registry.records import Records
+from cluster.registry.registrations import Identity, Registrations
+from cluster.registry.registry_file import RegistryFile, read_secret
+from cluster.registry.supervisor import Supervisor
+from cluster.runtime.logs import Seldom
+
+logger = logging.getLogger(__name__)
+
+SECRET_EVERY_S = 5.0
+"""Seconds between two looks at the secret's file."""
+
+
+class NameServer:
+    """The parts of a process. Event loop only."""
+
+    def __init__(self, file: RegistryFile, log: int = 2) -> None:
+        """`log` is the descriptor of the file for errors of the child. Raises ConfigError if there is no secret."""
+        self._file = file
+        self._keys = read_secret(Path(file.secret_file))
+        self._told = Seldom(logger)
+        self._tending: asyncio.Task[None] | None = None
+        self.records = Records(file.cluster_id.bytes)
+        """All that this process knows."""
+        self.supervisor = Supervisor(file.settings(self._keys), self.records, log)
+        self.registrations = Registrations(
+            Identity(file.cluster_id, file.id, (file.bind, file.peer_port)),
+            Keyring(self._keys, demanded=True),
+            self.records,
+            int.from_bytes(os.urandom(8)),
+            self.supervisor.hand,
+            self.supervisor.hand_places,
+        )
+        self.front = Front(self.registrations.ready, self.living, self.groups_of)
+
+    def groups_of(self, topic: str) -> tuple[int, ...]:
+        """Returns the groups that have the topic, as far as this process knows."""
+        place = self.records.view.topics.get(topic)
+        return place.groups if place is not None else ()
+
+    def living(self, within: Collection[int] = ()) -> list[str]:
+        """Returns the "host:port" of the listeners of nodes that have a connection to this process: of the groups
+        `within`, or of all if it is empty."""
+        found, groups = [], self.records.view.groups
+        for group, node in self.registrations.reached():
+            record = groups.get(group) if not within or group in within else None
+            address = record.addresses(self._file.listener).get(node) if record is not None else None
+            found += [address] if address is not None else []
+        return found
+
+    async def start(self) -> None:
+        """Listens on both ports and starts the child. Raises OSError if an address cannot be bound."""
+        await self.registrations.start()
+        await self.front.start(self._file.bind, self._file.port)
+        self.supervisor.start()
+        self._tending = asyncio.create_task(self._tend(), name="registry secret")
+
+    async def close(self) -> None:
+        """Ends the child and all connections."""
+        if self._tending is not None:
+            self._tending.cancel()
+            await asyncio.gather(self._tending, return_exceptions=True)
+        await self.front.close()
+        await self.registrations.close()
+        await self.supervisor.close()
+
+    async def _tend(self) -> None:
+        """Uses another secret as soon as the file has one."""
+        path = Path(self._file.secret_file)
+        while True:
+            await asyncio.sleep(SECRET_EVERY_S)
+            try:
+                keys = await asyncio.to_thread(read_secret, path)
+            except ConfigError as error:
+                self._told.warn("the secret stays as it was", str(error))
+                continue
+            if keys != self._keys:
+                self._keys = keys
+                self.registrations.transport.set_keyring(Keyring(keys, demanded=True))
+                await self.supervisor.use(self._file.settings(keys))
+                logger.warning("the secret of the cluster has changed, and is used from now on")

@@ -1,0 +1,176 @@
+"""The links of a registry process with the nodes of all groups: what they tell is merged, and they are told what is
+held.
+
+Nodes dial (channel `group`, `cluster.peer.group_links`), and both sides prove the cluster's secret: nobody else
+registers. A node registers its group with a frame GROUPS that has the group's record, if it is a member in the newest
+record of it. Frames are merged by the rule of all maps: a record of an older epoch changes nothing.
+
+A process that has just started knows nothing of groups that have not registered yet. It is *ready* when each group that
+any node has named since has registered, or after READY_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from cluster.config.local_layout import REGISTRY_GROUP, node_object
+from cluster.peer.allowed_peers import Address, Membership
+from cluster.peer.group_links import GroupLink, GroupLinks
+from cluster.peer.keyring import Keyring
+from cluster.peer.transport import Handlers, PeerTransport
+from cluster.placement.group_map import GroupRecord, decode, encode, news
+from cluster.registry.records import (
+    RECORDS_PER_OPERATION,
+    Place,
+    Records,
+    groups_operation,
+    read_places,
+    topics_operation,
+)
+from cluster.runtime.logs import Seldom
+from cluster.runtime.peer_frames import Kind
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId
+from statemachine.levels import LEVEL
+
+logger = logging.getLogger(__name__)
+
+READY_S = 45.0
+"""Seconds after which a process is ready whoever has registered."""
+LOOK_S = 1.0
+"""Seconds between two looks: what is new is told, and a link without news shows that it lives."""
+WHOLE_EVERY = 10
+"""Looks between two times at which all records are told."""
+
+
+class Identity(NamedTuple):
+    """A process of the registry, as nodes see it."""
+
+    cluster: uuid.UUID
+    number: int
+    bind: Address
+    """The address at which nodes dial it."""
+
+
+class Registrations:
+    """The links of one process. Event loop only."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        keyring: Keyring,
+        records: Records,
+        incarnation: int,
+        on_news: Callable[[Iterable[GroupRecord]], None],
+        on_places: Callable[[Mapping[str, Place]], None],
+    ) -> None:
+        """`keyring` must demand a proof. `on_news` and `on_places` are called with records that were new."""
+        cluster, number, bind = identity
+        own = uuid.uuid5(cluster, f"registry {number}")
+        membership = Membership(str(cluster), REGISTRY_GROUP, NodeId(number), str(own), {})
+        self.transport = PeerTransport(membership, {}, bind, incarnation, keyring=keyring, cluster_level=lambda: LEVEL)
+        self.links = GroupLinks(self.transport, lambda _: NOBODY)
+        self.links.takes(Kind.GROUPS, self._on_groups)
+        self.links.takes(Kind.PLACES, self._on_places)
+        self.links.opened.add(lambda link: link.send(Kind.GROUPS, [], encode(self._records.view.groups.values())))
+        self.ready = asyncio.Event()
+        """Set when this process knows enough to answer clients."""
+        self.missing: tuple[int, ...] = ()
+        """Groups that had not registered when READY_S was over, ascending."""
+        self._cluster = cluster.bytes
+        self._records = records
+        self._on_news = on_news
+        self._on_new_places = on_places
+        self._named: set[int] = set()
+        """Groups that nodes have named since the start."""
+        self._registered: set[int] = set()
+        """Groups of which a member has registered since the start."""
+        self._fresh: dict[int, GroupRecord] = {}
+        """Records that are to be passed on."""
+        self._task: asyncio.Task[None] | None = None
+        self._told = Seldom(logger)
+
+    async def start(self) -> None:
+        """Listens. Raises OSError if the address cannot be bound."""
+        await self.transport.start(Handlers(lambda _: None, lambda _: None, lambda *_: None))
+        self._task = asyncio.create_task(self._run(), name="registrations")
+
+    async def close(self) -> None:
+        """Ends all links."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.links.close()
+        await self.transport.close()
+
+    def reached(self) -> list[tuple[int, NodeId]]:
+        """Returns (group, node) of each node that has a connection, so it lives."""
+        return [(link.group, link.node) for link in self.links.all()]
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        end_s, looks = loop.time() + READY_S, 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            looks += 1
+            self.links.tend([])
+            fresh, self._fresh = self._fresh, {}
+            payload = encode((fresh if looks % WHOLE_EVERY else self._records.view.groups).values())
+            for link in self.links.all():
+                link.send(Kind.GROUPS, [], payload)
+            if loop.time() >= end_s and not self.ready.is_set():
+                self._give_up_waiting()
+
+    def _give_up_waiting(self) -> None:
+        self.missing = tuple(sorted(self._named - self._registered))
+        which = ", ".join(map(str, self.missing)) or "nobody has registered, so all of them"
+        logger.warning("no node of these groups has registered in %.0f s: %s; routes lack them", READY_S, which)
+        self.ready.set()
+
+    def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:
+        """Handles a frame GROUPS. Raises WireError."""
+        heard = decode(payload)
+        known = self._records.view.groups
+        fresh = news(known, heard)
+        if not self._is_member(link, fresh.get(link.group) or known.get(link.group)):
+            return
+        for some in _in_parts(list(fresh.values())):
+            self._records.apply(groups_operation(self._cluster, some))
+        if fresh:
+            self._fresh.update(fresh)
+            self._on_news(fresh.values())
+        if any(record.group == link.group for record in heard) and link.group not in self._registered:
+            self._registered.add(link.group)
+            logger.info("group %d has registered", link.group)
+        self._named.update(record.group for record in heard)
+        if self._named <= self._registered and self._named:
+            self.ready.set()
+
+    def _is_member(self, link: GroupLink, own: GroupRecord | None) -> bool:
+        """Returns True if the node is a voter of its group, whose newest record is `own`."""
+        if own is not None and any(member.node == link.node for member in own.members):
+            return True
+        which = node_object(link.group, link.node)
+        self._told.warn(f"{which} registers nothing", "it is no voter of its group, as far as groups tell")
+        return False
+
+    def _on_places(self, link: GroupLink, header: list[object], payload: bytes) -> None:
+        """Handles a frame PLACES, which only the first group sends. Raises WireError."""
+        heard = read_places(payload)
+        if link.group != FIRST_GROUP or not self._is_member(link, self._records.view.groups.get(link.group)):
+            return
+        known = self._records.view.topics
+        fresh = {name: place for name, place in heard.items() if name not in known or place > known[name]}
+        if not fresh:
+            return
+        if why := self._records.apply(topics_operation(self._cluster, fresh))[0]:
+            self._told.warn("the places of topics are not kept", why)
+        else:
+            self._on_new_places(fresh)
+
+
+def _in_parts(records: list[GroupRecord]) -> list[list[GroupRecord]]:
+    return [records[at : at + RECORDS_PER_OPERATION] for at in range(0, len(records), RECORDS_PER_OPERATION)]

@@ -1,0 +1,214 @@
+"""Keeps a child of a registry process running, asks it for operations, and hands it what is new.
+
+Elsewhere the loop of pysyncobj stood for hours while its status looked well (docs/adr/0112). So the child is asked for
+an operation, `beat`, and never for a status: after SILENT_MAX without an answer in a row it is ended and started anew.
+What it holds is read when it has started, and once a minute, because others may hold more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from cluster.placement.group_map import GroupRecord, rank
+from cluster.registry.child import Child
+from cluster.registry.frames import OK, UNKNOWN, Reply, Settings
+from cluster.registry.records import (
+    NOTHING,
+    PLACES_PER_OPERATION,
+    RECORDS_PER_OPERATION,
+    Place,
+    Records,
+    View,
+    beat_operation,
+    groups_operation,
+    topics_operation,
+)
+from cluster.runtime.logs import Seldom
+from cluster.runtime.peer_frames import WireError
+from raftmq_wire.errors import LocalError
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 5.0
+"""Seconds between two beats."""
+SILENT_MAX = 3
+"""Beats without an answer, in a row, until the child is ended."""
+FAILURES_MAX = 12
+"""The same of beats that fail in any way: a child that refuses, for want of a leader, at least runs."""
+READ_EVERY = 12
+"""Beats between two times at which all records of the child are read."""
+LIMIT_S = 2.0
+"""Seconds in which the child has to answer."""
+START_S = 30.0
+"""Seconds in which a child has to listen."""
+CLOSE_S = 2.0
+"""Seconds in which it has to end."""
+AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 10.0
+"""Seconds until the next start after one that failed: they double."""
+WRITE_AGAIN_S = 1.0
+
+
+class Supervisor:
+    """One child, or the next one. Event loop only."""
+
+    def __init__(self, settings: Settings, records: Records, log: int) -> None:
+        """`records`: all that this process knows; what the child holds is merged into it. `log` is the descriptor of
+        the file for the child's errors."""
+        self._settings = settings
+        self._records = records
+        self._log = log
+        self._pending: dict[int, GroupRecord] = {}
+        """Records of groups that no answer of a child has confirmed yet."""
+        self._places: dict[str, Place] = {}
+        """The same of topics."""
+        self._news = asyncio.Event()
+        self._child: Child | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._told = Seldom(logger)
+        self.starts = 0
+        """Children that were started."""
+        self.has_majority = False
+        """True if the last beat was answered: a majority of the processes takes operations."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child; None while there is none that listens."""
+        return None if self._child is None else self._child.process.pid
+
+    def start(self) -> None:
+        """Begins to start children."""
+        self._task = asyncio.create_task(self._run(), name="registry child")
+
+    async def close(self) -> None:
+        """Ends the child, and starts no other."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def use(self, settings: Settings) -> None:
+        """Starts the child anew with other settings, if they differ."""
+        if settings != self._settings:
+            self._settings = settings
+            await self.close()
+            self.start()
+
+    def hand(self, records: Iterable[GroupRecord]) -> None:
+        """Has the child apply records of groups, now or when it can."""
+        for record in records:
+            known = self._pending.get(record.group)
+            if known is None or rank(record) > rank(known):
+                self._pending[record.group] = record
+        self._news.set()
+
+    def hand_places(self, places: Mapping[str, Place]) -> None:
+        """Does the same with the places of topics."""
+        for name, place in places.items():
+            self._places[name] = max(place, self._places.get(name, place))
+        self._news.set()
+
+    async def _run(self) -> None:
+        wait_s = AGAIN_MIN_S
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._live()
+            except (LocalError, OSError, WireError) as error:
+                self._told.warn("the registry's child has ended, and is started again", str(error))
+            except Exception:
+                logger.exception("the registry's child could not be kept, and is started again")
+            wait_s = AGAIN_MIN_S if time.monotonic() - began_s > START_S else min(AGAIN_MAX_S, wait_s * 2)
+            await asyncio.sleep(wait_s)
+
+    async def _live(self) -> None:
+        """Returns when this child has ended, or was ended."""
+        self.starts += 1
+        child = await Child.start(self._settings, self._log)
+        try:
+            await child.ready(START_S)
+            held = await self._read(child)
+            self._child = child
+            view = self._records.view  # the child may have lost its disk
+            self.hand(record for group, record in view.groups.items() if held.groups.get(group) != record)
+            self.hand_places({name: place for name, place in view.topics.items() if held.topics.get(name) != place})
+            await self._watch(child)
+        finally:
+            self._child = None
+            self.has_majority = False
+            await child.close(CLOSE_S)
+
+    async def _watch(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        silent, failures, beats, due_s = 0, 0, 0, loop.time()
+        child.when_over(self._news.set)
+        while silent < SILENT_MAX and failures < FAILURES_MAX:
+            if child.is_over:
+                raise LocalError("the process has ended", f"exit code {child.process.returncode}", "Read its log.")
+            if loop.time() >= due_s:
+                due_s = loop.time() + BEAT_S
+                beats += 1
+                reply = await self._beat(child)
+                self.has_majority = reply[1] == OK
+                failures = 0 if self.has_majority else failures + 1
+                silent = silent + 1 if reply[1] == UNKNOWN else 0
+                if not self.has_majority:
+                    self._told.warn("the registry takes no operation", _why(reply))
+                elif beats % READ_EVERY == 0:
+                    await self._read(child)
+            wrote = await self._write(child)
+            wait_s = max(0.0, due_s - loop.time())
+            if wrote:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), wait_s)
+            else:
+                await asyncio.sleep(min(WRITE_AGAIN_S, wait_s))
+        logger.warning("the last %d beats failed, %d without an answer: the child is started again", failures, silent)
+
+    async def _beat(self, child: Child) -> Reply:
+        """Asks for an operation; returns the answer."""
+        own = self._settings.node
+        number = max(time.time_ns() // 1_000_000, self._records.view.beats.get(own, 0) + 1)
+        operation = beat_operation(self._settings.cluster, own, number)
+        self._records.apply(operation)  # else one after a clock that went back would be known, and not written
+        return await child.apply(operation, LIMIT_S)
+
+    async def _write(self, child: Child) -> bool:
+        """Hands the child what is pending; returns False if some of it is to be handed again."""
+        self._news.clear()
+        while self._pending:
+            some = dict(islice(self._pending.items(), RECORDS_PER_OPERATION))
+            why = _why(await child.apply(groups_operation(self._settings.cluster, some.values()), LIMIT_S))
+            if why:
+                self._told.warn("groups are not in the registry's log yet", why)
+                return False
+            for group, record in some.items():
+                if self._pending[group] is record:
+                    del self._pending[group]
+        while self._places:
+            places = dict(islice(self._places.items(), PLACES_PER_OPERATION))
+            why = _why(await child.apply(topics_operation(self._settings.cluster, places), LIMIT_S))
+            if why:
+                self._told.warn("topics are not in the registry's log yet", why)
+                return False
+            for name, place in places.items():
+                if self._places[name] is place:
+                    del self._places[name]
+        return True
+
+    async def _read(self, child: Child) -> View:
+        """Merges what the child holds, in another thread: it may be large. Returns it."""
+        reply = await child.read(LIMIT_S)
+        if reply[1] != OK:
+            return NOTHING
+        while True:
+            before = self._records.view
+            if self._records.replace(before, await asyncio.to_thread(self._records.merged, before, reply[3])):
+                return await asyncio.to_thread(self._records.merged, NOTHING, reply[3])
+
+
+def _why(reply: Reply) -> str:
+    return "" if reply[1] == OK else f"{reply[1]}: {reply[2]}"

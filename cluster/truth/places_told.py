@@ -1,0 +1,84 @@
+"""Tells the registry which groups have each topic (frame PLACES, docs/wire-protocol.md), on the leader of the first
+group.
+
+A connection to a process of the registry gets all topics when it opens, in bounded steps, and then each change. The
+version of a row is that of the topic's newest change in the truth, so a row that comes late, or again, replaces nothing
+newer. Topics that ended are not told: what the registry holds only grows, and deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cluster.runtime.peer_frames import Kind
+from cluster.runtime.service_lifecycle import Part
+from cluster.truth.truth_source import Link
+from raftlog.work import charge
+from statemachine.cluster_wide.truth_journal import TruthKind
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+EVERY_MS = 100
+NAMES_PER_FRAME = 90
+"""Topics in a frame, which then is shorter than 32 KiB, however long their names are."""
+FRAMES_PER_TURN = 6
+"""Frames that a connection gets at a time: 50,000 topics take ten seconds."""
+CHANGES_PER_FRAME = 500
+"""Changes that are looked at for a frame: most may be of other names than topics."""
+
+Row = tuple[str, int, list[int]]
+_encoder = msgspec.msgpack.Encoder()
+
+
+class PlacesTold:
+    """Tells the places of topics, from the journal of the truth. Event loop only."""
+
+    def __init__(self, state: BrokerState, leads: Callable[[], bool], links: Callable[[], Iterable[Link]]) -> None:
+        """`leads` returns True if this node leads the first group. `links` returns the connections to the registry."""
+        self._state, self._leads, self._links = state, leads, links
+        self._told: dict[Link, int] = {}
+        """The version up to which each connection was told."""
+        self._due_ms = 0
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="places told", tick=self.tick)
+
+    def tick(self, now_ms: int) -> None:
+        """Goes on telling. Called several times a second."""
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + EVERY_MS
+        journal = self._state.truth_journal
+        can_tell = journal.is_kept and journal.is_ready and self._leads()
+        told, self._told = self._told, {}
+        for link in self._links() if can_tell else ():
+            self._told[link] = self._tell(link, told.get(link, 0))
+
+    def _tell(self, link: Link, after: int) -> int:
+        """Sends what changed after that version; returns the version that was told."""
+        for _ in range(FRAMES_PER_TURN):
+            if after >= self._state.truth_journal.version:
+                break
+            rows, reached = self._rows(after)
+            charge(1 + len(rows))
+            if rows and not link.send(Kind.PLACES, [], _encoder.encode(rows)):
+                break
+            after = reached
+        return after
+
+    def _rows(self, after: int) -> tuple[list[Row], int]:
+        rows: list[Row] = []
+        reached, topics = after, self._state.topics
+        for count, change in enumerate(self._state.truth_journal.changes(after)):
+            if len(rows) == NAMES_PER_FRAME or count == CHANGES_PER_FRAME:
+                return rows, reached
+            reached = change.version
+            config = topics.get(str(change.name)) if change.kind is TruthKind.TOPIC and not change.ended else None
+            if config is not None:
+                rows.append((config.name, change.version, sorted(config.queues_of_groups)))
+        return rows, max(reached, after)

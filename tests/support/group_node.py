@@ -1,0 +1,79 @@
+"""A node as nodes of other groups see it: its links with them, its map of the groups, its record; real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec.structs import replace
+
+from cluster.config.loading import load
+from cluster.peer.allowed_peers import Membership
+from cluster.peer.group_links import GroupLinks
+from cluster.peer.keyring import Keyring
+from cluster.peer.transport import Handlers, PeerTransport
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
+from cluster.placement.groups_file import GroupsFile
+from cluster.placement.known_groups import KnownGroups
+from cluster.runtime.alarms import Alarms
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.types import NodeId
+from raftmq.local.process import free_base_port
+from statemachine.levels import GROUPS_LEVEL
+
+FS = OsFileSystem()
+KEY = Keyring((b"n" * 32,), demanded=True)
+
+
+class Node:
+    """The only node of its group, as far as other groups see it."""
+
+    def __init__(
+        self, folder: Path, group: int, first: int = 0, cluster: str = "c", keyring: Keyring = KEY, **changes: Any
+    ) -> None:
+        """`first`: the peer port of group 1; 0 if it is not configured."""
+        self.port = free_base_port(1)
+        self.folder = folder / f"g{group}"
+        self.folder.mkdir(exist_ok=True)
+        known = Membership(cluster, group, NodeId(1), f"u{group}", {NodeId(1): f"u{group}"})
+        self.level = GROUPS_LEVEL
+        self.transport = PeerTransport(
+            known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=keyring, cluster_level=lambda: self.level
+        )
+        self.links = GroupLinks(self.transport, lambda group: self.known.leader(group))
+        member = GroupMember(1, "127.0.0.1", self.port, "", {"broker": f"127.0.0.1:{self.port}"})
+        self.record: GroupRecord | None = GroupRecord(group, f"g{group}", Epoch(1, 0), 1, [member])
+        keys: dict[str, Any] = {"cluster.group": group, "cluster.id": f"{'0' * 8}-0000-0000-0000-{'0' * 12}"}
+        if first:
+            keys["cluster.first_group"] = [f"127.0.0.1:{first}"]
+        base = {"node.id": 1, "node.data_dir": "/data", "peer.secret_file": "/secret"}
+        self.alarms = Alarms(lambda: 0)
+        context: Any = SimpleNamespace(
+            config=load(None, {}, base | keys | changes), loop=asyncio.get_running_loop(), alarms=self.alarms
+        )
+        self.file = GroupsFile(FS, self.folder, cluster, group)
+        self.known = KnownGroups(context, self.links, self.file, lambda: self.record)
+        self.part: Any = self.known.part()
+
+    async def start(self) -> Node:
+        await self.transport.start(Handlers(*[lambda *_: None] * 5))
+        self.part.start()
+        return self
+
+    async def close(self) -> None:
+        await self.part.close()
+        await self.transport.close()
+
+    def rises(self, **changes: Any) -> GroupRecord:
+        """Another leader is elected in its group."""
+        assert self.record is not None
+        term, index, _ = self.record.epoch
+        self.record = replace(self.record, epoch=Epoch(term + 1, index), **changes)
+        self.part.role(None)
+        return self.record
+
+    def knows(self, *nodes: Node) -> bool:
+        others = {node.record.group: node.record for node in nodes if node is not self and node.record is not None}
+        return self.known.others() == others
