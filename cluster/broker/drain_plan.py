@@ -1,5 +1,5 @@
-"""What is left in a group of brokers before it is done with its drain, and which topics need queues elsewhere first
-(docs/adr/0113). Read from applied state, in steps."""
+"""Finds what is left in a group of brokers before its drain is done, and which topics need queues elsewhere first
+(docs/adr/0113), from applied state and in steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_MAX: Final = 100
 
 
 class Unread(NamedTuple):
-    """What a consumer group has still to read in the group of brokers."""
+    """A consumer group that has messages to read in the group of brokers."""
 
     consumer_group: str
     messages: int
@@ -42,7 +42,7 @@ class Topics(NamedTuple):
 
 
 class DrainPlan(NamedTuple):
-    """What is left. Every kind is named up to SHOWN_MAX times."""
+    """All that is left. Every kind is named up to SHOWN_MAX times."""
 
     topics: Topics
     unread: tuple[Unread, ...]

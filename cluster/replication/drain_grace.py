@@ -14,7 +14,7 @@ from statemachine.cluster_wide.broker_groups import is_draining
 GRACE_MS: Final = 70_000
 """Milliseconds for which a leader takes sends after it has learnt that its group drains: two routes, and some."""
 ANY: Final = "%"
-"""How the names begin of topics to which sends are never refused: what was consumed in vain is sent there."""
+"""The beginning of names of topics to which sends are never refused: what was consumed in vain is sent there."""
 
 
 class DrainGrace:

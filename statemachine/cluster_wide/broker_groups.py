@@ -35,7 +35,7 @@ _FIELDS_OF_ACTIVE = 2
 
 
 class GroupState(IntEnum):
-    """What a group of brokers does for clients. Values are in rows: never renumber."""
+    """The state of a group of brokers for clients. Values are in rows: never renumber."""
 
     ACTIVE = 0
     DRAINING = 1

@@ -46,7 +46,7 @@ name creates no topic."""
 DERIVED_NAME_LENGTH_MAX = 255
 """The most characters of the names %RETRY%group and %DLQ%group."""
 DERIVED_NAMES = ("%RETRY%", "%DLQ%")
-"""How the names begin of topics that belong to a consumer group. A group of brokers that is drained gets those too."""
+"""The beginnings of names of topics that belong to a consumer group. A group of brokers that drains gets those too."""
 QUEUES_DEFAULT = 8
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1

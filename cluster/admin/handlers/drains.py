@@ -29,7 +29,7 @@ NAMED: Final = 3
 
 
 class DrainUnreadView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer group has still to read in the group of brokers."""
+    """A consumer group that has messages to read in the group of brokers."""
 
     consumer_group: str
     messages: int
@@ -54,7 +54,7 @@ class DrainDeadLettersView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerGroupDrainView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left in a group of brokers. Of each kind the first 100 are named, and all are counted."""
+    """The state of a group of brokers, and what is left in it. Of each kind 100 are named, and all are counted."""
 
     node: int
     group: int
@@ -105,7 +105,7 @@ class BrokerGroupDrainRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_drain(call: Call) -> BrokerGroupDrainView:
-    """What is left in a group of brokers, whether it drains or not."""
+    """Tells what is left in a group of brokers, whether it drains or not."""
     _own_row(call)
     return await _view(call)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.admin.findings.rules import own_conditions
 from cluster.replication.outcome import Outcome
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
@@ -17,6 +18,7 @@ from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.levels import DRAINS_LEVEL
 from statemachine.topics.topics import CreateTopic
 from tests.cluster.admin.conftest import FakeNode, Serve
+from tests.cluster.admin.test_finding_rules import NOW_MS
 from tests.statemachine.conftest import LogBuilder
 from tests.support.fake_raw import CLUSTER
 from tests.support.truth_kit import SECOND, BrokerLog, copy
@@ -184,3 +186,17 @@ async def test_a_first_group_that_does_not_answer_changes_nothing(node: SecondGr
     node.fate = Outcome.UNKNOWN
     assert (await ask(client, "POST"))[0] == 504
     assert node.state.broker_groups.by_number[2].is_active
+
+
+async def test_a_drain_is_a_finding_while_it_lasts(node: SecondGroup, serve: Serve) -> None:
+    client = await serve(node)
+
+    def said() -> list[tuple[str, int | None]]:
+        found = own_conditions(node, node.status(), NOW_MS)  # type: ignore[arg-type]
+        return [(each.says, each.since_ms) for each in found if each.code == "group_draining"]
+
+    assert said() == []
+    _, begun = await ask(client, "POST")
+    assert said() == [("group 2 takes no new messages, and is read until nothing is left", begun["since_ms"])]
+    await ask(client, "DELETE")
+    assert said() == []
