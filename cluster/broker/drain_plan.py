@@ -12,7 +12,7 @@ from raftlog.types import FIRST_GROUP
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import is_draining
-from statemachine.topics.topics import DERIVED_NAMES, TopicConfig
+from statemachine.topics.topics import OWN_TOPICS, TopicConfig
 
 TOPICS_PER_STEP: Final = 256
 SHOWN_MAX: Final = 100
@@ -85,7 +85,7 @@ def topics_of(state: BrokerState) -> Generator[None, None, Topics]:
         if at % TOPICS_PER_STEP == 0:
             yield
             charge(TOPICS_PER_STEP)
-        if own not in topic.queues_of_groups or name.startswith(DERIVED_NAMES):
+        if own not in topic.queues_of_groups or name.startswith(OWN_TOPICS):
             continue
         if topic.order:
             ordered.append(name)

@@ -235,7 +235,7 @@ def test_no_topic_gets_queues_in_a_group_that_drains(drained: BrokerLog) -> None
     assert put(drained, name="both", place=[[2, 5, 5]]).value.place == {1: (2, 2), 2: (5, 5)}, "it is there"
     assert put(drained, name="both", read_queues=6).ok
     assert put(drained, name="there", place=[[3, 2, 2]]).value.place == {2: (2, 2), 3: (2, 2)}
-    for derived in ("%RETRY%g", "%DLQ%g"):
+    for derived in ("%RETRY%g", "%DLQ%g", "TRANS_CHECK_MAX_TIME_TOPIC"):
         assert put(drained, name=derived, place=[[2, 1, 1]]).ok, "what fails there is retried there"
     drained.run(DrainBrokerGroup(2, draining=False))
     assert put(drained, name="new", place=[[1, 1, 1], [2, 1, 1]]).ok
