@@ -10,7 +10,7 @@ import pytest
 
 from cluster.admin.findings.rules import own_conditions
 from cluster.replication.outcome import Outcome
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -186,6 +186,24 @@ async def test_a_first_group_that_does_not_answer_changes_nothing(node: SecondGr
     node.fate = Outcome.UNKNOWN
     assert (await ask(client, "POST"))[0] == 504
     assert node.state.broker_groups.by_number[2].is_active
+
+
+@pytest.mark.parametrize("name", ["new", "%RETRY%g"])
+async def test_metadata_with_a_topic_in_a_group_that_drains(serve: Serve, name: str) -> None:
+    """Imported at the first group, from a document that was written before."""
+    first = FakeNode()
+    first.apply([Finalize(DRAINS_LEVEL), SECOND, DrainBrokerGroup(2, draining=True)])
+    row = {"name": name, "read_queues": 1, "write_queues": 1, "perm": 6, "order": False, "sys_flag": 0}
+    document = {"topics": [{**row, "attributes": {}, "place": [[1, 1, 1], [2, 1, 1]]}]}
+    status, answer = await ask(await serve(first), "POST", "/v1/metadata", **document)
+    if name.startswith("%"):
+        assert (status, first.state.topics[name].queues_of_groups) == (200, {1: (1, 1), 2: (1, 1)})
+    else:
+        assert (status, answer["error"]["message"]) == (
+            409,
+            "topic new: group 2 is drained, and takes no further topic",
+        )
+        assert name not in first.state.topics
 
 
 async def test_a_drain_is_a_finding_while_it_lasts(node: SecondGroup, serve: Serve) -> None:
