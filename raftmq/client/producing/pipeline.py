@@ -75,9 +75,6 @@ def settle(future: AnyFuture, result: SendResult | list[SendResult] | None, erro
 
 logger = logging.getLogger("raftmq")
 
-_ROUTE_IS_OLD = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER, ResponseCode.NO_PERMISSION)
-"""Codes of refusals of sends that a newer route may save: the queue has gone, or its group of brokers drains."""
-
 
 class FlushResult(NamedTuple):
     """The numbers of requests that a producer settled since its last flush, by outcome; a batch is one request.
@@ -423,7 +420,7 @@ class SendPipeline:
         elif verdict is NextStep.FINAL:
             what = f"send to {pending.topic}"
             error = error_of(header.code, remark, what, maybe=pending.maybe, message_ids=pending.message_ids)
-            if header.code in _ROUTE_IS_OLD:
+            if header.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER):
                 self.view.forget_route(pending.topic)
             self._settle(pending, None, error)
         else:

@@ -188,6 +188,17 @@ async def test_a_first_group_that_does_not_answer_changes_nothing(node: SecondGr
     assert node.state.broker_groups.by_number[2].is_active
 
 
+async def test_topics_that_are_made_while_a_group_drains_are_in_the_others(node: SecondGroup, serve: Serve) -> None:
+    client = await serve(node)
+    await ask(client, "POST")
+    assert (await ask(client, "POST", "/v1/topics", name="new"))[1]["topic"]["groups"] == [1, 3]
+    status, answer = await ask(client, "POST", "/v1/topics", name="there", groups=[2, 3])
+    assert (status, answer["error"]["message"]) == (409, "groups: group 2 is drained, and takes no further topic")
+    body = {"name": "both", "if_exists": "update", "queues": 5, "groups": [2]}
+    status, answer = await ask(client, "POST", "/v1/topics", now=True, **body)
+    assert (status, answer["error"]["code"] if status >= 400 else "") == (200, ""), "it is there already"
+
+
 @pytest.mark.parametrize("name", ["new", "%RETRY%g"])
 async def test_metadata_with_a_topic_in_a_group_that_drains(serve: Serve, name: str) -> None:
     """Imported at the first group, from a document that was written before."""
