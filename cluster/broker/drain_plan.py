@@ -17,6 +17,8 @@ from statemachine.topics.topics import OWN_TOPICS, TopicConfig
 TOPICS_PER_STEP: Final = 256
 SHOWN_MAX: Final = 100
 """The most rows of one kind that a plan names; it counts all."""
+TOPICS_SHOWN: Final = 5
+"""The most topics that a plan names of what one consumer group has to read."""
 
 
 class Unread(NamedTuple):
@@ -25,7 +27,7 @@ class Unread(NamedTuple):
     consumer_group: str
     messages: int
     topics: tuple[str, ...]
-    """The first topics that it has to read, at most SHOWN_MAX."""
+    """The first topics that it has to read, at most TOPICS_SHOWN."""
     members: int
     """Its members that are connected to this group of brokers."""
 
@@ -112,7 +114,7 @@ def plan_of(state: BrokerState, members: Callable[[str], int]) -> Generator[None
             if lag.lag:
                 behind[lag.topic] = behind.get(lag.topic, 0) + lag.lag
         if behind:
-            shown = tuple(sorted(behind)[:SHOWN_MAX])
+            shown = tuple(sorted(behind)[:TOPICS_SHOWN])
             unread.append(Unread(name, sum(behind.values()), shown, members(name)))
     held = yield from _held(state, read)
     dead = [(name.removeprefix(DEAD_LETTER_PREFIX), count) for name, count in held if _is_dead(name)]

@@ -13,7 +13,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, applied, decided
 from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route import Route
-from cluster.broker.drain_plan import SHOWN_MAX, DrainPlan, Topics, active_others, plan_of, topics_of
+from cluster.broker.drain_plan import SHOWN_MAX, TOPICS_SHOWN, DrainPlan, Topics, active_others, plan_of, topics_of
 from cluster.requests.verb import Serves
 from raftlog.types import FIRST_GROUP
 from statemachine.broker_state import BrokerState
@@ -249,7 +249,7 @@ def _shown(call: Call, row: BrokerGroup, applied_index: int, plan: DrainPlan) ->
 
 
 _PATH: Final = "/v1/broker-groups/{group}/drain"
-_COST: Final = route.page(5 * SHOWN_MAX + SHOWN_MAX * SHOWN_MAX)
+_COST: Final = route.page((5 + TOPICS_SHOWN) * SHOWN_MAX)
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", _PATH, get_drain, BrokerGroupDrainView, _COST, route_rights.CLUSTER_GET, Serves.CONFIRMED),
     Route(
