@@ -30,6 +30,8 @@ class Unread(NamedTuple):
     """The first topics that it has to read, at most TOPICS_SHOWN."""
     members: int
     """Its members that are connected to this group of brokers."""
+    broadcasts: bool
+    """True if these members keep their places themselves: nobody here knows what they have read."""
 
 
 class Topics(NamedTuple):
@@ -98,9 +100,11 @@ def topics_of(state: BrokerState) -> Generator[None, None, Topics]:
     return Topics(tuple(alone), tuple(ordered), shared)
 
 
-def plan_of(state: BrokerState, members: Callable[[str], int]) -> Generator[None, None, DrainPlan]:
+def plan_of(
+    state: BrokerState, members: Callable[[str], int], broadcasts: Callable[[str], bool]
+) -> Generator[None, None, DrainPlan]:
     """Finds what is left in the state's group, in steps. `members` returns the number of members of a consumer group
-    that are connected."""
+    that are connected; `broadcasts`, if they read by broadcasting."""
     topics = yield from topics_of(state)
     read: set[str] = set()
     unread: list[Unread] = []
@@ -115,7 +119,7 @@ def plan_of(state: BrokerState, members: Callable[[str], int]) -> Generator[None
                 behind[lag.topic] = behind.get(lag.topic, 0) + lag.lag
         if behind:
             shown = tuple(sorted(behind)[:TOPICS_SHOWN])
-            unread.append(Unread(name, sum(behind.values()), shown, members(name)))
+            unread.append(Unread(name, sum(behind.values()), shown, members(name), broadcasts(name)))
     held = yield from _held(state, read)
     dead = [(name.removeprefix(DEAD_LETTER_PREFIX), count) for name, count in held if _is_dead(name)]
     nobodys = [(name, count) for name, count in held if not _is_dead(name)]

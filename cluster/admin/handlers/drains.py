@@ -37,6 +37,9 @@ class DrainUnreadView(msgspec.Struct, frozen=True, kw_only=True):
     """The first of the topics, by name."""
     members: int
     """Its members that are connected to this group of brokers. Without one, nobody reads."""
+    broadcasts: bool
+    """True if these members keep their places themselves. Nobody here knows what they have read, so this is all that
+    is kept."""
 
 
 class DrainTopicView(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +210,9 @@ async def _view(call: Call) -> BrokerGroupDrainView:
     state = call.port.state
     applied_index = state.applied.index
     row = state.broker_groups.by_number[state.broker_groups.own]
-    return _shown(call, row, applied_index, await call.done(plan_of(state, call.port.member_count)))
+    return _shown(
+        call, row, applied_index, await call.done(plan_of(state, call.port.member_count, call.port.broadcasts))
+    )
 
 
 def _shown(call: Call, row: BrokerGroup, applied_index: int, plan: DrainPlan) -> BrokerGroupDrainView:
@@ -231,6 +236,7 @@ def _shown(call: Call, row: BrokerGroup, applied_index: int, plan: DrainPlan) ->
                 messages=each.messages,
                 topics=list(each.topics),
                 members=each.members,
+                broadcasts=each.broadcasts,
             )
             for each in plan.unread
         ],

@@ -86,7 +86,9 @@ def _left(view: dict[str, Any]) -> Iterator[str]:
         yield f"ordered: {_names(view['order_topics'], view['order_topics_total'])} (--move-keys)"
     for each in view["unread"]:
         who = f"{counted(each['members'], 'member')} connected" if each["members"] else "nobody connected"
-        yield f"{each['consumer_group']} has {counted(each['messages'])} to read in {_names(each['topics'])}; {who}"
+        known = "; it reads by broadcasting, and only its members know how far" if each["broadcasts"] else ""
+        told = f"{counted(each['messages'])} to read in {_names(each['topics'])}; {who}{known}"
+        yield f"{each['consumer_group']} has {told}"
     if (more := view["unread_groups"] - len(view["unread"])) > 0:
         yield f"and {counted(more, 'consumer group')} more"
     for each in view["unread_by_nobody"]:

@@ -182,6 +182,8 @@ class FakeNode:
         """Group -> oneway commits that wait."""
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
+        self.broadcasting: set[str] = set()
+        """The groups whose members read by broadcasting."""
         self.idle: dict[str, set[str]] = {}
         self.window = Window(0, 0.0, 0, [], [])
         """Topic -> clients that do not want it, of groups that are divided among all."""
@@ -361,6 +363,9 @@ class FakeNode:
 
     def member_count(self, group: str) -> int:
         return len(self.members(group))
+
+    def broadcasts(self, group: str) -> bool:
+        return group in self.broadcasting
 
     def sharers(self, group: str, topic: str) -> list[str | None]:
         clients = sorted({member.client_id for member in self.members(group)})

@@ -137,7 +137,10 @@ async def test_what_is_left_is_named(node: SecondGroup, serve: Serve) -> None:
     topic = node.state.topics["read"].id
     FakeNode.apply(node, [CommitOffsets([("g", topic, 0, 1), ("done", topic, 0, 3)])])
     _, plan = await ask(await serve(node))
-    assert plan["unread"] == [{"consumer_group": "g", "messages": 2, "topics": ["read"], "members": 0}]
+    unread = {"consumer_group": "g", "messages": 2, "topics": ["read"], "members": 0, "broadcasts": False}
+    assert plan["unread"] == [unread]
+    node.broadcasting.add("g")
+    assert (await ask(await serve(node)))[1]["unread"] == [{**unread, "broadcasts": True}]
     assert (plan["unread_groups"], plan["unread_messages"], plan["done"]) == (1, 2, False)
     assert plan["unread_by_nobody"] == [{"topic": "nobodys", "messages": 4}]
     assert plan["dead_letters"] == [{"consumer_group": "g", "messages": 2}]

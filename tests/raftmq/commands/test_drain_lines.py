@@ -41,7 +41,7 @@ def test_a_group_that_is_done(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_that_may_be_left(capsys: pytest.CaptureFixture[str]) -> None:
-    unread = {"consumer_group": "billing", "messages": 7, "topics": ["a", "b"], "members": 0}
+    unread = {"consumer_group": "billing", "messages": 7, "topics": ["a", "b"], "members": 0, "broadcasts": False}
     told = lines(
         capsys,
         state="active",
@@ -51,7 +51,10 @@ def test_all_that_may_be_left(capsys: pytest.CaptureFixture[str]) -> None:
         topics_alone_total=9,
         order_topics=["a"],
         order_topics_total=1,
-        unread=[unread, {**unread, "consumer_group": "mail", "messages": 1, "topics": ["a"], "members": 2}],
+        unread=[
+            unread,
+            {**unread, "consumer_group": "mail", "messages": 1, "topics": ["a"], "members": 2, "broadcasts": True},
+        ],
         unread_groups=3,
         unread_by_nobody=[{"topic": "old", "messages": 4}],
         dead_letters=[{"consumer_group": "billing", "messages": 1}],
@@ -66,7 +69,8 @@ def test_all_that_may_be_left(capsys: pytest.CaptureFixture[str]) -> None:
         "in no other group: a, b, c, d, e and 4 more (--spread)",
         "ordered: a (--move-keys)",
         "billing has 7 messages to read in a, b; nobody connected",
-        "mail has 1 message to read in a; 2 members connected",
+        "mail has 1 message to read in a; 2 members connected; it reads by broadcasting, and only its members know how "
+        "far",
         "and 1 consumer group more",
         "topic old has 4 messages, and no consumer group reads it",
         "billing has 1 dead letter",
