@@ -18,6 +18,8 @@ _.xxh3  # cluster/tier/manifest_format.py
 _.bytes_exact, _.bytes_applied_index  # cluster/admin/handlers/topics.py
 _.members_total  # cluster/admin/handlers/groups.py
 _.queues_in_groups  # cluster/admin/handlers/topics.py
+_.topics_alone, _.topics_alone_total, _.order_topics, _.order_topics_total  # cluster/admin/handlers/drains.py
+_.topics_shared  # cluster/admin/handlers/drains.py
 _.would_remove  # cluster/admin/handlers/backup.py
 _.broadcast_groups  # cluster/admin/handlers/upgrade.py
 _.damaged_bytes, _.finished_ms  # cluster/repair

@@ -103,8 +103,11 @@ COMMANDS = {
 }
 """Every command of this package. Commands of other packages come from the entry points `raftmq.commands`."""
 
-ALIASES = {"message": _here("messages.message", "Find messages by key, id or position.")}
-"""Older names, which work and are not listed: `message` is `messages find`."""
+ALIASES = {
+    "message": _here("messages.message", "Find messages by key, id or position."),
+    "broker-group": _here("nodes.broker_group", "Drain a group of brokers."),
+}
+"""Names that work and are not listed: older ones (`message` is `messages find`), and what is not complete yet."""
 
 SECTIONS = {
     "Start and stop": "up down status top logs kill restart rolling-restart upgrade init serve registry",

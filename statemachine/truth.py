@@ -18,7 +18,7 @@ from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from statemachine.access.access_commands import Digest, Secret
 from statemachine.access.rules import PolicyNumber, RuleRow, parse_resource, parse_rule
 from statemachine.access.users import Access, CopiedUser, Mode, Token, User, checked_user_name, rule_name, user_row
-from statemachine.cluster_wide.broker_groups import Aliases, BrokerGroup, BrokerGroups, checked_name
+from statemachine.cluster_wide.broker_groups import BrokerGroups, parse_group
 from statemachine.cluster_wide.settings import Setting, Settings, checked_value
 from statemachine.cluster_wide.truth_journal import Name, Place, TruthJournal, TruthKind
 from statemachine.commands import (
@@ -168,7 +168,7 @@ class Truth(Family):
             case TruthKind.SETTING:
                 return list(self._settings.by_key[name])
             case TruthKind.BROKER_GROUP:
-                return list(self._broker_groups.by_number[name])
+                return self._broker_groups.by_number[name].row()
             case TruthKind.OFFSETS:
                 return None
 
@@ -384,8 +384,7 @@ def _parsed(number: int, name: object, row: object) -> _Step | _OfUser:
             return _Step(kind, key, Setting(checked_value(key, value), version))
         case TruthKind.BROKER_GROUP:
             number = _converted(name, Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)])
-            told, aliases = _converted(row, tuple[str, Aliases])
-            return _Step(kind, number, BrokerGroup(checked_name(told), aliases))
+            return _Step(kind, number, parse_group(row))
 
 
 def _converted(value: object, kind: Any) -> Any:

@@ -305,6 +305,8 @@ class AdminPort:
     """Returns the connected consumers of a group, one with several connections for each; [] if there are none."""
     member_count: Callable[[str], int]
     """Returns the number of connected consumers of a group."""
+    broadcasts: Callable[[str], bool]
+    """Returns True if connected consumers of a group read by broadcasting, and keep their places themselves."""
     sharers: Callable[[str, str], list[str | None]]
     """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
     unread: Callable[[str], Mapping[str, Sequence[str]]]

@@ -11,6 +11,7 @@ from cluster.broker.refusal import Refused
 from cluster.broker.topics import Topics
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import FIRST_GROUP
+from statemachine.cluster_wide.broker_groups import is_draining
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -34,7 +35,7 @@ class Hot(NamedTuple):
     messages: int
     """Its messages in the window; of a hot queue, those of the queue."""
     further: tuple[int, ...]
-    """The groups in which it has no queues, ascending."""
+    """The groups that take messages in which it has no queues, ascending."""
     queue_id: int | None = None
     """The queue that gets most of them, if the topic is in every group already."""
 
@@ -48,7 +49,10 @@ def hot_topic(state: BrokerState, window: Window) -> Hot | None:
     topic = state.topics_by_id.get(topic_id)
     if topic is None or messages < HOT * window.messages:
         return None
-    further = sorted({FIRST_GROUP, *state.broker_groups.by_number} - topic.queues_of_groups.keys())
+    rows = state.broker_groups.by_number
+    further = sorted(
+        group for group in {FIRST_GROUP, *rows} - topic.queues_of_groups.keys() if not is_draining(rows, group)
+    )
     if further:
         return Hot(topic, messages, tuple(further))
     heaviest = window.queues[0]

@@ -12,10 +12,12 @@ from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
+from statemachine.cluster_wide.broker_groups import is_draining
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import (
     ACK_LEVELS,
     DEDUP_MODES,
+    DERIVED_NAMES,
     RETENTION,
     CreateTopic,
     is_retention,
@@ -126,10 +128,19 @@ def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tup
     return config.get("read_queues", read), config.get("write_queues", write)
 
 
+def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
+    """Returns the queues of a topic in each group of brokers as clients are told: in one that drains none to write, but
+    for topics of consumer groups, to which is sent what was consumed there in vain."""
+    groups, place = services.state.broker_groups.by_number, topic.queues_of_groups
+    if topic.name.startswith(DERIVED_NAMES) or not any(is_draining(groups, number) for number in place):
+        return place
+    return {number: (read, 0 if is_draining(groups, number) else write) for number, (read, write) in place.items()}
+
+
 def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, Queues]]:
     """Returns the groups of brokers that have queues of a topic, in the order of their names as text, with the queues
-    in each. Raises Refused (UNAVAILABLE) if this node does not know the addresses of one."""
-    placed = services.routes.placed(topic.queues_of_groups)
+    in each that clients are told of. Raises Refused (UNAVAILABLE) if this node does not know the addresses of one."""
+    placed = services.routes.placed(place_of(services, topic))
     if placed is None:
         remark = f"this node does not know yet where all queues of topic {topic.name} are; try again"
         raise Refused(Reason.UNAVAILABLE, remark)

@@ -79,6 +79,7 @@ def port_of(node: Assembly) -> AdminPort:
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
         member_count=lambda group: node_view.member_count(node.clients, group),
+        broadcasts=lambda group: node_view.broadcasts(node.clients, group),
         sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
         hot=lambda: node.proposals.figures.hot.last,
         unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},

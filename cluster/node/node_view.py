@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.node_interface import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
+from cluster.broker.groups.consumer_group import BROADCASTING
 from cluster.broker.groups.group_members import Members
 from cluster.members.checks import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
@@ -148,6 +149,12 @@ def member_count(known: Members, group: str) -> int:
     """Returns the number of a group's consumers that are connected to this node."""
     found = known.consumers.get(group)
     return len(found.members) if found is not None else 0
+
+
+def broadcasts(known: Members, group: str) -> bool:
+    """Returns True if connected consumers of a group read by broadcasting."""
+    found = known.consumers.get(group)
+    return found is not None and len(found.members) > 0 and found.message_model == BROADCASTING
 
 
 def members(known: Members, group: str, now_ms: int) -> list[MemberView]:

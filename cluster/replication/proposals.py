@@ -28,6 +28,7 @@ from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.apply_lane import Applied
+from cluster.replication.drain_grace import DrainGrace
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
@@ -58,6 +59,7 @@ from raftlog.types import FIRST_GROUP, EntryType, Role
 from raftlog.work import charge
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
+from statemachine.topics.topics import PERM_WRITE
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -138,6 +140,8 @@ class Proposals:
         """The acknowledgement levels of all sends so far, or-ed: not 0 once a send has requested another level than the
         default."""
         self._strict = StrictNames()
+        self.drain = DrainGrace(state)
+        """Says if the group drains, and refuses sends for it."""
         self._slots: dict[str, TopicSlot] = {}
         self.plain: dict[bytes, TopicSlot] = {}
         """The slots, for the kernel, of topics whose sends need nothing special; emptied when `_slots` loses one."""
@@ -210,6 +214,8 @@ class Proposals:
             if config is None or topic in self._barriers:
                 return None
             slot = self._slots[topic] = slot_of(config, self.early.default, self._cursor)
+            if not self.drain.takes(topic):
+                slot.perm &= ~PERM_WRITE
         return slot
 
     def changing(self, topic: str) -> bool:
@@ -452,6 +458,7 @@ class Proposals:
             return
         self._slots.clear()
         self.plain.clear()
+        self.drain.begin()
         self._cursors.clear()
         self._barriers.clear()
         self.offsets.open()
@@ -488,6 +495,9 @@ class Proposals:
     def expire(self) -> None:
         """Answers requests past their deadline with UNKNOWN, or FAIL if they were never proposed. Called on a timer."""
         now = self.now_ms = self._clock.monotonic_ms()
+        if self.drain.look(now):
+            self._slots.clear()
+            self.plain.clear()
         self.early.expire(now)
         self.figures.tick(now)
         for entry in self._pending.values():

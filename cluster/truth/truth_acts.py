@@ -26,7 +26,7 @@ from raftlog.types import FIRST_GROUP
 from statemachine.access.revocations import Revoke, revocation_of
 from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.command_table import unpack
-from statemachine.commands import Command, CommandResult, pack
+from statemachine.commands import Command, CommandResult, level_of, pack
 from statemachine.consuming.groups import PutGroup
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.topics.topics import CreateTopic, placed_in
@@ -213,6 +213,9 @@ class ActsTaken:
 
         if (level := self._state.level) < GROUPS_LEVEL:
             decided(_failed(f"group {FIRST_GROUP}: {too_low(level)}; nothing was done"))
+        elif (needed := level_of(commands)) > level:  # the asking group was raised before this one
+            remark = f"group {FIRST_GROUP} has level {level}, and this needs {needed}: raftmq upgrade finalize"
+            decided(_failed(f"{remark}; nothing was done"))
         elif not self._reads.writes_open():
             decided(_failed(f"this node does not lead group {FIRST_GROUP} any more; nothing was done, try again"))
         else:

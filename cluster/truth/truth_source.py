@@ -15,7 +15,7 @@ from cluster.truth.truth_frames import Answer, Question, answer_frame, read_ques
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
 from statemachine.truth import JournalNames
 
 if TYPE_CHECKING:
@@ -107,15 +107,17 @@ class TruthSource:
     def _can_follow(self, group: int, question: Question) -> bool:
         """Returns False if no page can follow the version that a group has: ends that it has not copied are forgotten,
         as after a restore of that group, or it has more than there is, as after one of the first group. Nor does one
-        if one of both groups has a level at which there is no truth to copy."""
+        if one of both groups has a level at which there is no truth to copy, or not all of its rows."""
         journal, version = self._state.truth_journal, question.version
         low = min(question.level, self._state.level)
-        if low >= GROUPS_LEVEL and (version == 0 or journal.forgotten <= version <= journal.version):
+        all_active = all(row.is_active for row in self._state.broker_groups.by_number.values())
+        needed = GROUPS_LEVEL if all_active else DRAINS_LEVEL
+        if low >= needed and (version == 0 or journal.forgotten <= version <= journal.version):
             return True
         why = (
             f"it has version {version}, and versions from {journal.forgotten} to {journal.version} can be followed"
-            if low >= GROUPS_LEVEL
-            else f"it has level {question.level}, group {FIRST_GROUP} {self._state.level}, and both need {GROUPS_LEVEL}"
+            if low >= needed
+            else f"it has level {question.level}, group {FIRST_GROUP} {self._state.level}, and both need {needed}"
         )
         self._told.warn(f"group {group} cannot copy the truth", why, self._reads.monotonic_ms() / 1000)
         return False

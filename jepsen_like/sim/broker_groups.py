@@ -1,4 +1,4 @@
-"""The operator who adds a second group of brokers, and changes what it copies (docs/adr/0108).
+"""The operator who adds a second group of brokers, drains it, and changes what it copies (docs/adr/0108, 0113).
 
 `sim/checks/truth_check.py` copies in the place of that group, also if there are nodes of it (`sim/groups`).
 """
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from jepsen_like.sim.checks.truth_check import TruthCheck
 from jepsen_like.sim.options import Options, stream
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.consuming.groups import PutGroup
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import JournalNames
@@ -27,6 +27,8 @@ LOOKS_EVERY_S = 0.1
 SLICE_NAMES = 2
 """Names of a slice: so few that a leader dies between slices."""
 NAMES = 3
+DRAIN_P = 0.15
+"""Probability of the begin or the end of a drain in one look."""
 SECOND = AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3))
 
 
@@ -42,6 +44,7 @@ class BrokerGroupsOperator:
     ) -> None:
         """`soon`: calls a function after that many seconds."""
         self._rng = stream(options.seed, "broker groups")
+        self._drains = stream(options.seed, "drained groups") if options.drains else None
         self._leader, self._soon = leader, soon
         self.check = TruthCheck(report)
         self.stopped = False
@@ -83,7 +86,7 @@ class BrokerGroupsOperator:
         node, state = leader.node, leader.node.state
         if state.level < GROUPS_LEVEL:
             return
-        run = self._changes(state) if changes else []
+        run = [*self._changes(state), *self._drain(state)] if changes else []
         if not state.truth_journal.is_kept:
             run += [SECOND] if not changes or self._rng.random() < 0.2 else []
         elif not state.truth_journal.is_ready:
@@ -92,6 +95,12 @@ class BrokerGroupsOperator:
             run.append(ForgetEnds(min(self.check.copy.truth.copied, self.confirmed())))
         if run:
             leader.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
+
+    def _drain(self, state: BrokerState) -> list[Command]:
+        """Draws the begin or the end of a drain, also of one that has begun or ended already; mostly nothing."""
+        if self._drains is None or state.level < DRAINS_LEVEL or self._drains.random() >= DRAIN_P:
+            return []
+        return [DrainBrokerGroup(SECOND.number, self._drains.random() < 0.6)]
 
     def _changes(self, state: BrokerState) -> list[Command]:
         rng = self._rng

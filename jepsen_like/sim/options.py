@@ -93,6 +93,8 @@ SECOND_FROM = 980_000_000
 """First seed of those of which a quarter have nodes of that second group."""
 GROUP_WRITES_FROM = 981_000_000
 """First seed of those of which every other one with nodes of a second group has a writer to both groups."""
+DRAINS_FROM = 982_000_000
+"""First seed of those of which every other one with a second group, and without nodes of it, has drains."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -241,6 +243,8 @@ class Options(NamedTuple):
     """1: three nodes of a second group of brokers run beside the first one (`sim/groups`)."""
     group_writes: int = 0
     """1: with `second`, a writer stages batches for queues of both groups (`sim/groups/placed_writers.py`)."""
+    drains: int = 0
+    """1: with `groups`, the operator drains the second group now and then, and cancels that."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -343,6 +347,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(second=1, groups=1, levels=0, event_budget=2 * carried.event_budget)
         if seed >= GROUP_WRITES_FROM:
             carried = carried._replace(group_writes=stream(seed, "group writes").choice((0, 1)))
+    if seed >= DRAINS_FROM and carried.groups and not carried.second:
+        carried = carried._replace(drains=stream(seed, "drains").choice((0, 1)))
     return _with_tier(carried, seed)
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar, Final, NamedTuple, Protocol, Self
+from enum import IntEnum
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 import msgpack
 from msgspec import Meta
 
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
-from statemachine.commands import Command, CommandResult, InvalidCommandError, done
+from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, converted, done, not_found
 from statemachine.family import Families, Family, LaterRows, applies
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
@@ -29,12 +30,46 @@ ALIASES_MAX: Final = 99
 Aliases = Annotated[int, Meta(ge=1, le=ALIASES_MAX)]
 
 
+_FIELDS_OF_ACTIVE = 2
+"""The fields of the row of a group that is active."""
+
+
+class GroupState(IntEnum):
+    """The state of a group of brokers for clients. Values are in rows: never renumber."""
+
+    ACTIVE = 0
+    DRAINING = 1
+    """It takes no new messages, and is read until nothing is left (docs/adr/0113)."""
+
+
 class BrokerGroup(NamedTuple):
     """A group of brokers."""
 
     name: str
     aliases: int
     """The number of aliases of each group: `name-1` to `name-aliases`. The same in all groups of a cluster."""
+    state: GroupState = GroupState.ACTIVE
+    since_ms: int = 0
+    """Log time of the first group at which a group that is not active got its state; 0 for an active one."""
+
+    @property
+    def is_active(self) -> bool:
+        """True if the group takes new messages."""
+        return self.state is GroupState.ACTIVE
+
+    def row(self) -> list[str | int]:
+        """Returns the fields of the group's row. That of an active group is the one of level 14."""
+        fields: list[str | int] = [self.name, self.aliases, int(self.state), self.since_ms]
+        return fields[:_FIELDS_OF_ACTIVE] if self.is_active else fields
+
+
+def parse_group(row: object) -> BrokerGroup:
+    """Returns the group whose row has these fields. Raises InvalidCommandError."""
+    fields = _converted(row)
+    group = BrokerGroup(checked_name(fields[0]), *fields[1:])
+    if group.is_active and len(fields) > _FIELDS_OF_ACTIVE:
+        raise InvalidCommandError(f"the row of an active group has {_FIELDS_OF_ACTIVE} fields")
+    return group
 
 
 class Scans(Protocol):
@@ -46,10 +81,7 @@ class Scans(Protocol):
 
 def read_groups(rows: Scans) -> dict[int, BrokerGroup]:
     """Returns the groups that a state has rows of, by number; none as long as the cluster has one."""
-    return {
-        keys.broker_group_number(key): BrokerGroup(*msgpack.unpackb(row))
-        for key, row in rows.scan(META, *keys.BROKER_GROUPS)
-    }
+    return {keys.broker_group_number(key): _unpack_row(row) for key, row in rows.scan(META, *keys.BROKER_GROUPS)}
 
 
 class AddBrokerGroup(Command, tag="add_broker_group", frozen=True):
@@ -64,11 +96,23 @@ class AddBrokerGroup(Command, tag="add_broker_group", frozen=True):
     on. None with all later ones."""
 
 
+class DrainBrokerGroup(Command, tag="drain_broker_group", frozen=True):
+    """Begins to drain a group of brokers, or has it take messages again."""
+
+    LEVEL: ClassVar[int] = DRAINS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    number: Annotated[int, Meta(ge=FIRST_GROUP + 1, le=GROUPS_MAX)]
+    draining: bool
+
+
 class BrokerGroups(Family):
     """The groups of brokers. `by_number` is replaced and never changed, so any thread may read it."""
 
     ROWS = ((META, keys.BROKER_GROUP_PREFIX),)
-    LATER_ROWS = (LaterRows(GROUPS_LEVEL, META, keys.BROKER_GROUP_PREFIX),)
+    LATER_ROWS = (
+        LaterRows(GROUPS_LEVEL, META, keys.BROKER_GROUP_PREFIX),
+        LaterRows(DRAINS_LEVEL, META, keys.BROKER_GROUP_PREFIX, lambda row: not _unpack_row(row).is_active),
+    )
 
     def __init__(self, kv: KV, journal: TruthJournal, group: int = FIRST_GROUP) -> None:
         """`group`: the number of the group whose state it is."""
@@ -94,6 +138,12 @@ class BrokerGroups(Family):
         """Returns True if there is such a group, with the changes of the batch being applied (apply thread only)."""
         return number == FIRST_GROUP or number in self._groups
 
+    def is_active(self, number: int) -> bool:
+        """Returns True unless there is such a group and it is drained, with the changes of the batch being applied
+        (apply thread only)."""
+        group = self._groups.get(number)
+        return group is None or group.is_active
+
     @applies(AddBrokerGroup)
     def add(self, stage: Stage, command: AddBrokerGroup) -> CommandResult:
         """Adds a group. The second one begins the journal of the truth; the result's value is the BrokerGroup. The
@@ -116,16 +166,36 @@ class BrokerGroups(Family):
         self.copy(stage, number, group)
         return done(group)
 
+    @applies(DrainBrokerGroup)
+    def drain(self, stage: Stage, command: DrainBrokerGroup) -> CommandResult:
+        """Begins to drain a group, or ends that. The result's value is the BrokerGroup; a drain that is under way
+        already goes on, and its time stays."""
+        group = self._groups.get(command.number)
+        if group is None:
+            return not_found(f"there is no group {command.number}")
+        if group.is_active is command.draining:
+            group = BrokerGroup(group.name, group.aliases)
+            if command.draining:
+                group = group._replace(state=GroupState.DRAINING, since_ms=stage.stamp.now_ms)
+            self.copy(stage, command.number, group)
+        return done(group)
+
     def copy(self, stage: Stage, number: int, group: BrokerGroup) -> None:
         """Puts a group as it is."""
         self._groups[number] = group
         self.changed = True
-        stage.put(META, keys.broker_group_key(number), msgpack.packb(list(group)))
+        stage.put(META, keys.broker_group_key(number), msgpack.packb(group.row()))
         self._journal.note(stage, TruthKind.BROKER_GROUP, number)
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         self.by_number, self.changed = dict(self._groups), False
+
+
+def is_draining(groups: Mapping[int, BrokerGroup], number: int) -> bool:
+    """Returns True if the group is there, and is not active. `groups`: `BrokerGroups.by_number`."""
+    group = groups.get(number)
+    return group is not None and not group.is_active
 
 
 def usual_name(first: str, number: int) -> str:
@@ -138,6 +208,19 @@ def checked_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise InvalidCommandError(f"a group of brokers has a name of letters, digits and . _ -, not {name!r:.100}")
     return name
+
+
+def _unpack_row(row: bytes) -> BrokerGroup:
+    name, aliases, *rest = msgpack.unpackb(row)
+    return BrokerGroup(name, aliases, GroupState(rest[0]), rest[1]) if rest else BrokerGroup(name, aliases)
+
+
+def _converted(row: object) -> tuple[Any, ...]:
+    """Returns the fields of a row, checked one by one. Raises InvalidCommandError."""
+    longer = isinstance(row, (list, tuple)) and len(row) > _FIELDS_OF_ACTIVE
+    kind: Any = tuple[str, Aliases, GroupState, U64] if longer else tuple[str, Aliases]
+    fields: tuple[Any, ...] = converted(row, kind)
+    return fields
 
 
 def _check_apart(name: str, other: str) -> None:

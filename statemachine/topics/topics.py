@@ -45,6 +45,11 @@ NAME_LENGTH_MAX = 256
 name creates no topic."""
 DERIVED_NAME_LENGTH_MAX = 255
 """The most characters of the names %RETRY%group and %DLQ%group."""
+DERIVED_NAMES = ("%RETRY%", "%DLQ%")
+"""The beginnings of names of topics that belong to a consumer group."""
+OWN_TOPICS = (*DERIVED_NAMES, "TRANS_CHECK_MAX_TIME_TOPIC")
+"""The same, with that of the topic to which transactions go that nobody decides: what a group of brokers makes for
+itself, also while it drains."""
 QUEUES_DEFAULT = 8
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
@@ -143,7 +148,7 @@ class TopicConfig:
 
 def check_topic_name(name: Any) -> str:
     """Returns `name` if it is a valid name of a topic. Raises InvalidCommandError (remoting code 29)."""
-    derived = checked_str(name, "topic name").startswith(("%RETRY%", "%DLQ%"))
+    derived = checked_str(name, "topic name").startswith(DERIVED_NAMES)
     return checked_name(name, "topic name", DERIVED_NAME_LENGTH_MAX if derived else NAME_LENGTH_MAX)
 
 
@@ -310,6 +315,9 @@ class Topics(Family):
         unknown = [group for group, *_ in rows if not self._broker_groups.exists(group)]
         if unknown:
             raise InvalidCommandError(f"place: there is no group {unknown[0]}")
+        further = [group for group, *_ in rows if group not in before and not self._broker_groups.is_active(group)]
+        if further and not str(config["name"]).startswith(OWN_TOPICS):
+            raise InvalidCommandError(f"place: group {further[0]} is drained, and takes no further topic")
         return {**before, **{group: (read, write) for group, read, write in rows}}
 
     def _placed(self, topic: TopicConfig, place: Place, topic_id: int) -> TopicConfig:

@@ -11,12 +11,19 @@ import pytest
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import GROUPS_MAX
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup, BrokerGroup
+from statemachine.cluster_wide.broker_groups import (
+    AddBrokerGroup,
+    BrokerGroup,
+    DrainBrokerGroup,
+    GroupState,
+    is_draining,
+)
 from statemachine.cluster_wide.cluster_level import Finalize
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
 from statemachine.rows import keys
-from statemachine.rows.kv import FAMILIES, TOPICS
+from statemachine.rows.kv import FAMILIES, META, TOPICS
 from statemachine.topics.topics import CreateTopic
+from statemachine.truth import CopyTruth
 from tests.support.state_kit import FedState
 from tests.support.truth_kit import SECOND, BrokerLog, copy_all
 
@@ -158,3 +165,114 @@ def test_a_place_that_is_none(first: BrokerLog, fields: Any) -> None:
     assert put(first).ok
     assert put(first, **fields).code == "invalid"
     assert first.state.topics["t"].place == {}
+
+
+# -- drains (docs/adr/0113)
+
+
+@pytest.fixture
+def drained(first: BrokerLog) -> BrokerLog:
+    """A first group whose second one drains, with a topic in both, and one there alone."""
+    first.run(SECOND, AddBrokerGroup(3, "c", None))
+    put(first, name="both", place=[[1, 2, 2], [2, 2, 2]])
+    put(first, name="there", place=[[2, 2, 2]])
+    first.log.now_ms = 7_000_000
+    assert first.one(DrainBrokerGroup(2, draining=True)).ok
+    return first
+
+
+def row_of(broker: BrokerLog, number: int) -> Any:
+    return msgpack.unpackb(broker.kv.get(META, keys.broker_group_key(number)) or b"")
+
+
+def test_a_group_drains_from_the_time_of_the_entry_on(drained: BrokerLog) -> None:
+    group = drained.state.broker_groups.by_number[2]
+    assert group == ("raftmq-g02", 3, GroupState.DRAINING, 7_000_000)
+    assert row_of(drained, 2) == ["raftmq-g02", 3, 1, 7_000_000]
+    version = drained.state.truth_journal.version
+    drained.log.now_ms = 9_000_000
+    assert drained.one(DrainBrokerGroup(2, draining=True)) == (True, "", group), "it goes on, and its time stays"
+    assert drained.state.truth_journal.version == version
+    drained.restart()
+    assert drained.state.broker_groups.by_number[2] == group
+    assert [number for number in range(5) if is_draining(drained.state.broker_groups.by_number, number)] == [2]
+
+
+def test_a_drain_that_is_cancelled_leaves_the_row_that_was_there(drained: BrokerLog) -> None:
+    assert drained.one(DrainBrokerGroup(2, draining=False)).value == BrokerGroup("raftmq-g02", 3)
+    assert row_of(drained, 2) == ["raftmq-g02", 3]
+    assert drained.one(DrainBrokerGroup(3, draining=False)).ok
+    drained.log.now_ms = 9_000_000
+    assert drained.one(DrainBrokerGroup(2, draining=True)).value.since_ms == 9_000_000, "another drain"
+
+
+def test_only_a_further_group_that_is_there_drains(first: BrokerLog) -> None:
+    assert first.one(DrainBrokerGroup(2, draining=True)).code == "not_found"
+    first.run(SECOND)
+    assert [first.one(DrainBrokerGroup(number, draining=True)).code for number in (1, 3, 65)] == [
+        "invalid",
+        "not_found",
+        "invalid",
+    ]
+
+
+def test_other_groups_learn_of_a_drain_and_of_its_end(drained: BrokerLog, new_log: NewLog) -> None:
+    second = BrokerLog(new_log(), group=2)
+    assert second.one(DrainBrokerGroup(2, draining=True)).code == "refused"
+    for draining in (True, False, True):
+        drained.run(DrainBrokerGroup(2, draining))
+        copy_all(drained, second)
+        assert second.state.broker_groups.by_number == drained.state.broker_groups.by_number
+        assert is_draining(second.state.broker_groups.by_number, 2) is draining
+        assert row_of(second, 2) == row_of(drained, 2)
+
+
+def test_no_topic_gets_queues_in_a_group_that_drains(drained: BrokerLog) -> None:
+    refused = put(drained, name="new", place=[[1, 1, 1], [2, 1, 1]])
+    assert (refused.code, refused.value) == ("invalid", "place: group 2 is drained, and takes no further topic")
+    put(drained, name="elsewhere")
+    assert put(drained, name="elsewhere", place=[[2, 1, 1]]).code == "invalid"
+    assert put(drained, name="both", place=[[2, 5, 5]]).value.place == {1: (2, 2), 2: (5, 5)}, "it is there"
+    assert put(drained, name="both", read_queues=6).ok
+    assert put(drained, name="there", place=[[3, 2, 2]]).value.place == {2: (2, 2), 3: (2, 2)}
+    for derived in ("%RETRY%g", "%DLQ%g", "TRANS_CHECK_MAX_TIME_TOPIC"):
+        assert put(drained, name=derived, place=[[2, 1, 1]]).ok, "what fails there is retried there"
+    drained.run(DrainBrokerGroup(2, draining=False))
+    assert put(drained, name="new", place=[[1, 1, 1], [2, 1, 1]]).ok
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["raftmq-g02", 3, 1],
+        ["raftmq-g02", 3, 0, 5],
+        ["raftmq-g02", 3, 9, 5],
+        ["raftmq-g02", 3, 1, -1],
+        ["raftmq-g02", 3, 1, 5, 6],
+        ["raftmq-g02"],
+        "raftmq-g02",
+        None,
+    ],
+)
+def test_a_row_that_is_none_of_a_group(new_log: NewLog, row: Any) -> None:
+    second = BrokerLog(new_log(), group=2)
+    assert second.one(CopyTruth(0, 1, [(9, 2, row)])).code == "invalid"
+    assert second.one(CopyTruth(0, 1, [(9, 2, ["raftmq-g02", 3, 1, 5])])).ok
+
+
+def test_a_cluster_that_drains_nothing_has_the_rows_of_before(new_log: NewLog) -> None:
+    """Byte for byte, but for the row of the level."""
+    found = []
+    for level in (DRAINS_LEVEL - 1, DRAINS_LEVEL):
+        broker = BrokerLog(new_log(), level=level)
+        broker.run(SECOND, AddBrokerGroup(3, "c", None))
+        put(broker, place=[[2, 1, 1]])
+        found.append(
+            {
+                key: row
+                for key, row in broker.kv.scan(META, b"", keys.LAST)
+                if key not in (keys.SUMS_KEY, keys.APPLIED_KEY)
+            }
+        )
+    old, new = found
+    assert {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)} == {keys.LEVEL_KEY}

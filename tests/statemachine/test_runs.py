@@ -91,7 +91,7 @@ def test_what_readers_see_of_each_family_comes_from_drawn_logs(draw_log: DrawLog
     """A family keeps what readers see in a public attribute or property, or answers it by a class of reads. Then the
     tests below compare it."""
     nothing, changed = seen(BrokerState(MemoryKV())), set[type]()
-    for seed in range(6):
+    for seed in range(12):
         state, entries = BrokerState(MemoryKV()), draw_log(seed, 150)
         for at in range(0, len(entries), 40):
             state.apply(entries[at : at + 40])

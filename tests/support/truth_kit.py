@@ -23,12 +23,12 @@ from statemachine.access.access_commands import (
     SetRules,
 )
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command, CommandResult
 from statemachine.consuming.groups import PutGroup, Subscribe
-from statemachine.levels import GROUPS_LEVEL, LEVEL
+from statemachine.levels import LEVEL
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth, JournalNames, TruthPage
@@ -39,10 +39,10 @@ SECOND = AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3))
 
 
 class BrokerLog:
-    """A group of brokers, usually at the level of groups: its state, and the log that feeds it. Its version knows one
+    """A group of brokers, usually at the newest level: its state, and the log that feeds it. Its version knows one
     level more than there is."""
 
-    def __init__(self, log: Any, group: int = FIRST_GROUP, level: int = GROUPS_LEVEL) -> None:
+    def __init__(self, log: Any, group: int = FIRST_GROUP, level: int = LEVEL) -> None:
         self.log, self.group = log, group
         self.kv = MemoryKV()
         self.restart()
@@ -121,6 +121,7 @@ def drawn_change(first: BrokerLog, rng: Random) -> Command:
         lambda: AddBrokerGroup(
             rng.randint(2, 4), f"n{rng.randrange(4)}", None if state.broker_groups.by_number else ("n", 3)
         ),
+        lambda: DrainBrokerGroup(rng.randint(2, 4), rng.random() < 0.6),
         lambda: JournalNames(rng.choice([1, 2, 5])),
     ]
     return rng.choice(draws)()

@@ -19,7 +19,7 @@ from cluster.truth.write_decisions import WriteDecisions
 from jepsen_like.sim.checks.truth_check import told
 from raftlog.types import EntryId
 from statemachine.commands import Command
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.levels import LEVEL
 from tests.support.truth_kit import BrokerLog
 
 DEADLINE_MS = 3000
@@ -87,7 +87,7 @@ class Ends:
 class Two:
     """The first group and the second, and their connection."""
 
-    def __init__(self, new_log: Callable[[], Any], *, first: int = GROUPS_LEVEL, second: int = GROUPS_LEVEL) -> None:
+    def __init__(self, new_log: Callable[[], Any], *, first: int = LEVEL, second: int = LEVEL) -> None:
         """`first`, `second`: the levels of the groups."""
         self.first = Leader(BrokerLog(new_log(), level=first))
         self.second = Leader(BrokerLog(new_log(), 2, level=second))

@@ -59,6 +59,7 @@ CODES: Final[dict[str, Code]] = {
     "group_map": Code("warning", "raftmq status"),
     "truth_unconfirmed": Code("warning", "raftmq status"),
     "revocations_wait": Code("warning", "raftmq status"),
+    "group_draining": Code("info", "raftmq status"),
     # starts
     "recovering": Code("info", "raftmq recovery --node {n}"),
     "unclean_restart": Code("info", "raftmq recovery --node {n}"),

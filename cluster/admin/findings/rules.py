@@ -70,6 +70,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_exposure(port, status),
         *_access(port, status, wall_ms),
         *_maintenance(port),
+        *_drain(port),
         *_faults(port, status),
     ]
 
@@ -370,6 +371,14 @@ def _maintenance(port: AdminPort) -> Iterator[Condition]:
             says = f"{port.object_of(node)} is in maintenance ({row.author}){why}; what is found about it is expected"
             do_now = f"raftmq node maintenance off {port.name_of(node)}"
             yield Condition("node_maintenance", port.object_of(node), says, do_now=do_now, since_ms=row.since_ms)
+
+
+def _drain(port: AdminPort) -> Iterator[Condition]:
+    groups = port.state.broker_groups
+    row = groups.by_number.get(groups.own)
+    if row is not None and not row.is_active:
+        says = f"group {groups.own} takes no new messages, and is read until nothing is left"
+        yield Condition("group_draining", CLUSTER, says, since_ms=row.since_ms)
 
 
 def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:

@@ -37,6 +37,10 @@ class BrokerGroupView(msgspec.Struct, frozen=True, kw_only=True):
     """Its broker name."""
     aliases: int
     """The number of names that routes give producers for it."""
+    state: str = "active"
+    """`active`; `draining`: it takes no new messages, and is read until nothing is left."""
+    since_ms: int | None = None
+    """Log time of the first group since when it is not active; null if it is."""
     leader: int | None = None
     """The id, in the group, of the last leader that the node that answers has heard of; null if it knows none."""
     members: list[BrokerGroupMember] = []
@@ -111,7 +115,15 @@ def _view(port: AdminPort, number: int, row: BrokerGroup) -> BrokerGroupView:
         members = [
             BrokerGroupMember(id=each.node, admin=each.http, away=each.node in record.away) for each in record.members
         ]
-    return BrokerGroupView(group=number, name=row.name, aliases=row.aliases, leader=leader or None, members=members)
+    return BrokerGroupView(
+        group=number,
+        name=row.name,
+        aliases=row.aliases,
+        state=row.state.name.lower(),
+        since_ms=None if row.is_active else row.since_ms,
+        leader=leader or None,
+        members=members,
+    )
 
 
 async def add_group(call: Call) -> AddedBrokerGroup:

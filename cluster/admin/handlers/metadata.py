@@ -24,8 +24,10 @@ from cluster.members.service import EVENT
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
 from raftlog.types import EntryId
+from statemachine.cluster_wide.broker_groups import is_draining
 from statemachine.cluster_wide.members import Acknowledge
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
+from statemachine.topics.topics import OWN_TOPICS
 
 ROWS_PER_STEP = 128
 COST = Cost(1, lambda limits: 24 << 20)
@@ -93,6 +95,7 @@ async def change_metadata(call: Call) -> MetadataChanged:
     """Creates and updates topics, groups and offsets as given; removes nothing."""
     wanted: MetadataChange = call.body
     _check_topics(wanted.topics)
+    _check_places(call.port, wanted.topics)
     _check_groups(call.port, wanted.groups)
     if wanted.topics and not wanted.now:
         await refuse_to_hide(call, [_own(record, call.port.config.cluster.group) for record in wanted.topics])
@@ -126,6 +129,18 @@ def _check_topics(records: Sequence[TopicRecord]) -> None:
         except Refused as refused:
             fix = "correct the document: leave this topic out, with its offsets; nothing was changed"
             raise error_of(refused, fix, codes=_NOT_RESTORED) from None
+
+
+def _check_places(port: AdminPort, records: Sequence[TopicRecord]) -> None:
+    """Raises ApiError for a topic that would get its first queues in a group of brokers that drains."""
+    rows = port.state.broker_groups.by_number
+    for record in records:
+        known = port.state.topics.get(record.name)
+        has = known.queues_of_groups if known is not None else {}
+        closed = [group for group, *_ in record.place if group not in has and is_draining(rows, group)]
+        if closed and not record.name.startswith(OWN_TOPICS):
+            why = f"topic {record.name}: group {closed[0]} is drained, and takes no further topic"
+            raise ApiError("refused", why, "give it queues in other groups in the document; nothing was changed")
 
 
 def _check_groups(port: AdminPort, records: Sequence[GroupRecord]) -> None:

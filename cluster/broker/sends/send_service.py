@@ -124,7 +124,7 @@ class Sends(Generic[_Origin]):
             self._wait_for_topic(origin, topic, wish)
             return
         if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS:
-            raise _not_writable(slot)
+            raise self._not_writable(slot)
         if queue_id < 0 < slot.queues:
             queue_id = slot.next_queue % slot.write_queues
             slot.next_queue = queue_id + 1
@@ -357,6 +357,13 @@ class Sends(Generic[_Origin]):
         addressed_to = addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)
         return addressed_to.decode(), delayed.schedule, RowKind.SCHEDULED
 
+    def _not_writable(self, slot: TopicSlot) -> Refused:
+        if slot.perm & PERM_WRITE:
+            return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
+        if not self._proposals.drain.takes(slot.name):
+            return NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark())
+        return NotTaken(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
+
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
     def _wait_for_topic(self, origin: _Origin, topic: str, wish: DecodedSend) -> None:
@@ -408,6 +415,8 @@ class Sends(Generic[_Origin]):
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         if special:
             queues = 1
+        elif self._proposals.drain.drains:
+            raise NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark())
         elif self._config.topics.auto_create and topic not in AUTO_CREATE_NAMES:
             queues = max(1, min(wish.default_queues, self._config.topics.default_queues))
         else:
@@ -571,12 +580,6 @@ class Sends(Generic[_Origin]):
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)
-
-
-def _not_writable(slot: TopicSlot) -> Refused:
-    if not slot.perm & PERM_WRITE:
-        return NotTaken(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
-    return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
 
 
 def _unique_key(wish: DecodedSend) -> str:

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.message_copies import copied, queue_for
-from cluster.broker.name_rules import PERM_READ, PERM_WRITE
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written
+from cluster.broker.retries import own_topic
 from cluster.broker.rights import PUB, Party, Rights, topic_need
 from cluster.broker.services import Services
 from cluster.flow.gate import ITSELF, Ask
@@ -30,7 +30,6 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from raftmq_wire.message_format import Message, decode_message
 from statemachine.delivery.half_messages import CheckHalves, EndHalves, HalfMessage
 from statemachine.payload import RowKind
-from statemachine.topics.topics import CreateTopic
 
 if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
@@ -263,10 +262,10 @@ class Transactions:
 
     def _park(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
         copy = _Copy(half, message, PARKED_TOPIC, 0, 0, End.PARKED, lambda: self.metrics.given_up(PARKED))
-        if PARKED_TOPIC in self._node.state.topics:
+        run = own_topic(self._node.state, PARKED_TOPIC, 1)  # it may have its queues in other groups of brokers
+        if not run:
             self._copy(copy, done, tries)
             return
-        fields = {"name": PARKED_TOPIC, "read_queues": 1, "write_queues": 1, "perm": PERM_READ | PERM_WRITE}
 
         def made(result: ProposeResult) -> None:
             if result.outcome is Outcome.OK and result.results[0].ok:
@@ -274,7 +273,7 @@ class Transactions:
             else:
                 done(Refused(Reason.UNAVAILABLE, f"topic {PARKED_TOPIC} could not be created: {result.remark}"))
 
-        self._node.propose([CreateTopic(fields, if_absent=True)], made)
+        self._node.propose(run, made)
 
     def _copy(self, copy: _Copy, done: Settled, tries: int) -> None:
         """Stores the copy. The half message ends in the copy's entry."""

@@ -25,13 +25,14 @@ from cluster.broker.name_rules import (
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.broker.topics import placed_queues
+from cluster.broker.topics import place_of, placed_queues
 from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refuse, refusing
 from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
 from raftlog.work import charge
 from raftmq_wire.codes import GROUPS_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
+from statemachine.cluster_wide.broker_groups import is_draining
 
 if TYPE_CHECKING:
     from cluster.placement.route_map import BrokerData, BrokerGroup
@@ -201,14 +202,31 @@ class Routes:
         group, topics = self._map.group_of(topic), self._services.config.topics
         if topic in AUTO_CREATE_NAMES and topics.auto_create:  # also where an earlier release let a person create it
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+            group = self._group_of_new()
             return [(group, _queue_data(group.name, perm, topics.default_queues, topics.default_queues, 0))]
         config = self._services.state.topics.get(topic)
         if config is not None:
             placed = placed_queues(self._services, config)
-            return [(each, _queue_data(each.name, config.perm, *queues, config.sys_flag)) for each, queues in placed]
+            return [
+                (
+                    each,
+                    _queue_data(each.name, config.perm & (-1 if write else ~PERM_WRITE), read, write, config.sys_flag),
+                )
+                for each, (read, write) in placed
+            ]
         if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
             return [(group, _queue_data(group.name, PERM_READ | PERM_WRITE, 1, 1, 0))]
         return []
+
+    def _group_of_new(self) -> BrokerGroup:
+        """Returns the group in which a first send makes its topic: this node's, or the first other one while that is
+        drained."""
+        groups, own = self._services.state.broker_groups, self._map.own
+        if not is_draining(groups.by_number, groups.own):
+            return own
+        numbers = sorted(number for number, row in groups.by_number.items() if row.is_active)
+        placed = (self._map.placed({number: (1, 1)}) for number in numbers)
+        return next((group for found in placed if found for group, _ in found), own)
 
     def _cluster_info(self, request: Request) -> None:
         """Answers 106. Java's tools look up the broker names of a route in this table, so it contains the aliases if a
@@ -290,7 +308,7 @@ class Routes:
         return {group.name: [each.name for each in self._aliases(group, request)] for group in self._map.groups()}
 
     def _order_conf(self, config: TopicConfig, names: dict[str, list[str]]) -> str:
-        placed = self._map.placed(config.queues_of_groups) or []
+        placed = self._map.placed(place_of(self._services, config)) or []
         parts = [
             _ordered((names[group.name] if config.perm & PERM_WRITE else []) or [group.name], queues[1])
             for group, queues in placed
@@ -382,7 +400,7 @@ def _ordered(names: list[str], queues: int) -> list[str]:
     """Returns the parts `name:queues` of an `orderTopicConf`: the queues that producers of an ordered topic use, in
     their order, whichever broker is known at present. They are the same as in the route, so that a key keeps its queue
     when `order` is set."""
-    return [f"{name}:{queues}" for name in names]
+    return [f"{name}:{queues}" for name in names] if queues else []
 
 
 def _no_namespace() -> Refused:

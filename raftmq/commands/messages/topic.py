@@ -224,7 +224,9 @@ def spread(name: str, groups: tuple[int, ...], yes: bool, data: str | None, admi
     api = AdminApi(admin_addresses(admin, data))
     with near_name(api, "/v1/topics", name):
         before = _topic(api, name)
-    wanted = groups or tuple(row["group"] for row in api.local("/v1/broker-groups")["groups"])
+    rows = api.local("/v1/broker-groups")["groups"]
+    # A node of an earlier release tells no state.
+    wanted = groups or tuple(row["group"] for row in rows if row.get("state", "active") == "active")
     if not wanted:
         raise LocalError(
             f"topic {name} stays where it is", "the cluster has one group of brokers", "raftmq status", ExitCode.REFUSED

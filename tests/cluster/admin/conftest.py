@@ -59,7 +59,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.identity import Identity
-from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
+from raftlog.types import EMPTY_TAIL, FIRST_GROUP, NOBODY, Entry, EntryType, NodeId
 from raftmq_wire.message_format import Message, encode_message
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine.access.access_commands import CreateUser, Origin, PutToken, SetAuthKey, SetAuthMode, SetRules
@@ -150,12 +150,14 @@ class FakeNode:
 
     evicted_bounds = None
     evicted_pages = None
+    log_of = FIRST_GROUP
+    """The group of brokers of whose log the state is: that of the first one takes every command."""
     object, object_of, name_of = AdminPort.object, AdminPort.object_of, AdminPort.name_of
 
     def __init__(self, node_id: int = 1, **overrides: Any) -> None:
         self.config = make_config(node_id, **overrides)
         self.kv = MemoryKV()
-        self.state = BrokerState(self.kv)
+        self.state = BrokerState(self.kv, group=self.log_of)
         self.topic_sizes = TopicSizes(self.state, lambda: 0)
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
         self.metrics = NodeMetrics(self.config.cluster.group)
@@ -180,6 +182,8 @@ class FakeNode:
         """Group -> oneway commits that wait."""
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
+        self.broadcasting: set[str] = set()
+        """The groups whose members read by broadcasting."""
         self.idle: dict[str, set[str]] = {}
         self.window = Window(0, 0.0, 0, [], [])
         """Topic -> clients that do not want it, of groups that are divided among all."""
@@ -359,6 +363,9 @@ class FakeNode:
 
     def member_count(self, group: str) -> int:
         return len(self.members(group))
+
+    def broadcasts(self, group: str) -> bool:
+        return group in self.broadcasting
 
     def sharers(self, group: str, topic: str) -> list[str | None]:
         clients = sorted({member.client_id for member in self.members(group)})

@@ -21,7 +21,16 @@ from statemachine.access.users import User
 PAGE = (Path(__file__).parents[3] / "docs" / "access-table.md").read_text()
 CLUSTER = "DefaultCluster"
 BRACES = "{cluster}"
-PATHS = {"id": "1", "queue": "0", "index": "1", "position": "1", "file": "app.js", "key": "disk", "address": "a:1"}
+PATHS = {
+    "id": "1",
+    "queue": "0",
+    "index": "1",
+    "position": "1",
+    "file": "app.js",
+    "key": "disk",
+    "address": "a:1",
+    "group": "2",
+}
 PATHS |= {"user": "root", "token": "0" * 64}
 """Parameters of paths that no rights name -> a value."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {

@@ -19,6 +19,7 @@ DESTROYS_NOTHING = {
     "POST /v1/groups": "creates a group or changes its settings; offsets stay",
     "POST /v1/members": "adds a learner",
     "POST /v1/broker-groups": "adds a group of brokers, in which nothing is yet",
+    "DELETE /v1/broker-groups/{group}/drain": "the group takes messages again; undone by the same path",
     "POST /v1/members/{id}/promote": "a learner becomes a voter",
     "POST /v1/members/claims": "gives an initial node to its machine, once",
     "POST /v1/members/{id}/drain": "moves leadership; undone by the same request",

@@ -32,8 +32,11 @@ from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
 from statemachine.access.access_commands import ChangeUser, Origin, SetAuthMode
 from statemachine.cluster_wide.settings import SetMaintenance
+from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.topics.topics import CreateTopic
+from statemachine.truth import CopyTruth
+from tests.cluster.admin.conftest import FakeNode
 from tests.support.alarm_keys import alarm_keys
 from tests.support.hot_windows import two_groups, window
 
@@ -369,6 +372,18 @@ def test_the_end_of_enforcing_is_critical_as_long_as_it_lasts(node: Any) -> None
     assert "auth_ended" not in conditions(node)
 
 
+class OfSecond(FakeNode):
+    """A node that applies the log of the second group of brokers."""
+
+    log_of = 2
+
+
+def draining() -> set[str]:
+    node = OfSecond(1)
+    node.apply([CopyTruth(0, 1, [(TruthKind.BROKER_GROUP, 2, ["raftmq-g02", 3, 1, 5])])])
+    return set(conditions(node))
+
+
 def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> None:
     raised = {
         *STATUSES,
@@ -379,6 +394,7 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *failpoint(make_node),
         *settings(make_node),
         *exposed(make_node, tmp_path),
+        *draining(),
         *conditions(make_node()),
     }
     for scene in (crash, lag, flood, digest, groups, hidden, hot, maintenance, unfinished, access, shared):

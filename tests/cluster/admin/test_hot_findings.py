@@ -15,6 +15,7 @@ from cluster.broker.hot_topics import Spreading
 from cluster.replication.hot_spots import WINDOW_MS, Window
 from cluster.replication.outcome import Outcome
 from cluster.runtime.figures.heavy_hitters import Heavy
+from statemachine.cluster_wide.broker_groups import DrainBrokerGroup
 from statemachine.topics.topics import CreateTopic
 from tests.support.hot_windows import two_groups, window
 
@@ -39,6 +40,11 @@ def test_a_hot_topic_that_could_have_queues_elsewhere(node: Any) -> None:
     )
     assert condition.hold_ms == HOLD_MS > WINDOW_MS
     assert found(node, window(node, here=400, both=300)) == []
+
+
+def test_no_topic_is_to_spread_to_a_group_that_drains(node: Any) -> None:
+    node.apply([DrainBrokerGroup(2, draining=True)])
+    assert "hot_topic" not in [code for code, *_ in found(node, window(node, here=800, both=200))]
 
 
 def test_a_hot_queue_of_a_topic_that_is_everywhere(node: Any) -> None:

@@ -232,7 +232,7 @@ class FakeNode:
     def __init__(self, config: Config, share: int = SHARE) -> None:
         self.config = config
         self.node_id = NodeId(2)
-        self.state = BrokerState(MemoryKV())
+        self.state = BrokerState(MemoryKV(), group=config.cluster.group)
         self.leader = NodeId(2)
         self.unreached: set[NodeId] = set()
         self.routes = RouteMap(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.filters.subscription import tag_hashes
+from cluster.node import node_view
 from cluster.replication.outcome import Outcome
 from raftlog.types import NodeId
 from raftmq_wire.message_format import java_hash
@@ -253,3 +254,10 @@ def test_consumer_list(node: Any) -> None:
     assert (answer.code, "nobody" in (answer.remark or "")) == (1, True)
     node.confirms = False
     assert node.ask(38, consumerGroup="g").answer.code == 14
+
+
+def test_a_group_that_reads_by_broadcasting_is_known_by_its_members(node: Any, connect: Any) -> None:
+    assert not node_view.broadcasts(node.members, "g")
+    for model in ("CLUSTERING", "BROADCASTING"):
+        node.ask(34, consumer("c1", model=model), connection=connect("broker"))
+        assert node_view.broadcasts(node.members, "g") is (model == "BROADCASTING")

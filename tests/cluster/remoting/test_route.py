@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -13,10 +14,13 @@ from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.remoting.handlers.route import HOLD_MS
 from cluster.requests.table import ROWS
 from raftlog.types import NOBODY, NodeId
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from raftmq.client.route import QueueData, read_route
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.cluster_wide.truth_journal import TruthKind
+from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
 from statemachine.topics.topics import CreateTopic
+from statemachine.truth import CopyTruth
 
 BROKER = (
     b'{"brokerAddrs":{"0":"10.0.0.2:10911","1":"10.0.0.1:10911","3":"10.0.0.3:10911"},"brokerName":"raftmq",'
@@ -110,6 +114,71 @@ def test_the_route_of_a_topic_in_two_groups(node: Any, connect: Any) -> None:
     after = route()
     assert after["queueDatas"] == before["queueDatas"]
     assert all("0" in each["brokerAddrs"] for each in after["brokerDatas"])
+
+
+@pytest.fixture
+def drained(node: Any) -> Any:
+    """A node of the first group, whose second group drains; it knows both."""
+    node.command(Finalize(DRAINS_LEVEL))
+    node.command(AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3)))
+    for name, place in {"T": [[1, 4, 2], [2, 8, 2]], "there": [[2, 8, 2]], "%RETRY%g": [[2, 1, 1]]}.items():
+        node.command(CreateTopic({"name": name, "place": place, "order": True}, False))
+    members = [GroupMember(each, "h", 1, "", {"broker": f"10.0.1.{each}:10911"}) for each in (1, 2, 3)]
+    node.other_groups[2] = GroupRecord(2, "raftmq-g02", Epoch(1, 1), 2, members)
+    node.command(DrainBrokerGroup(2, draining=True))
+    return node
+
+
+def queues_of(node: Any, topic: str) -> dict[str, tuple[int, int, int]]:
+    """Broker name -> permission, read queues and write queues."""
+    rows = json.loads(node.ask(105, topic=topic).answer.body)["queueDatas"]
+    return {row["brokerName"]: (row["perm"], row["readQueueNums"], row["writeQueueNums"]) for row in rows}
+
+
+def test_a_group_that_drains_is_read_and_not_written(drained: Any) -> None:
+    aliases = {f"raftmq-{slot}": (6, 0, 2) for slot in (1, 2, 3)}
+    assert queues_of(drained, "T") == {**aliases, "raftmq": (4, 4, 2), "raftmq-g02": (4, 8, 0)}
+    assert queues_of(drained, "there") == {"raftmq-g02": (4, 8, 0)}
+    route = json.loads(drained.ask(105, topic="T").answer.body)
+    assert route["orderTopicConf"] == "raftmq-1:2;raftmq-2:2;raftmq-3:2"
+    assert [each["brokerName"] for each in route["brokerDatas"]] == [*aliases, "raftmq", "raftmq-g02"]
+    value = drained.ask(101, namespace="ORDER_TOPIC_CONFIG", key="T").answer.ext["value"]
+    assert value == route["orderTopicConf"]
+    found = read_route("T", [QueueData(**row) for row in map(known_fields, route["queueDatas"])], 0.0, True, group_of)
+    assert found is not None
+    assert [(each.group, each.read, each.write) for each in found.groups] == [(1, 4, 2), (2, 8, 0)], "our client's view"
+
+
+def known_fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in QueueData.__struct_fields__}
+
+
+def group_of(name: str) -> int:
+    return 2 if name.startswith("raftmq-g02") else 1
+
+
+def test_what_is_consumed_in_vain_is_sent_to_the_group_that_drains(drained: Any) -> None:
+    assert queues_of(drained, "%RETRY%g")["raftmq-g02-1"] == (6, 0, 1)
+
+
+def test_a_drain_that_is_cancelled_leaves_the_route_of_before(drained: Any) -> None:
+    drained.command(DrainBrokerGroup(2, draining=False))
+    assert queues_of(drained, "T")["raftmq-g02-1"] == (6, 0, 2)
+    assert queues_of(drained, "T")["raftmq-g02"] == (4, 8, 2)
+
+
+def test_a_topic_to_be_made_is_made_in_another_group(node_with: Any, drained: Any) -> None:
+    """The own group drains, and the node knows the first one."""
+    assert {*queues_of(drained, "TBW102")} == {"raftmq", "raftmq-1", "raftmq-2", "raftmq-3"}
+    own = {"cluster.group": 2, "cluster.broker_name": "raftmq-g02", "cluster.first_group": ["h:1"]}
+    node = node_with(**own, **{"cluster.id": str(UUID(int=7)), "peer.secret_file": "/SECRET"})
+    node.command(Finalize(DRAINS_LEVEL))
+    rows = [(TruthKind.BROKER_GROUP, 1, ["raftmq", 3]), (TruthKind.BROKER_GROUP, 2, ["raftmq-g02", 3, 1, 5])]
+    node.command(CopyTruth(0, 1, rows))
+    assert {*queues_of(node, "TBW102")} == {"raftmq-g02", *(f"raftmq-g02-{slot}" for slot in (1, 2, 3))}, "none known"
+    members = [GroupMember(each, "h", 1, "", {"broker": f"10.0.1.{each}:10911"}) for each in (1, 2, 3)]
+    node.other_groups[1] = GroupRecord(1, "raftmq", Epoch(1, 1), 2, members)
+    assert {*queues_of(node, "TBW102")} == {"raftmq", "raftmq-1", "raftmq-2", "raftmq-3"}
 
 
 def test_the_name_of_a_node_that_the_leader_does_not_reach_leads_to_another(node: Any) -> None:

@@ -14,12 +14,16 @@ from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.message_format import Message, decode_message, decode_message_id
 from raftmq_wire.properties import parse_properties
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.command_table import unpack
 from statemachine.delivery.half_messages import EndHalves, Pending
+from statemachine.levels import GROUPS_LEVEL
 from statemachine.payload import decode
 from statemachine.removal_slices import DeleteTopic
+from statemachine.topics.topics import CreateTopic
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 from tests.support.transactions import COMMIT, HALF, ROLLBACK, UNKNOWN, Half, Producer
+from tests.support.truth_kit import SECOND
 
 SEED = 14
 CHECK = {"transaction.timeout_ms": 2000, "transaction.check_interval_ms": 1000, "transaction.check_max": 3}
@@ -387,6 +391,18 @@ def test_checks_end_and_the_message_is_parked(sim: SimCluster) -> None:
     producer.end(half, COMMIT)
     sim.loop.run_for(2.0)
     assert (stored(sim.leader()), len(stored(sim.leader(), PARKED))) == ([], 1)
+
+
+def test_a_message_is_parked_in_its_group_of_brokers_though_the_topic_is_in_another_one(sim: SimCluster) -> None:
+    elsewhere = CreateTopic({"name": PARKED, "perm": 6, "place": [[2, 1, 1]]}, False)
+    results = sim.propose(sim.leader(), Finalize(GROUPS_LEVEL), SECOND, elsewhere)
+    sim.loop.run_until(lambda: results, 10, "the topic is there")
+    producer = Producer(sim.leader())
+    producer.send(sim, "K1", b"body")
+    wait_for_end(sim)
+    (parked,) = stored(sim.leader(), PARKED)
+    assert parked.body == b"body"
+    assert sim.leader().state.topics[PARKED].queues_of_groups == {1: (1, 1), 2: (1, 1)}
 
 
 def test_no_check_is_counted_while_nothing_can_be_committed(

@@ -15,8 +15,11 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.truth.truth_acts import ACTS_MAX
 from cluster.truth.truth_frames import PAYLOAD_MAX
+from statemachine.cluster_wide.broker_groups import DrainBrokerGroup
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command, pack
 from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.levels import DRAINS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import JournalNames
@@ -133,6 +136,22 @@ def test_waiting_acts_are_bounded(two: Two) -> None:
     assert told[0].outcome is Outcome.OK
     long = PutGroup({"name": "g", "attributes": {str(n): "x" * 1000 for n in range(1000)}}, True)
     assert (ask(two, long)[0].unacceptable, len(pack([long])) > PAYLOAD_MAX) == (True, True)
+
+
+def test_a_first_group_that_is_not_raised_yet_takes_no_act_of_a_later_level(new_log: Any) -> None:
+    """`finalize` raises it last."""
+    two = Two(new_log, first=DRAINS_LEVEL - 1, second=DRAINS_LEVEL)
+    two.first.log.one(SECOND)
+    two.run(1000)
+    told = ask(two, DrainBrokerGroup(2, draining=True))
+    two.run(1000)
+    assert told[0].outcome is Outcome.FAIL
+    assert "group 1 has level 14, and this needs 15: raftmq upgrade finalize; nothing was done" in told[0].remark
+    assert not [each for each in two.first.proposed if isinstance(each, DrainBrokerGroup)]
+    two.first.log.one(Finalize(DRAINS_LEVEL))
+    told = ask(two, DrainBrokerGroup(2, draining=True))
+    two.run(1000)
+    assert (told[0].outcome, two.second.log.state.broker_groups.by_number[2].is_active) == (Outcome.OK, False)
 
 
 @pytest.mark.parametrize(

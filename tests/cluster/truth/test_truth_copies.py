@@ -16,9 +16,9 @@ from cluster.runtime.peer_frames import Kind, WireError
 from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS
 from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
 from cluster.truth.truth_source import FORGET_EVERY_MS
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
-from statemachine.levels import GROUPS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth
@@ -251,7 +251,7 @@ def test_changes_at_random_end_as_copies(new_log: Any) -> None:
 def test_a_group_below_the_level_of_the_first_one_copies_what_its_own_level_has(new_log: Any) -> None:
     """The first group was raised alone, by a person. The others, of the older or the newer version, are raised when
     they like."""
-    two = Two(new_log, first=GROUPS_LEVEL + 1)
+    two = Two(new_log, first=GROUPS_LEVEL + 1, second=GROUPS_LEVEL)
     two.first.log.one(SECOND)
     two.first.log.one(CreateTopic({"name": "t"}, True))
     two.run(3000)
@@ -336,6 +336,22 @@ def test_the_first_group_below_the_level_of_groups_gives_nothing_and_does_nothin
     two.first.log.one(Finalize(GROUPS_LEVEL))
     two.run(500)
     assert not two.alarms.all()
+
+
+def test_a_group_below_the_level_of_drains_gets_no_row_of_one(new_log: Any) -> None:
+    """A group that was added below it, while another one drains."""
+    two = Two(new_log, first=DRAINS_LEVEL, second=GROUPS_LEVEL)
+    two.first.log.one(SECOND)
+    two.run(500)
+    copied = two.second.log.state.truth.copied
+    assert copied
+    two.first.log.one(DrainBrokerGroup(2, draining=True))
+    two.run(500)
+    assert two.second.log.state.truth.copied == copied
+    two.second.log.one(Finalize(DRAINS_LEVEL))
+    two.run(500)
+    assert two.is_equal()
+    assert not two.second.log.state.broker_groups.by_number[2].is_active
 
 
 def test_frames_that_are_none() -> None:

@@ -87,3 +87,19 @@ def witness_GR12() -> None:
 
 def witness_GR13() -> None:
     holds("GR13")
+
+
+def witness_GR14() -> None:
+    holds("GR14")
+
+
+def witness_GR15() -> None:
+    holds("GR15")
+
+
+def witness_GR16() -> None:
+    holds("GR16")
+
+
+def witness_GR17() -> None:
+    holds("GR17")

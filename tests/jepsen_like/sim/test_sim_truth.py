@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.options import GROUPS_FROM, draw
+from jepsen_like.sim.options import DRAINS_FROM, GROUPS_FROM, draw
 from jepsen_like.sim.scripted import play
+from statemachine.cluster_wide.broker_groups import BrokerGroups, DrainBrokerGroup
 from statemachine.cluster_wide.truth_journal import TruthJournal
 from statemachine.truth import Truth
 
@@ -26,6 +27,27 @@ def test_the_truth_is_copied_across_a_killed_leader() -> None:
 def test_a_quarter_of_the_seeds_have_a_second_group() -> None:
     assert not any(draw(seed).groups for seed in range(GROUPS_FROM - 20, GROUPS_FROM))
     assert 10 < sum(draw(seed).groups for seed in range(GROUPS_FROM, GROUPS_FROM + 100)) < 40
+
+
+def test_half_of_the_seeds_with_a_second_group_and_no_nodes_of_it_have_drains() -> None:
+    assert not any(draw(seed).drains for seed in range(DRAINS_FROM - 40, DRAINS_FROM))
+    drawn = [draw(seed) for seed in range(DRAINS_FROM, DRAINS_FROM + 200)]
+    assert all(options.groups and not options.second for options in drawn if options.drains)
+    assert 10 < sum(options.drains for options in drawn) < 40
+
+
+def test_drains_are_copied_across_a_killed_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = set[bool]()
+    drain = BrokerGroups.drain
+
+    def noted(self: Any, stage: Any, command: DrainBrokerGroup) -> Any:
+        result = drain(self, stage, command)
+        states.add(result.value.is_active if result.ok else True)
+        return result
+
+    monkeypatch.setattr(BrokerGroups, "drain", noted)
+    assert found(SCRIPT.replace("groups=1", "groups=1 drains=1")) == []
+    assert states == {True, False}, "the script drains, and cancels"
 
 
 def forgets_ends(patch: pytest.MonkeyPatch) -> None:

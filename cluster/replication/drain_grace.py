@@ -1,0 +1,56 @@
+"""Sends of clients in a group of brokers that drains (docs/adr/0113): taken for a while, then refused.
+
+A client learns from its next route, which it asks for every 30 s, that the group takes no new messages. What it sends
+until then is stored and read like all else: refused, an asynchronous RocketMQ producer would send it nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statemachine.broker_state import BrokerState
+from statemachine.cluster_wide.broker_groups import is_draining
+
+GRACE_MS: Final = 70_000
+"""Milliseconds for which a leader takes sends after it has learnt that its group drains: two routes, and some."""
+ANY: Final = "%"
+"""The beginning of names of topics to which sends are never refused: what was consumed in vain is sent there."""
+
+
+class DrainGrace:
+    """Says if the node's group refuses sends of clients because it drains. Event loop only."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._since_ms: int | None = None
+        self.refuses = False
+        """True if clients' sends are refused."""
+
+    @property
+    def drains(self) -> bool:
+        """True if the node's group drains, as far as this node has applied the log."""
+        groups = self._state.broker_groups
+        return is_draining(groups.by_number, groups.own)
+
+    def remark(self) -> str:
+        """Returns the reason for a refusal."""
+        own = self._state.broker_groups.own
+        return f"group {own} is drained and takes no new messages; ask for the topic's route again"
+
+    def takes(self, topic: str) -> bool:
+        """Returns True if sends to the topic are not refused."""
+        return not self.refuses or topic[:1] == ANY
+
+    def look(self, now_ms: int) -> bool:
+        """Takes note of what the group does at this monotonic time; returns True if `refuses` has changed."""
+        if not self.drains:
+            self._since_ms = None
+        elif self._since_ms is None:
+            self._since_ms = now_ms
+        refuses = self._since_ms is not None and now_ms - self._since_ms >= GRACE_MS
+        changed, self.refuses = refuses is not self.refuses, refuses
+        return changed
+
+    def begin(self) -> None:
+        """Begins a new term of leadership: the time counts again."""
+        self._since_ms, self.refuses = None, False

@@ -1,0 +1,123 @@
+"""Sends to a group of brokers that drains: taken from clients with a route of before, then refused (docs/adr/0113)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.replication.drain_grace import GRACE_MS
+from cluster.replication.outcome import Outcome
+from raftmq_wire.codec import encode_frame
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.cluster_wide.truth_journal import TruthKind
+from statemachine.commands import Command
+from statemachine.levels import DRAINS_LEVEL
+from statemachine.truth import CopyTruth
+from tests.support.sim_cluster import ClientPath, SimCluster
+
+TOPIC, RETRIES, ELSEWHERE = "T", "%RETRY%g", "elsewhere"
+ACTIVE, DRAINING = ["raftmq-g02", 3], ["raftmq-g02", 3, 1, 5]
+GRACE_S = GRACE_MS / 1000
+TICK_S = 2.0
+
+
+def topic_of(group: int) -> list[Any]:
+    return [6, False, 0, {}, 0, 0, "", [[group, 4, 4]]]
+
+
+@pytest.fixture
+def sim() -> Iterator[SimCluster]:
+    """Group 2, as the first one has told it of three topics, and is away since."""
+    with SimCluster(9, group=2) as made:
+        propose(made, Finalize(DRAINS_LEVEL))
+        groups = [(TruthKind.BROKER_GROUP, 1, ["raftmq", 3]), (TruthKind.BROKER_GROUP, 2, ACTIVE)]
+        topics = [(TruthKind.TOPIC, name, topic_of(2)) for name in (TOPIC, RETRIES)]
+        propose(made, CopyTruth(0, 5, [*groups, *topics, (TruthKind.TOPIC, ELSEWHERE, topic_of(1))]))
+        yield made
+
+
+def propose(sim: SimCluster, command: Command) -> None:
+    results = sim.propose(sim.leader(), command)
+    sim.loop.run_until(lambda: results, 20, "an answer")
+    assert results[0].outcome is Outcome.OK
+    assert results[0].results[0].ok, results
+
+
+def turn(sim: SimCluster, row: list[Any]) -> None:
+    """The first group tells what group 2 does from now on."""
+    copied = sim.leader().state.truth.copied
+    propose(sim, CopyTruth(copied, copied + 1, [(TruthKind.BROKER_GROUP, 2, row)]))
+
+
+class Producer:
+    """A client of the leader."""
+
+    def __init__(self, sim: SimCluster) -> None:
+        self.sim, self.path, self.number = sim, ClientPath(sim.leader()), 0
+
+    def send(self, topic: str = TOPIC, **properties: str) -> tuple[int, str]:
+        """Code and remark of the answer to a send."""
+        self.number += 1
+        asked = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+        values = ("g", topic, "TBW102", "4", "1", "0", "1", "0", asked, "0", "false")
+        ext = dict(zip("abcdefghijm", values, strict=True))
+        self.path.ask(encode_frame(310, self.number, 0, ext=ext, body=b"x"))
+        self.sim.loop.run_until(lambda: self.number in self.path.replies, 10, "an answer")
+        code, remark = self.path.replies[self.number][0][:2]
+        return code, remark or ""
+
+
+def test_a_client_with_a_route_of_before_is_served_until_it_has_asked_again(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    assert producer.send()[0] == 0
+    turn(sim, DRAINING)
+    sim.loop.run_for(GRACE_S - 2 * TICK_S)
+    assert producer.send()[0] == 0
+    sim.loop.run_for(3 * TICK_S)
+    code, remark = producer.send()
+    assert (code, remark) == (16, "group 2 is drained and takes no new messages; ask for the topic's route again")
+    assert producer.send(TRAN_MSG="true", PGROUP="p")[0] == 16
+    assert producer.send(DELAY="1")[0] == 16
+    assert len(sim.leader().bodies(TOPIC)) == 2
+
+
+def test_what_was_consumed_in_vain_is_stored_while_the_group_drains(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    turn(sim, DRAINING)
+    sim.loop.run_for(GRACE_S + TICK_S)
+    assert producer.send()[0] == 16
+    assert producer.send(RETRIES)[0] == 0
+
+
+def test_a_drain_that_is_cancelled_takes_messages_at_once(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    turn(sim, DRAINING)
+    sim.loop.run_for(GRACE_S + TICK_S)
+    assert producer.send()[0] == 16
+    turn(sim, ACTIVE)
+    sim.loop.run_for(TICK_S)
+    assert producer.send()[0] == 0
+    turn(sim, DRAINING)
+    sim.loop.run_for(GRACE_S / 2)
+    assert producer.send()[0] == 0, "it counts from its own begin"
+
+
+def test_the_next_leader_lets_clients_ask_again_too(sim: SimCluster) -> None:
+    turn(sim, DRAINING)
+    sim.loop.run_for(GRACE_S + TICK_S)
+    before = sim.leader()
+    before.transfer(sim.followers()[0].node_id)
+    sim.leader(besides=before)
+    producer = Producer(sim)
+    assert producer.send()[0] == 0
+    sim.loop.run_for(GRACE_S + TICK_S)
+    assert producer.send()[0] == 16
+
+
+def test_no_first_send_makes_a_topic_in_a_group_that_drains(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    turn(sim, DRAINING)
+    code, remark = producer.send("new")
+    assert (code, "ask for the topic's route again" in remark) == (16, True)
