@@ -3,12 +3,15 @@
 The other group is one state beside the run. It takes pages of whichever node has applied an entry, also of followers
 and of nodes that have just recovered: what comes after a version is the same on all of them. When it has all that a
 node has, both must show the same; and a topic that was made again must be another one there.
+
+The journal has the newest change of each name alone. So a copy of a version has each name as it was at that version or,
+if it was changed again later, as it was at any moment before; it gets that change with a later version.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -17,6 +20,7 @@ from raftlog.types import EMPTY_TAIL, FIRST_GROUP, EntryType
 from statemachine import commands
 from statemachine.access.users import user_row
 from statemachine.broker_state import BrokerState
+from statemachine.cluster_wide.truth_journal import Name, TruthKind
 from statemachine.consuming.groups import group_settings
 from statemachine.truth import CopyTruth, topic_row
 
@@ -45,6 +49,21 @@ def told(state: BrokerState) -> dict[str, Any]:
     }
 
 
+KINDS: dict[str, tuple[TruthKind, ...]] = {
+    "topics": (TruthKind.TOPIC,),
+    "groups": (TruthKind.GROUP,),
+    "users": (TruthKind.USER, TruthKind.RULE, TruthKind.TOKEN),
+    "names": (TruthKind.USER,),
+    "tokens": (TruthKind.USER, TruthKind.TOKEN),
+    "access": (TruthKind.USER, TruthKind.ACCESS),
+    "settings": (TruthKind.SETTING,),
+    "broker groups": (TruthKind.BROKER_GROUP,),
+}
+"""Kind in `told` -> the kinds of names in the journal that it is made of."""
+BY_NAME = ("topics", "groups")
+"""Kinds in `told` whose rows have the journal's names."""
+
+
 class TruthCheck:
     """The check itself, told what nodes apply. `report` takes the checker's name and what is wrong."""
 
@@ -57,6 +76,8 @@ class TruthCheck:
         """Id of a topic in the first group -> its id in the other."""
         self.shown: dict[int, dict[str, Any]] = {}
         """Version -> what the first group had then (`told`), for versions at which both were compared."""
+        self.newest: dict[tuple[TruthKind, Name], int] = {}
+        """Name -> version of its newest change or end, as of the newest version that is known."""
         self.compared = -1
         """The newest version at which both were compared."""
 
@@ -79,6 +100,16 @@ class TruthCheck:
             self.compared = journal.version
             self._compare(node, state)
 
+    def without_later(self, version: int, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those rows of what `told` has of a copy of that version which are the same in every copy of it: a
+        name that was changed again later may be there as it was before."""
+        later = {name for name, newest in self.newest.items() if newest > version}
+        kinds = {kind for kind, _ in later}
+        kept = {kind: rows for kind, rows in shown.items() if kind in BY_NAME or kinds.isdisjoint(KINDS[kind])}
+        for kind in BY_NAME:
+            kept[kind] = {name: row for name, row in shown[kind].items() if (*KINDS[kind], name) not in later}
+        return kept
+
     def _run(self, command: commands.Command) -> commands.CommandResult:
         packed, now_ms = commands.pack([command]), 1
         entry = make_entry(
@@ -100,7 +131,10 @@ class TruthCheck:
                 self._report(CHECKER, f"{kind} of node {node} differ from their copies at version {self.compared}")
                 return
         self.shown[self.compared] = here
-        names = Counter((change.kind, change.name, change.ended) for change in state.truth_journal.changes(0))
+        changes = list(state.truth_journal.changes(0))
+        for change in changes:
+            self.newest[change.kind, change.name] = change.version
+        names = Counter((change.kind, change.name, change.ended) for change in changes)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             self._report(CHECKER, f"the journal of node {node} has two rows of {twice[0]}")

@@ -66,7 +66,7 @@ class CopiesCheck:
         wanted = self._truth.shown.get(version)
         if wanted is not None:
             self.compared += 1
-            found = differing(wanted, told(state))
+            found = differing(*(self._truth.without_later(version, rows) for rows in (wanted, told(state))))
             if found:
                 self._report(CHECKER, f"{who}: {found} are not those that the first group had at version {version}")
 
