@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cluster.members.cluster_level import Levels
     from cluster.members.service import MembersService
     from cluster.peer.links import Links
+    from cluster.placement.known_groups import RegistryProcess
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
     from cluster.replication.hot_spots import Window
@@ -311,6 +312,8 @@ class AdminPort:
     """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
     unread: Callable[[str], Mapping[str, Sequence[str]]]
     """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
+    registry: Callable[[], list[RegistryProcess]]
+    """Returns the processes of the registry, and which of them this node reaches."""
     hot: Callable[[], Window]
     """Returns what got most of the messages of the last window, while this node leads."""
     evicted_bounds: EvictedBounds | None = None

@@ -81,6 +81,7 @@ def port_of(node: Assembly) -> AdminPort:
         member_count=lambda group: node_view.member_count(node.clients, group),
         broadcasts=lambda group: node_view.broadcasts(node.clients, group),
         sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
+        registry=node.other_groups.registry,
         hot=lambda: node.proposals.figures.hot.last,
         unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},
     )

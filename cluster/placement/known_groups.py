@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cluster.config.config import ConfigError, split_address
+from cluster.config.config import ConfigError, join_address, split_address
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target
@@ -83,6 +84,15 @@ def added(others: Groups, rows: Collection[int]) -> Groups:
     return {number: record for number, record in others.items() if number in rows} if rows else others
 
 
+class RegistryProcess(NamedTuple):
+    """A process of the registry, as this node reaches it."""
+
+    id: int
+    address: str
+    """The "host:port" where nodes register."""
+    reached: bool
+
+
 class KnownGroups:
     """The other groups of the cluster, as this node knows them. Event loop only."""
 
@@ -137,6 +147,15 @@ class KnownGroups:
     def others(self) -> Groups:
         """Returns number -> record of each other group."""
         return self._others
+
+    def registry(self) -> list[RegistryProcess]:
+        """Returns the processes of the registry, in the order of `cluster.registry`; none if there are none."""
+        return [
+            RegistryProcess(
+                target.node, join_address(*target.addresses[0]), self._links.reaches(target.group, target.node)
+            )
+            for target in self._registry
+        ]
 
     def leader(self, group: int) -> int:
         """Returns the last known leader of another group; 0 if it is unknown."""
@@ -253,7 +272,7 @@ class KnownGroups:
         self._refused_looks = self._refused_looks + 1 if why is not None and not self._links.to(FIRST_GROUP) else 0
         if self._refused_looks >= REFUSED_LOOKS:
             said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
-        reached = sum(self._links.reaches(REGISTRY_GROUP, target.node) for target in self._registry)
+        reached = sum(each.reached for each in self.registry())
         self._lost_looks = self._lost_looks + 1 if self._registry and 2 * reached <= len(self._registry) else 0
         if self._lost_looks >= LOST_LOOKS:
             why = self._links.refused.get(REGISTRY_GROUP, "the others do not answer in cluster.registry")

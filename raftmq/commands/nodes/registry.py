@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
+from cluster.config.local_layout import name_of
 from raftmq.commands.command_group import command_group
+from raftmq.commands.shared_options import cluster_options, print_json, print_table, show_problems
+from raftmq.local.http.all_groups import all_groups, in_one, told_by_each
 from raftmq.local_path import LocalPath
 
 
 @command_group()
 def registry() -> None:
-    """Run a process of the registry of several groups."""
+    """Run a process of the registry of several groups, and see which are reached."""
 
 
 @registry.command()
@@ -29,3 +34,31 @@ def run(config: Path) -> int:
     from cluster.registry.__main__ import main
 
     return main(["--config", str(config)])
+
+
+@registry.command()
+@cluster_options
+def status(data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show which processes of the registry are reached, by a node of each group of brokers."""
+    told, silent = told_by_each(all_groups(admin, data), lambda api: api.local("/v1/registry"))
+    show_problems(silent)
+    if as_json:
+        print_json({"schema": 1, **in_one(told)})
+        return
+    show_reached(told)
+
+
+def show_reached(told: Mapping[int, dict[str, Any]]) -> None:
+    """Prints the answers of a node of each group; `told`: group -> answer."""
+    if not any(answer["processes"] for answer in told.values()):
+        click.echo("the cluster has no registry: cluster.registry is empty")
+        return
+    rows = [
+        [str(name_of(group, answer["node"])), each["id"], each["address"], "yes" if each["reached"] else "no"]
+        for group, answer in told.items()
+        for each in answer["processes"]
+    ]
+    print_table(["node", "registry", "address", "reached"], rows, left=("node", "address", "reached"))
+    for group, answer in told.items():
+        if not answer["has_majority"]:
+            click.echo(f"node {name_of(group, answer['node'])} reaches no majority of the registry")

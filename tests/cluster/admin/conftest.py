@@ -46,6 +46,7 @@ from cluster.members.cluster_level import Levels
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.keyring import Keyring
+from cluster.placement.known_groups import RegistryProcess
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.replication.hot_spots import Window
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -185,6 +186,7 @@ class FakeNode:
         self.broadcasting: set[str] = set()
         """The groups whose members read by broadcasting."""
         self.idle: dict[str, set[str]] = {}
+        self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
@@ -370,6 +372,9 @@ class FakeNode:
     def sharers(self, group: str, topic: str) -> list[str | None]:
         clients = sorted({member.client_id for member in self.members(group)})
         return [None if client in self.idle.get(topic, ()) else client for client in clients]
+
+    def registry(self) -> list[RegistryProcess]:
+        return self.registry_processes
 
     def hot(self) -> Window:
         return self.window

@@ -22,7 +22,8 @@ NONE = "no cluster, or one of its own"
 
 TABLE = {
     ALL: """
-        up, down, logs, status, events, top, links, reload, config diff, recovery, inspect-consistency, repair,
+        up, down, logs, status, registry status, events, top, links, reload, config diff, recovery,
+        inspect-consistency, repair,
         scrub, retention, tier ls, tier repair, tier seal, tier status, tier sweep, tier verify,
         rolling-restart, upgrade finalize, upgrade plan, upgrade run, node list, secret create, secret rotate,
         secret status, auth key, auth mode, auth show, topic alter, topic create, topic delete, topic
