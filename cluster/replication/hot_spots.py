@@ -8,7 +8,7 @@ counted too, since they are load of their queues.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.replication.message_head import KEYS_MARK, property_of
@@ -71,21 +71,15 @@ class HotSpots:
         self._random = 1
         self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[Key](KEYS)
         self._began_ms = now_ms
-        self._left = STRIDE
+        self.ends_ms = now_ms + WINDOW_MS
+        """The time (monotonic milliseconds) at which the window is to be ended."""
         self.last = _NOTHING
         """The last window that has ended; nothing while none has."""
 
-    def note(self, touched: Iterable[tuple[QueueCursor, int, int, int]], sends: Sequence[Send]) -> None:
-        """Takes an entry of messages that was acknowledged: `Built.touched`, and the sends that made it."""
-        left = self._left
-        for cursor, _, count, _ in touched:
-            left -= count
-            if left < 0:
-                left = self._look(cursor, left, sends)
-        self._left = left
-
-    def _look(self, cursor: QueueCursor, left: int, sends: Sequence[Send]) -> int:
-        """Counts a queue whose messages passed the next one to look at by `-left`. Returns how far the next one is."""
+    def look(self, cursor: QueueCursor, left: int, sends: Sequence[Send]) -> int:
+        """Looks at a message of an entry that was acknowledged, and at more if its queue got more of them: those that
+        were to be looked at when the queue's messages had gone `-left` past the first of them. `sends`: those of the
+        entry. Returns how many messages further the next one is."""
         weight = 0
         while left < 0:
             weight += STRIDE
@@ -101,13 +95,11 @@ class HotSpots:
         self._random = (self._random * _A + _C) % _M
         return (self._random >> 8) % below
 
-    def tick(self, now_ms: int) -> None:
-        """Ends a window when its time is over."""
-        if now_ms - self._began_ms < WINDOW_MS:
-            return
+    def end_window(self, now_ms: int) -> None:
+        """Ends the window, and begins the next."""
         queues, keys, wanted_s, took_ms = self._queues, self._keys, self._wanted_s(), now_ms - self._began_ms
         busy = 1000 * (wanted_s - self._began_wanted_s) / took_ms
-        self._began_ms, self._began_wanted_s = now_ms, wanted_s
+        self._began_ms, self._began_wanted_s, self.ends_ms = now_ms, wanted_s, now_ms + WINDOW_MS
         if not queues.total:
             self.last = _NOTHING
             return

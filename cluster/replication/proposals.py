@@ -499,7 +499,8 @@ class Proposals:
             self._slots.clear()
             self.plain.clear()
         self.early.expire(now)
-        self.figures.tick(now)
+        if now >= self.figures.hot.ends_ms:
+            self.figures.hot.end_window(now)
         for entry in self._pending.values():
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)

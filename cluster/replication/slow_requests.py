@@ -10,7 +10,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from cluster.replication.hot_spots import HotSpots
+from cluster.replication.hot_spots import STRIDE, HotSpots
 from cluster.replication.outcome import Outcome
 from cluster.replication.pending_requests import PendingEntry
 from statemachine.broker_state import BrokerState
@@ -238,14 +238,12 @@ class ProposalMetrics:
         requests = None if metrics is None else metrics.requests
         self.slow = SlowRequests(context.config, context.clock.monotonic_s, context.stages, requests)
         self.hot = HotSpots(context.clock.monotonic_ms())
+        self._until_look = STRIDE
+        """The number of acknowledged messages up to the next one that `hot` looks at."""
 
     def reload(self, config: Config) -> None:
         """Takes over changed bounds."""
         self.slow.reload(config)
-
-    def tick(self, now_ms: int) -> None:
-        """Ends what is counted for a time (monotonic milliseconds)."""
-        self.hot.tick(now_ms)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
         """Counts an entry that has got its place in the leader's log."""
@@ -267,10 +265,13 @@ class ProposalMetrics:
         if 1000 * now_s - waiter.arrived_ms >= self.slow.bound_ms:
             self.slow.settled(waiter, outcome, sends, 1000 * now_s)
         if outcome is Outcome.OK and waiter.built is not None:
-            names = self._state.topics_by_id
+            names, until_look = self._state.topics_by_id, self._until_look
             for cursor, _, count, size in waiter.built.touched:
                 topic = names.get(cursor.topic_id)
                 if topic is not None:
                     metrics.messages_in(topic.name, count, size)
-            self.hot.note(waiter.built.touched, waiter.sends)
+                until_look -= count
+                if until_look < 0:  # no call for a message that is not looked at
+                    until_look = self.hot.look(cursor, until_look, waiter.sends)
+            self._until_look = until_look
         return took_s

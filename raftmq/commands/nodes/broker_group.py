@@ -49,14 +49,14 @@ def drain(
     api = AdminApi(admin_addresses(admin, data), f"raftmq broker-group drain {group} --plan")
     path = f"/v1/broker-groups/{group}/drain?broker_group={group}"
     if plan:
-        _show(api.page(path), as_json)
+        _show(api.local(path), as_json)
         return
     if cancel:
         _show(api.delete(path), as_json)
         return
     body = {"spread": spread, "move_keys": move_keys}
     if not yes:
-        left = api.page(path)
+        left = api.local(path)
         if left["state"] == "active":
             moved = left["topics_shared"] + left["topics_alone_total"]
             question = (

@@ -38,6 +38,19 @@ def _cursor(topic_id: int, queue_id: int) -> Any:
     return SimpleNamespace(topic_id=topic_id, queue_id=queue_id)
 
 
+class Feed:
+    """Entries one after the other, as the leader's figures take them (`ProposalMetrics.settled`)."""
+
+    def __init__(self, hot: HotSpots) -> None:
+        self._hot, self._left = hot, STRIDE
+
+    def __call__(self, touched: list[tuple[Any, int, int, int]], sends: list[Any]) -> None:
+        for cursor, _, count, _ in touched:
+            self._left -= count
+            if self._left < 0:
+                self._left = self._hot.look(cursor, self._left, sends)
+
+
 def _send(topic_id: int, properties: bytes, batch: tuple[Any, ...] = ()) -> Any:
     return SimpleNamespace(slot=SimpleNamespace(topic_id=topic_id), properties=properties, batch=batch)
 
@@ -45,12 +58,13 @@ def _send(topic_id: int, properties: bytes, batch: tuple[Any, ...] = ()) -> Any:
 def test_a_queue_with_most_of_the_messages_is_named_with_about_its_share() -> None:
     used_s = iter([1.0, 3.0])
     hot = HotSpots(0, lambda: next(used_s))
+    note = Feed(hot)
     for _ in range(2_000):
         # Each entry alike, as senders with a rhythm make them: a fixed distance would count one queue alone.
-        hot.note([(_cursor(1, 0), 0, 8, 0), (_cursor(1, 1), 0, 8, 0), (_cursor(2, 0), 0, 48, 0)], [])
-    hot.tick(WINDOW_MS - 1)
+        note([(_cursor(1, 0), 0, 8, 0), (_cursor(1, 1), 0, 8, 0), (_cursor(2, 0), 0, 48, 0)], [])
+    assert hot.ends_ms == WINDOW_MS
     assert not hot.last.messages
-    hot.tick(WINDOW_MS)
+    hot.end_window(WINDOW_MS)
     assert hot.last.busy == 2.0 / (WINDOW_MS / 1_000)
     total = 2_000 * 64
     assert abs(hot.last.messages - total) < 0.05 * total
@@ -86,10 +100,11 @@ def test_a_key_is_the_sharding_key_or_the_first_word_of_keys() -> None:
 
 def test_keys_are_counted_by_topic() -> None:
     hot = HotSpots(0)
+    note = Feed(hot)
     often, rare = _send(1, b"KEYS\x01often\x02"), _send(2, b"KEYS\x01often\x02")
     for _ in range(1_000):
-        hot.note([(_cursor(1, 0), 0, STRIDE, 0)], [often, often, often, rare])
-    hot.tick(WINDOW_MS)
+        note([(_cursor(1, 0), 0, STRIDE, 0)], [often, often, often, rare])
+    hot.end_window(WINDOW_MS)
     found = {each.item: each.sure / hot.last.messages for each in hot.last.keys}
     assert set(found) == {(1, "often"), (2, "often")}
     assert abs(found[1, "often"] - 0.75) < 0.05
@@ -97,17 +112,19 @@ def test_keys_are_counted_by_topic() -> None:
 
 def test_what_was_hot_is_forgotten_after_a_window_without_messages() -> None:
     hot = HotSpots(0)
-    hot.note([(_cursor(1, 0), 0, 10 * STRIDE, 0)], [])
-    hot.tick(WINDOW_MS)
+    note = Feed(hot)
+    note([(_cursor(1, 0), 0, 10 * STRIDE, 0)], [])
+    hot.end_window(WINDOW_MS)
     assert hot.last.queues
-    hot.tick(2 * WINDOW_MS)
+    hot.end_window(2 * WINDOW_MS)
     assert (hot.last.took_ms, hot.last.queues, hot.last.keys) == (0, [], [])
 
 
 def test_a_thousand_queues_take_no_more_places_than_there_are() -> None:
     hot = HotSpots(0)
+    note = Feed(hot)
     for number in range(5_000):
-        hot.note([(_cursor(number % 1_000, 0), 0, STRIDE, 0)], [_send(1, b"KEYS\x01%d\x02" % number)])
-    hot.tick(WINDOW_MS)
+        note([(_cursor(number % 1_000, 0), 0, STRIDE, 0)], [_send(1, b"KEYS\x01%d\x02" % number)])
+    hot.end_window(WINDOW_MS)
     assert len(hot.last.queues) <= 64
     assert len(hot.last.keys) <= 128
