@@ -8,10 +8,9 @@ from typing import Final, NamedTuple
 
 from cluster.broker.groups.group_lag import QUEUES_PER_STEP, bounds, each_lag
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX
-from raftlog.types import FIRST_GROUP
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_wide.broker_groups import is_draining
+from statemachine.cluster_wide.broker_groups import active_groups
 from statemachine.topics.topics import OWN_TOPICS, TopicConfig
 
 TOPICS_PER_STEP: Final = 256
@@ -75,8 +74,7 @@ class DrainPlan(NamedTuple):
 
 def active_others(state: BrokerState) -> list[int]:
     """Returns the numbers of the other groups of brokers that take messages, ascending."""
-    rows, own = state.broker_groups.by_number, state.broker_groups.own
-    return sorted(number for number in {FIRST_GROUP, *rows} - {own} if not is_draining(rows, number))
+    return sorted(active_groups(state.broker_groups.by_number) - {state.broker_groups.own})
 
 
 def topics_of(state: BrokerState) -> Generator[None, None, Topics]:

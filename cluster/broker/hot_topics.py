@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.broker.refusal import Refused
 from cluster.broker.topics import Topics
 from cluster.replication.outcome import Outcome, ProposeResult
-from raftlog.types import FIRST_GROUP
-from statemachine.cluster_wide.broker_groups import is_draining
+from statemachine.cluster_wide.broker_groups import active_groups
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -49,10 +48,7 @@ def hot_topic(state: BrokerState, window: Window) -> Hot | None:
     topic = state.topics_by_id.get(topic_id)
     if topic is None or messages < HOT * window.messages:
         return None
-    rows = state.broker_groups.by_number
-    further = sorted(
-        group for group in {FIRST_GROUP, *rows} - topic.queues_of_groups.keys() if not is_draining(rows, group)
-    )
+    further = sorted(active_groups(state.broker_groups.by_number) - topic.queues_of_groups.keys())
     if further:
         return Hot(topic, messages, tuple(further))
     heaviest = window.queues[0]

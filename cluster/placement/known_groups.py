@@ -93,6 +93,11 @@ class RegistryProcess(NamedTuple):
     reached: bool
 
 
+def has_majority(registry: Collection[RegistryProcess]) -> bool:
+    """Returns True if more than half of the processes are reached, or there are none."""
+    return not registry or 2 * sum(each.reached for each in registry) > len(registry)
+
+
 class KnownGroups:
     """The other groups of the cluster, as this node knows them. Event loop only."""
 
@@ -272,11 +277,12 @@ class KnownGroups:
         self._refused_looks = self._refused_looks + 1 if why is not None and not self._links.to(FIRST_GROUP) else 0
         if self._refused_looks >= REFUSED_LOOKS:
             said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
-        reached = sum(each.reached for each in self.registry())
-        self._lost_looks = self._lost_looks + 1 if self._registry and 2 * reached <= len(self._registry) else 0
+        registry = self.registry()
+        self._lost_looks = 0 if has_majority(registry) else self._lost_looks + 1
         if self._lost_looks >= LOST_LOOKS:
+            reached = sum(each.reached for each in registry)
             why = self._links.refused.get(REGISTRY_GROUP, "the others do not answer in cluster.registry")
-            said.append(f"{reached} of {len(self._registry)} processes of the registry are reached: {why}")
+            said.append(f"{reached} of {len(registry)} processes of the registry are reached: {why}")
         if said:
             self._alarms.raise_alarm(ALARM, ". ".join(said))
         else:

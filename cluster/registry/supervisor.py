@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from typing import TypeVar
 
 from cluster.placement.group_map import GroupRecord, rank
 from cluster.registry.child import Child
@@ -33,6 +34,9 @@ from cluster.runtime.peer_frames import WireError
 from raftmq_wire.errors import LocalError
 
 logger = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 BEAT_S = 5.0
 """Seconds between two beats."""
@@ -179,24 +183,26 @@ class Supervisor:
     async def _write(self, child: Child) -> bool:
         """Hands the child what is pending; returns False if some of it is to be handed again."""
         self._news.clear()
-        while self._pending:
-            some = dict(islice(self._pending.items(), RECORDS_PER_OPERATION))
-            why = _why(await child.apply(groups_operation(self._settings.cluster, some.values()), LIMIT_S))
-            if why:
-                self._told.warn("groups are not in the registry's log yet", why)
+        cluster = self._settings.cluster
+        return await self._hand_over(
+            child, "groups", self._pending, RECORDS_PER_OPERATION, lambda some: groups_operation(cluster, some.values())
+        ) and await self._hand_over(
+            child, "topics", self._places, PLACES_PER_OPERATION, lambda some: topics_operation(cluster, some)
+        )
+
+    async def _hand_over(
+        self, child: Child, what: str, pending: dict[K, V], most: int, operation: Callable[[dict[K, V]], bytes]
+    ) -> bool:
+        """Has the child apply what is pending, so much at a time. Takes away what it has confirmed, unless something
+        newer has come meanwhile. Returns False at the first that fails."""
+        while pending:
+            some = dict(islice(pending.items(), most))
+            if why := _why(await child.apply(operation(some), LIMIT_S)):
+                self._told.warn(f"{what} are not in the registry's log yet", why)
                 return False
-            for group, record in some.items():
-                if self._pending[group] is record:
-                    del self._pending[group]
-        while self._places:
-            places = dict(islice(self._places.items(), PLACES_PER_OPERATION))
-            why = _why(await child.apply(topics_operation(self._settings.cluster, places), LIMIT_S))
-            if why:
-                self._told.warn("topics are not in the registry's log yet", why)
-                return False
-            for name, place in places.items():
-                if self._places[name] is place:
-                    del self._places[name]
+            for name, handed in some.items():
+                if pending[name] is handed:
+                    del pending[name]
         return True
 
     async def _read(self, child: Child) -> View:

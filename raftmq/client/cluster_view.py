@@ -197,8 +197,9 @@ class ClusterView:
         self._search: asyncio.Task[str] | None = None
         self._searching = 0
         self._refusing: dict[str, float] = {}
-        self._silent_since: dict[str, float] = {}
         """Servers that could not be connected to when last tried -> since when, within the present search."""
+        self._silent_since: dict[str, float] = {}
+        """Servers that did not answer when last asked -> since when."""
         self._refusals: dict[str, str] = {}
         """Servers that could not be connected to -> the reason, in words."""
         self._wrong: set[str] = set()

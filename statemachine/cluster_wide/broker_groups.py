@@ -198,6 +198,11 @@ def is_draining(groups: Mapping[int, BrokerGroup], number: int) -> bool:
     return group is not None and not group.is_active
 
 
+def active_groups(groups: Mapping[int, BrokerGroup]) -> set[int]:
+    """Returns the numbers of the groups that take new messages. `groups`: `BrokerGroups.by_number`."""
+    return {number for number in (FIRST_GROUP, *groups) if not is_draining(groups, number)}
+
+
 def usual_name(first: str, number: int) -> str:
     """Returns the name of a further group for which none is given. `first`: the name of the first group."""
     return f"{first}-g{number:02}"

@@ -99,7 +99,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/hot",
         get_hot,
         HotView,
-        route.page(SHOWN_MAX),
+        route.page(3 * SHOWN_MAX),
         route_rights.CLUSTER_GET._replace(stored="keys: Sub or Get on their topic"),
         Serves.LEADER,
     ),

@@ -9,6 +9,7 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call
 from cluster.admin.route import Route
+from cluster.placement.known_groups import has_majority
 
 
 class RegistryProcessView(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +41,7 @@ async def get_registry(call: Call) -> RegistryView:
         node=call.port.config.node.id,
         group=call.port.config.cluster.group,
         processes=processes,
-        has_majority=not found or 2 * sum(each.reached for each in found) > len(found),
+        has_majority=has_majority(found),
     )
 
 
