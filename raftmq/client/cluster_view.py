@@ -370,6 +370,7 @@ class ClusterView:
             self._has_been_silent(server)
             return None
         except (OSError, CodecError, msgspec.DecodeError) as error:
+            self._silent_since.pop(server, None)
             refused = server in self._refusing
             told = str(error) if isinstance(error, TlsError) else f"answers nothing sensible ({error})"
             if other := await self._other_kind(server, error):
