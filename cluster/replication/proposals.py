@@ -159,6 +159,7 @@ class Proposals:
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
         self._elsewhere: Elsewhere | None = None
+        self._told_through: Callable[[Done], Done] = lambda done: done
         self.session_max: dict[bytes, int] = {}
         """Id of a session -> highest sequence queued or proposed in this term of leadership, or found in the log."""
 
@@ -253,6 +254,8 @@ class Proposals:
         if self._group != FIRST_GROUP and any(command.OF_TRUTH for command in commands):
             self._have_decided(commands, done, session, author)
             return
+        if self._state.broker_groups.by_number and any(command.OF_TRUTH for command in commands):
+            done = self._told_through(done)
         try:
             done = self._names.admit(commands, done)
             packed = encode(commands)
@@ -273,6 +276,11 @@ class Proposals:
         """Has the first group carry out commands of the truth from now on, on a node of any other group
         (`cluster.truth.truth_acts`)."""
         self._elsewhere = elsewhere
+
+    def tell_through(self, told_through: Callable[[Done], Done]) -> None:
+        """Has results of commands of the truth pass through what that returns, while there are other groups that copy
+        them, on a node of the first (`cluster.truth.truth_source`)."""
+        self._told_through = told_through
 
     def _have_decided(self, commands: list[Command], done: Done, session: CommitSession | None, author: str) -> None:
         """Has the first group decide its commands, and submits the others once this group has copied what they did."""

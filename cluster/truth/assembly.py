@@ -40,9 +40,11 @@ def truth_of(
     """Makes the end of a node."""
     config = context.config
     if config.cluster.group == FIRST_GROUP:
-        source = TruthSource(state, services, proposals.submit_commands, context.environment.sweep_rows)
+        submit, deadline_ms = proposals.submit_commands, config.send.deadline_ms
+        source = TruthSource(state, services, submit, context.environment.sweep_rows, deadline_ms)
         links.takes(Kind.TRUTH, source.on_question)
-        links.takes(Kind.ACT, ActsTaken(state, services, proposals.submit_commands).on_act)
+        proposals.tell_through(source.when_copied)
+        links.takes(Kind.ACT, ActsTaken(state, services, submit).on_act)
         told = PlacesTold(state, services.writes_open, lambda: links.to(REGISTRY_GROUP))
         return TruthEnd((source.part(), told.part()), lambda: "")
 

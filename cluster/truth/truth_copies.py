@@ -12,7 +12,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import Question, question_header, read_answer, too_low
+from cluster.truth.truth_frames import NEWS, Question, question_header, read_answer, too_low
 from raftlog.types import FIRST_GROUP
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import CopyTruth
@@ -176,6 +176,9 @@ class TruthCopies:
     def on_answer(self, link: Link, header: list[Any], payload: bytes) -> None:
         """Copies the rows of an answer; one to a question that was given up is ignored. Raises WireError."""
         answer = read_answer(header, payload)
+        if answer.number == NEWS:
+            self.hurry()
+            return
         asked = self._asked
         if asked is None or (asked.number, asked.link) != (answer.number, link):
             return

@@ -4,7 +4,8 @@
     TRUTH_REPLY   [number, version, more]    payload: [[kind, name, row or nil], ...] in msgpack
 
 `version` of a question is the one that the asking group has; of an answer, the one to which its rows bring, or NOBODY:
-the node that was asked does not lead the first group. `level` is that of the asking group: it gets no row that its log
+the node that was asked does not lead the first group. An answer to NEWS, which no question has as its number, says that
+there is a later version: it is asked for now. `level` is that of the asking group: it gets no row that its log
 may not have. Rows are checked by the command that copies them
 (`statemachine.truth.CopyTruth`).
 """
@@ -23,6 +24,8 @@ from statemachine.truth import PAGE_BYTES, TruthPage
 NOT_LEADING: Final = -1
 LEVEL_MAX: Final = 65535
 NUMBER_MAX: Final = 1 << 63
+NEWS: Final = 0
+"""Numbers of questions begin after it."""
 PAYLOAD_MAX: Final = 960 << 10
 """The longest payload that is decoded, bytes: less than a frame of the channel may have. A page has PAGE_BYTES, unless
 it is one row."""

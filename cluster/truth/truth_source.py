@@ -1,22 +1,27 @@
 """The first group's end: its leader gives rows of the truth to the leaders of other groups, completes the journal in
-slices, and forgets rows of ends that every group has copied."""
+slices, and forgets rows of ends that every group has copied.
+
+A change is answered once the groups that are in contact have copied it, so that a client can use what it just made, and
+cannot use what it just deleted, at a node of any group. A group for which one has waited for COPIED_MS is not waited
+for until it has copied all."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from cluster.peer.wire import INDEX_MAX
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import Answer, Question, answer_frame, read_question
+from cluster.truth.truth_frames import NEWS, Answer, Question, answer_frame, read_question
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
 from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
-from statemachine.truth import JournalNames
+from statemachine.truth import JournalNames, TruthPage
 
 if TYPE_CHECKING:
     from cluster.replication.outcome import CommitSession, Done
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORGET_EVERY_MS: Final = 10_000
+COPIED_MS: Final = 1_000
+"""Milliseconds after its last question for which a group is in contact, and for which a change waits for it at most: a
+copy is less old than that."""
 _BYTES_PER_UNIT: Final = 16
 """Bytes of rows that are read and packed in a microsecond (a unit of `raftlog.work`)."""
 
@@ -63,24 +71,42 @@ class Submit(Protocol):
         """Calls `done` with their results."""
 
 
+class _Uncopied(NamedTuple):
+    """A change that is made, and not copied everywhere."""
+
+    version: int
+    done: Done
+    result: ProposeResult
+    deadline_ms: int
+
+
 class TruthSource:
     """Gives the truth, on the leader of the first group. Event loop only."""
 
-    def __init__(self, state: BrokerState, reads: Reads, submit: Submit, slice_names: int) -> None:
+    def __init__(
+        self, state: BrokerState, reads: Reads, submit: Submit, slice_names: int, deadline_ms: int = 2 * COPIED_MS
+    ) -> None:
         """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`). `slice_names`: the
-        names that one entry gives a row in the journal (`Environment.sweep_rows`)."""
+        names that one entry gives a row in the journal (`Environment.sweep_rows`). `deadline_ms`: for how long whoever
+        asks for a change waits."""
         self._state, self._reads, self._submit, self._slice_names = state, reads, submit, slice_names
+        self._wait_ms = min(COPIED_MS, deadline_ms // 2)
         self._asking: dict[Link, Question] = {}
         """The question of each connection that waits for the confirmation of this leader. A connection has one."""
         self._copied: dict[int, int] = {}
         """Group -> the version that it has at least, as a leader of it told this node; it only rises."""
+        self._heard: dict[Link, int] = {}
+        """Connection of another group -> when it asked last, monotonic milliseconds."""
+        self._uncopied: list[_Uncopied] = []
+        self._slow: set[int] = set()
+        """Groups that have not copied a change within COPIED_MS."""
         self._is_slicing = False
         self._forgotten_ms = 0
         self._told = Seldom(logger)
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
-        return Part(name="truth source", tick=self.tick)
+        return Part(name="truth source", tick=self.tick, role=lambda raw: self._lose_leadership())
 
     def on_question(self, link: Link, header: list[Any], payload: bytes) -> None:
         """Answers a question for the truth, once this node is sure to lead. Raises WireError."""
@@ -98,7 +124,7 @@ class TruthSource:
             return
         page = None
         if ok and self._reads.writes_open() and self._can_follow(link.group, question):
-            self._copied[link.group] = max(question.version, self._copied.get(link.group, 0))
+            self._note_copied(link, question.version)
             page = self._state.truth.after(question.version)
         header, rows = answer_frame(Answer(question.number, page))
         charge(1 + len(rows) // _BYTES_PER_UNIT)
@@ -122,8 +148,65 @@ class TruthSource:
         self._told.warn(f"group {group} cannot copy the truth", why, self._reads.monotonic_ms() / 1000)
         return False
 
+    def _note_copied(self, link: Link, version: int) -> None:
+        group = link.group
+        if link not in self._heard:
+            self._forget_silent()
+        self._heard[link] = self._reads.monotonic_ms()
+        self._copied[group] = max(version, self._copied.get(group, 0))
+        if self._copied[group] >= self._state.truth_journal.version:
+            self._slow.discard(group)
+        if self._uncopied:
+            self._tell_copied()
+
+    def when_copied(self, done: Done) -> Done:
+        """Returns what passes the result of a change on to `done` once the groups in contact have copied it."""
+
+        def decided(result: ProposeResult) -> None:
+            version = self._state.truth_journal.version
+            if result.outcome is not Outcome.OK or version <= self._reached():
+                done(result)
+                return
+            self._uncopied.append(_Uncopied(version, done, result, self._reads.monotonic_ms() + self._wait_ms))
+            news = answer_frame(Answer(NEWS, TruthPage((), version, more=True)))
+            for link in self._heard:
+                link.send(Kind.TRUTH_REPLY, *news)
+
+        return decided
+
+    def _forget_silent(self) -> None:
+        since_ms = self._reads.monotonic_ms() - COPIED_MS
+        for link in [link for link, heard_ms in self._heard.items() if heard_ms < since_ms]:
+            del self._heard[link]
+
+    def _reached(self) -> int:
+        """Returns the version that all groups have that are waited for."""
+        self._forget_silent()
+        groups = {link.group for link in self._heard} - self._slow
+        return min((self._copied[group] for group in groups), default=INDEX_MAX)
+
+    def _tell_copied(self) -> None:
+        """Answers the changes that are copied. A group for which one has waited long enough is not waited for."""
+        waiting, now_ms = self._uncopied, self._reads.monotonic_ms()
+        if late := [each.version for each in waiting if each.deadline_ms <= now_ms]:
+            self._slow |= {link.group for link in self._heard if self._copied[link.group] < max(late)}
+        reached = self._reached()
+        self._uncopied = [each for each in waiting if each.version > reached]
+        for each in waiting:
+            if each.version <= reached:
+                each.done(each.result)
+
+    def _lose_leadership(self) -> None:
+        if self._uncopied and not self._reads.writes_open():
+            waiting, self._uncopied = self._uncopied, []
+            for each in waiting:
+                each.done(each.result)
+
     def tick(self, now_ms: int) -> None:
-        """Goes on with the journal, if it is not complete, and has ends forgotten that all groups know."""
+        """Answers what waited for copies for too long, goes on with the journal, if it is not complete, and has ends
+        forgotten that all groups know."""
+        if self._uncopied:
+            self._tell_copied()
         journal = self._state.truth_journal
         if not journal.is_kept or not self._reads.writes_open():
             return

@@ -34,6 +34,7 @@ class Leader:
         self.proposed: list[tuple[list[Command], Callable[[ProposeResult], None]]] = []
         self.confirming: list[Callable[[bool], None]] = []
         self.authors: list[str] = []
+        self.now_ms = 0
 
     def submit(
         self, commands: list[Command], done: Callable[[ProposeResult], None], session: Any = None, author: str = ""
@@ -58,7 +59,7 @@ class Leader:
         self.confirming.append(done)
 
     def monotonic_ms(self) -> int:
-        return 0
+        return self.now_ms
 
     def confirm(self, *, ok: bool = True) -> None:
         confirming, self.confirming = self.confirming, []
@@ -152,6 +153,7 @@ class Two:
         """Lets time pass, in which everything is carried and decided."""
         for _ in range(ms // 50):
             self.now_ms += 50
+            self.first.now_ms = self.second.now_ms = self.now_ms
             self.source.tick(self.now_ms)
             self.copies.tick(self.now_ms)
             self.acts.tick(self.now_ms)

@@ -15,7 +15,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS
 from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
-from cluster.truth.truth_source import FORGET_EVERY_MS
+from cluster.truth.truth_source import COPIED_MS, FORGET_EVERY_MS
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
@@ -391,3 +391,80 @@ def test_whatever_comes_is_a_frame_or_an_error(header: list[Any], payload: bytes
     for read in (lambda: read_question(header), lambda: read_answer(header, payload)):
         with suppress(WireError):
             read()
+
+
+class Changes:
+    """Changes of the first group, which are answered once they are copied."""
+
+    def __init__(self, two: Two) -> None:
+        self._two, self.answered = two, list[str]()
+
+    def make(self, name: str, outcome: Outcome = Outcome.OK) -> None:
+        """Makes a topic."""
+        two = self._two
+        done = two.source.when_copied(lambda result: self.answered.append(name))
+        two.first.submit([CreateTopic({"name": name}, True)], done)
+        two.first.decide(outcome)
+
+
+def test_a_change_is_answered_once_the_groups_in_contact_have_it(two: Two) -> None:
+    changes = Changes(two)
+    changes.make("alone")
+    assert changes.answered == ["alone"], "nobody copies it"
+    two.first.log.one(SECOND)
+    two.run(3000)
+    changes.make("a")
+    changes.make("b")
+    changes.make("refused", Outcome.FAIL)
+    assert changes.answered == ["alone", "refused"]
+    for _ in range(3):  # the news, the page, the word that there is no more: no time passes
+        two.carry()
+        two.second.decide()
+    two.carry()
+    assert changes.answered == ["alone", "refused", "a", "b"]
+    assert two.is_equal()
+
+
+def test_a_group_that_is_slow_is_waited_for_once(two: Two) -> None:
+    changes = Changes(two)
+    two.first.log.one(SECOND)
+    two.run(3000)
+    changes.make("a")
+    two.second.decide(Outcome.UNKNOWN)
+
+    def ask(ms: int) -> None:
+        for _ in range(ms // 50):
+            two.now_ms += 50
+            two.first.now_ms = two.now_ms
+            two.copies.tick(two.now_ms)
+            two.carry()
+            two.source.tick(two.now_ms)
+            two.second.decide(Outcome.UNKNOWN)
+
+    ask(COPIED_MS - 50)
+    assert changes.answered == []
+    ask(50)
+    changes.make("b")
+    assert changes.answered == ["a", "b"]
+    two.run(1000)
+    changes.make("c")
+    assert changes.answered == ["a", "b"], "it has copied all, and is waited for again"
+    two.run(500)
+    assert changes.answered == ["a", "b", "c"]
+    two.back.is_open = False
+    two.run(COPIED_MS + 50)
+    changes.make("d")
+    assert changes.answered == ["a", "b", "c", "d"], "it is not in contact"
+
+
+def test_a_leader_that_loses_the_first_group_answers_what_is_done(two: Two) -> None:
+    changes = Changes(two)
+    role: Any = two.source.part().role
+    two.first.log.one(SECOND)
+    two.run(3000)
+    changes.make("a")
+    role(None)
+    assert changes.answered == []
+    two.first.leads = False
+    role(None)
+    assert changes.answered == ["a"]

@@ -220,3 +220,17 @@ def test_the_second_group_goes_on_without_the_first(cluster: LocalCluster) -> No
     api(cluster, 1).post("/v1/topics", {"name": "later", "groups": [2]})
     wait(lambda: topics(cluster, 2).get("later") == [2], lambda: topics(cluster, 2))
     assert send(cluster, 2, "later")[0] == 0
+
+
+def test_what_an_answer_says_is_made_or_gone_is_so_in_the_other_group(cluster: LocalCluster) -> None:
+    first = api(cluster, 1)
+    for number in range(10):
+        topic, group = f"shown-{number}", f"shown-g-{number}"
+        first.post("/v1/topics", {"name": topic, "queues": 1})
+        first.post("/v1/groups", {"name": group})
+        assert topic in topics(cluster, 2)
+        port = node_of(cluster, 2).broker_port
+        fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "0"}
+        assert ask(port, RequestCode.UPDATE_CONSUMER_OFFSET, fields)[0] == 0
+        first.delete(f"/v1/topics/{topic}")
+        assert topic not in topics(cluster, 2)
