@@ -68,6 +68,7 @@ COMMANDS = {
     "secret": _here("nodes.secret", "Create, change and show the secret shared by the nodes."),
     "user": _here("access.user", "Create, list, change and delete users; give tokens."),
     "acl": _here("access.acl", "Set, list, delete and test the rules of users."),
+    "quota": _here("access.quota", "Say how much users, addresses and topics may send."),
     "auth": _here("access.auth", "Show or change whether users and rules count."),
     "login": _here("access.login", "Log in as a user of a context."),
     "logout": _here("access.login", "Log out.", "logout"),
@@ -113,7 +114,7 @@ SECTIONS = {
     "Start and stop": "up down status top logs kill restart rolling-restart upgrade init serve registry",
     "Topics and messages": "topic group produce consume messages dlq transactions writes",
     "Members and configuration": "node links config reload",
-    "Users, secrets and certificates": "user acl auth login logout audit secret cert",
+    "Users, secrets and certificates": "user acl quota auth login logout audit secret cert",
     "Storage and backups": "retention tier export backup restore metadata index",
     "When something is wrong": (
         "doctor events alarm runbook recovery scrub inspect-consistency repair fsck rebuild unsafe-recover support"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from statemachine.access.quotas import QuotaReads, Quotas
 from statemachine.access.revocations import RevocationReads, Revocations
 from statemachine.access.users import Access, AccessReads
 from statemachine.cluster_wide.broker_groups import BrokerGroups
@@ -56,6 +57,7 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     PreparedWrites,
     TierSegments,
     Settings,
+    Quotas,
     Access,
     Revocations,
     Members,
@@ -89,6 +91,7 @@ class StateReads(
     TierReads,
     RemovalReads,
     SettingReads,
+    QuotaReads,
     AccessReads,
     RevocationReads,
     MemberReads,

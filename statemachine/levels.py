@@ -57,6 +57,8 @@ GROUPS_LEVEL: Final = _level(
 """The level of broker groups (docs/adr/0108)."""
 DRAINS_LEVEL: Final = _level(15, "drains", "a group of brokers may be drained: it takes no new messages")
 """The level of drains (docs/adr/0113)."""
+QUOTAS_LEVEL: Final = _level(16, "quotas", "quotas say how much a user, an address or a topic may ask of the cluster")
+"""The level of quotas (docs/adr/0115)."""
 
 LEVELS: Final = tuple(_list)
 """All levels, each one above the level before it."""

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from statemachine.access.access_commands import Digest, Secret
+from statemachine.access.quotas import Quotas, checked_subject, parse_quota
 from statemachine.access.rules import PolicyNumber, RuleRow, parse_resource, parse_rule
 from statemachine.access.users import Access, CopiedUser, Mode, Token, User, checked_user_name, rule_name, user_row
 from statemachine.cluster_wide.broker_groups import BrokerGroups, parse_group
@@ -110,7 +111,7 @@ class Truth(Family):
         self._journal = families[TruthJournal]
         self._topics, self._groups, self._removals = families[Topics], families[Groups], families[RemovalSlices]
         self._settings, self._access = families[Settings], families[Access]
-        self._broker_groups = families[BrokerGroups]
+        self._broker_groups, self._quotas = families[BrokerGroups], families[Quotas]
         row = kv.get(META, keys.COPIED_KEY)
         self._copied: int = 0 if row is None else keys.U64.unpack(row)[0]
         self.changed: bool = True
@@ -169,6 +170,9 @@ class Truth(Family):
                 return list(self._settings.by_key[name])
             case TruthKind.BROKER_GROUP:
                 return self._broker_groups.by_number[name].row()
+            case TruthKind.QUOTA:
+                quota = self._quotas.by_subject.get(name)
+                return None if quota is None else quota.row()
             case TruthKind.OFFSETS:
                 return None
 
@@ -179,7 +183,7 @@ class Truth(Family):
         """Gives rows to the next names. The result's value is True if all have rows."""
         journal, left = self._journal, command.names
         while left > 0 and (place := journal.place) is not None:
-            reached = _next(place.kind)
+            reached = self._next(place.kind)
             for at, names in self._units(place):
                 # Names with rows are passed over, and not counted: they have changed since the journal began.
                 fresh = [each for each in names if not journal.has(*each)]
@@ -191,6 +195,11 @@ class Truth(Family):
                     break
             journal.go_on(stage, reached)
         return done(journal.place is None)
+
+    def _next(self, kind: TruthKind) -> Place | None:
+        """Returns the place after the last name of a kind; None if there is no further one."""
+        last = TruthKind.QUOTA if self._quotas.current else TruthKind.BROKER_GROUP
+        return Place(TruthKind(kind + 1), None) if kind < last else None
 
     def _units(self, place: Place) -> Iterator[tuple[Name, list[tuple[TruthKind, Name]]]]:
         """Yields the names of a kind above the place, ascending, each with the names that get rows with it: those that
@@ -219,6 +228,10 @@ class Truth(Family):
                 for key in sorted(self._settings.current):
                     if after is None or key > str(after):
                         yield key, [(kind, key)]
+            case TruthKind.QUOTA:
+                for subject in sorted(self._quotas.current):
+                    if after is None or subject > str(after):
+                        yield subject, [(kind, subject)]
             case _:  # named with others, or never there before the journal
                 pass
 
@@ -273,6 +286,8 @@ class Truth(Family):
                 self._settings.copy(stage, name, row)
             case TruthKind.BROKER_GROUP:
                 self._broker_groups.copy(stage, name, row)
+            case TruthKind.QUOTA:
+                self._quotas.copy(stage, name, row)
 
 
 class TruthReads(Reads):
@@ -385,6 +400,9 @@ def _parsed(number: int, name: object, row: object) -> _Step | _OfUser:
         case TruthKind.BROKER_GROUP:
             number = _converted(name, Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)])
             return _Step(kind, number, parse_group(row))
+        case TruthKind.QUOTA:
+            subject = _converted(name, str)
+            return _Step(kind, *((checked_subject(subject), None) if row is None else parse_quota(subject, row)))
 
 
 def _converted(value: object, kind: Any) -> Any:
@@ -414,11 +432,6 @@ def _group(base: GroupConfig, row: list[object]) -> GroupConfig:
 def _user(user_id: int, row: _UserRow) -> User:
     name, is_super, enabled, secret, key, created_ms = row
     return User(user_id, checked_user_name(name), is_super, enabled, secret, key, created_ms, 0)
-
-
-def _next(kind: TruthKind) -> Place | None:
-    """Returns the place after the last name of a kind."""
-    return Place(TruthKind(kind + 1), None) if kind < max(TruthKind) else None
 
 
 def _keys_above(names: SortedMap[Any, Any], changed: Iterable[Any], after: Any) -> Iterator[Any]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
     from cluster.replication.hot_spots import Window
+    from cluster.replication.paced_sends import PacedSends
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints.failpoints import FailpointSet
@@ -314,6 +315,8 @@ class AdminPort:
     """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
     registry: Callable[[], list[RegistryProcess]]
     """Returns the processes of the registry, and which of them this node reaches."""
+    paced: PacedSends
+    """The sends that wait for their quota, and the quotas as this node judges by them while it leads."""
     hot: Callable[[], Window]
     """Returns what got most of the messages of the last window, while this node leads."""
     evicted_bounds: EvictedBounds | None = None

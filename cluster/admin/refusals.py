@@ -26,6 +26,7 @@ CODES: Final[Mapping[Reason, str]] = {
     Reason.ILLEGAL: "refused",
     Reason.NOT_FOUND: "not_found",
     Reason.BUSY: "busy",
+    Reason.LIMITED: "busy",
     Reason.UNAVAILABLE: "failed",
     Reason.ERROR: "failed",
     Reason.UNKNOWN: "unknown_outcome",

@@ -37,6 +37,8 @@ class Reason(Enum):
     """There is no such message or offset."""
     BUSY = auto()
     """A limit is reached, or this node may not serve. Another node may, or this one later."""
+    LIMITED = auto()
+    """Its owner is over a quota. No node takes it now, and any may later."""
     UNAVAILABLE = auto()
     """Nothing was done, and the request may be tried again on any node."""
     ERROR = auto()

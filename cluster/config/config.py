@@ -267,6 +267,12 @@ class FlowSection(_Section, frozen=True, kw_only=True):
         512 << 10
     )
     """The bytes of sends that are always taken, however slow the log is: some 400 sends of 1 KiB."""
+    hold_ms: Annotated[int, Meta(ge=0, extra=within(0, 2_500)), of_host(Unit.MS, reload=True)] = 1_000
+    """The time for which a send over a quota waits before it is refused: less than any client does (3 s)."""
+    hold_bytes_max: Annotated[int, Meta(ge=1, extra=within(1 << 16, 1 << 30)), of_host(Unit.BYTES, reload=True)] = (
+        8 << 20
+    )
+    """The bytes that may wait so of one owner, and an eighth of what may of all."""
 
 
 class ReplicationSection(_Section, frozen=True, kw_only=True):

@@ -61,6 +61,8 @@ class Limit(StrEnum):
     """The bytes in flight of a connection or of the node."""
     OVERLOAD = "overload"
     """The time in the house: more sends arrive than the log takes (`cluster.flow.admission_limit`)."""
+    QUOTA = "quota"
+    """The quota of the owner, or of the topic (`cluster.flow.quota_buckets`)."""
 
 
 class Over(NamedTuple):
@@ -104,6 +106,8 @@ class Gate:
         """Requests of this node's clients that another node has to answer."""
         self.early = Account()
         """Requests that were forwarded to this node before it could handle them."""
+        self.paced = Account()
+        """Sends that wait for their quota."""
         self.clients = Account()
         """Unanswered requests of all holders. The account of each is below this one."""
 
@@ -178,6 +182,14 @@ class Gate:
         """Takes a send that is stored already, until it is answered."""
         return Hold(holder.account, None, size)
 
+    def pacing_account(self) -> Account:
+        """Makes an account for what somebody has waiting for a quota."""
+        return Account(self.paced)
+
+    def hold_paced(self, holder: Holder, account: Account, size: int) -> Hold:
+        """Takes a send that waits for its quota, in an account of `pacing_account`."""
+        return Hold(holder.account, account, size)
+
     def hold_early(self, size: int) -> Hold | None:
         """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It is
         not read, so it is nobody's. When it is handled, it asks as what it is."""
@@ -188,9 +200,9 @@ class Gate:
     @property
     def bytes(self) -> int:
         """The bytes of all requests that this node holds."""
-        return self.sends.bytes + self.forwarded.bytes + self.early.bytes
+        return self.sends.bytes + self.forwarded.bytes + self.early.bytes + self.paced.bytes
 
     def left(self) -> dict[str, tuple[int, int]]:
         """Returns name -> (requests, bytes) of each account that is not empty."""
-        accounts = {name: getattr(self, name) for name in ("sends", "forwarded", "early", "clients")}
+        accounts = {name: getattr(self, name) for name in ("sends", "forwarded", "early", "paced", "clients")}
         return {name: (one.requests, one.bytes) for name, one in accounts.items() if one.requests or one.bytes}

@@ -82,6 +82,7 @@ def port_of(node: Assembly) -> AdminPort:
         broadcasts=lambda group: node_view.broadcasts(node.clients, group),
         sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
         registry=node.other_groups.registry,
+        paced=node.proposals.paced,
         hot=lambda: node.proposals.figures.hot.last,
         unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},
     )

@@ -30,6 +30,7 @@ CODES: dict[Reason, ResponseCode] = {
     Reason.ILLEGAL: ResponseCode.ILLEGAL_OPERATION,
     Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     Reason.BUSY: ResponseCode.SYSTEM_BUSY,
+    Reason.LIMITED: ResponseCode.FLOW_CONTROL,
     Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
     Reason.ERROR: ResponseCode.SYSTEM_ERROR,
     Reason.UNKNOWN: ResponseCode.SYSTEM_ERROR,

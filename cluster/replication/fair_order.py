@@ -45,7 +45,9 @@ def cost_of(send: Send) -> int:
 
 def competes(send: Send, other: Send) -> bool:
     """Returns True if two sends are of different owners or topics."""
-    return send.slot is not other.slot or (send.connection is not other.connection and _key(send) != _key(other))
+    return send.slot is not other.slot or (
+        send.connection is not other.connection and owner_of(send) != owner_of(other)
+    )
 
 
 class _Line:
@@ -271,7 +273,7 @@ class FairOrder:
 
     def replace(self, old: Send, new: Send) -> bool:
         """Puts a repetition in the place of a send; returns False if that is not here."""
-        owner = self._owners.get(_key(old))
+        owner = self._owners.get(owner_of(old))
         line = None if owner is None else owner.lines.get(_topic(old))
         if owner is None or line is None or old not in line.sends:
             return False
@@ -287,7 +289,7 @@ class FairOrder:
         return None if owner is None or line is None else (owner, line)
 
     def _owner(self, send: Send) -> _Owner:
-        key = _key(send)
+        key = owner_of(send)
         owner = self._owners.get(key)
         if owner is None:
             if len(self._owners) > 2 * len(self._turn) + IDLE_MAX:
@@ -340,7 +342,7 @@ def _moved(heap: list[tuple[int, int, _C]], number: int, who: _C) -> None:
         heappop(heap)
 
 
-def _key(send: Send) -> int | str:
+def owner_of(send: Send) -> int | str:
     """Returns the owner of a send."""
     return send.user or send.connection.in_flight.address
 

@@ -157,6 +157,9 @@ class SendReplies(Protocol):
     def crowded(self, send: Send, remark: str) -> None:
         """Answers a send that was never proposed, because more arrive than the log takes."""
 
+    def limited(self, send: Send, remark: str) -> None:
+        """Answers a send that was never proposed, because its owner is over a quota."""
+
     def unbuildable(self, send: Send, remark: str) -> None:
         """Answers a send that was never proposed, because no entry could be made of it: a bug of this node that the
         request triggered."""

@@ -19,11 +19,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from cluster.flow.admission_limit import AdmissionLimit
-from cluster.flow.gate import Limit, Over
+from cluster.flow.gate import Ask, Limit, Over
 from cluster.flow.hold import decide_each
+from cluster.flow.quota_buckets import Bucket, QuotaBuckets
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
@@ -32,6 +34,7 @@ from cluster.replication.drain_grace import DrainGrace
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
+from cluster.replication.paced_sends import PacedSends
 from cluster.replication.pending_requests import (
     NameLimits,
     PendingCommands,
@@ -128,6 +131,8 @@ class Proposals:
         self.limit = AdmissionLimit(config.flow, sync_ms)
         """The limit on undecided sends, which this node learns while it leads."""
         self._sends = SendQueue(config.limits, self.limit)
+        self.paced = PacedSends(QuotaBuckets(state.quotas, state.access), gate, config)
+        """The sends that wait for their quota."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
@@ -178,6 +183,7 @@ class Proposals:
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
         self._names.reload(config.limits)
         self._sends.reload(config.limits)
+        self.paced.reload(config)
         self.limit.reload(config.flow)
         self._effects.reload(config.offsets.flush_ms)
         self.figures.reload(config)
@@ -205,7 +211,7 @@ class Proposals:
     @property
     def idle(self) -> bool:
         """True if no request waits to be proposed, and no proposed entry is undecided."""
-        return not (self._pending or self._sends.bytes or self._calls)
+        return not (self._pending or self._sends.bytes or self._calls or len(self.paced))
 
     def slot(self, topic: str) -> TopicSlot | None:
         """Returns the topic as the send path needs it; None if it does not exist or a change of it is pending."""
@@ -229,6 +235,11 @@ class Proposals:
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
+        if self.paced.active and send.done is None:
+            send.hold.ended()
+            if not self._admit([send]):
+                return
+            send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
         self._sends.add([send], send.size)
         self._acks |= send.ack
         if send.slot.dedup == "strict" and send.effect is None:
@@ -239,9 +250,12 @@ class Proposals:
         """Takes and queues plain sends of one user, which the kernel found in one read of a connection; there was room
         for them (`Gate.room`)."""
         last = sends[-1]
-        self._sends.add(sends, self.gate.hold_each(path.in_flight, sends, last.user))
         self.session_max[last.producer_id] = last.sequence
-        self._wake()
+        if self.paced.active:
+            sends = self._admit(sends)
+        if sends:
+            self._sends.add(sends, self.gate.hold_each(path.in_flight, sends, last.user))
+            self._wake()
 
     def submit_commands(
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
@@ -269,6 +283,8 @@ class Proposals:
         received_ms = self._clock.monotonic_ms()
         if before:
             self._queue_before(before, received_ms)
+        if len(self.paced):  # what was checked against a topic goes before a change of it
+            self._go_on(self.paced.take_where(lambda send: self.changing(send.slot.name)))
         self._calls.append(PendingCommands(commands, packed, done, received_ms, session, author))
         self._wake()
 
@@ -331,7 +347,7 @@ class Proposals:
         for entry in self._pending.values():
             if entry.sends and (at := place_of(entry, producer_id, sequence)) is not None:
                 return entry, at
-        return self._sends.find(producer_id, sequence)
+        return self._sends.find(producer_id, sequence) or self.paced.find(producer_id, sequence)
 
     def strict_inflight(self, send: Send, hashes: Iterable[int]) -> bool:
         """Returns True if a send to the same topic with the same body and one of these hashes (`Send.content`) is
@@ -364,7 +380,8 @@ class Proposals:
             self._twins.add(send)
             return
         self._give_way(old)
-        self._sends.replace(old, send)
+        if not self.paced.replace(old, send):
+            self._sends.replace(old, send)
         old.hold.decided()
 
     def _give_way(self, old: Send) -> None:
@@ -385,8 +402,8 @@ class Proposals:
             charge(1 + len(entry.sends) // _SENDS_PER_UNIT)
             muted = entry.muted
             found += [send for at, send in enumerate(entry.sends) if send.connection in paths and at not in muted]
-        charge(1 + len(self._sends) // _SENDS_PER_UNIT)
-        found += [send for send in self._sends if send.connection in paths]
+        charge(1 + (len(self._sends) + len(self.paced)) // _SENDS_PER_UNIT)
+        found += [send for send in chain(self._sends, self.paced) if send.connection in paths]
         return found + self._twins.of(paths) + self.early.held_of(paths)
 
     def withdraw(self, which: Callable[[Send], bool], *, with_repeats: bool = False) -> list[Send]:
@@ -395,11 +412,13 @@ class Proposals:
 
         Looks at all sends that wait.
         """
-        charge(1 + len(self._sends) // _SENDS_PER_UNIT)
+        charge(1 + (len(self._sends) + len(self.paced)) // _SENDS_PER_UNIT)
         repeated = {} if with_repeats else self._twins.waiting
-        sends = self._sends.take_where(
-            lambda send: send.done is None and which(send) and (send.producer_id, send.sequence) not in repeated
-        )
+
+        def goes(send: Send) -> bool:
+            return send.done is None and which(send) and (send.producer_id, send.sequence) not in repeated
+
+        sends = self._sends.take_where(goes) + self.paced.take_where(goes)
         sends += [twin for _, twin in self._twins.take(sends)]
         decide_each(sends)
         self._strict.decided(sends)
@@ -473,6 +492,8 @@ class Proposals:
         self.session_max.clear()
         self._open_term = term
         self.limit.forget()
+        self.paced.buckets.forget()
+        self.paced.look()
         self.opened()
 
     def _close_writes(self) -> None:
@@ -489,7 +510,7 @@ class Proposals:
             if entry.sends and not entry.answered:
                 waiting = [send for at, send in enumerate(entry.sends) if at not in entry.muted]
                 self.undecided(entry, waiting + self._twins.behind(entry.sends))
-        sends = self._twins.beside(self._sends.take_all())
+        sends = self._twins.beside(self._sends.take_all() + self.paced.take_all())
         decide_each(sends)
         self._strict.decided(sends)
         for send in sends:
@@ -512,12 +533,50 @@ class Proposals:
         for entry in self._pending.values():
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)
+        self._pace(now)
         for send in self._sends.take_older(now - self._deadline_ms):
             send.hold.decided()
             self._strict.decided([send])
             self._twins.tell([send], self._replies.refused, "the log did not take it in time; nothing was stored")
         if self._effects.due(now):
             self._wake()
+
+    def _admit(self, sends: list[Send]) -> list[Send]:
+        """Returns the sends of one read that are within the quota of their owner; none has a hold. The others wait, or
+        are refused if there is no room for it."""
+        going, refused = self.paced.admit(sends, self.now_ms)
+        for send, bucket in refused:
+            send.hold = self.gate.hold_answer(send.connection.in_flight, send.size)
+            self._refuse_paced(send, bucket)
+        return going
+
+    def _pace(self, now_ms: int) -> None:
+        """Lets sends go on whose owners may send again, and refuses those that have waited for long enough."""
+        self.paced.look()
+        if len(self.paced):
+            self._go_on(self.paced.due(now_ms))
+            for send, bucket in self.paced.overdue(now_ms):
+                send.hold.decided()
+                self._refuse_paced(send, bucket)
+
+    def _go_on(self, sends: list[Send]) -> None:
+        """Queues sends that waited for their quota."""
+        for send in sends:
+            send.hold.ended()
+            send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
+            self._sends.add_late(send)
+        if sends:
+            self._wake()
+
+    def _refuse_paced(self, send: Send, bucket: Bucket) -> None:
+        over = Over(
+            Limit.QUOTA,
+            f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject}); nothing was stored, send more slowly",
+        )
+        bucket.refuse(self.now_ms)
+        self.gate.refused(over)
+        self._strict.decided([send])
+        self._twins.tell([send], self._replies.limited, over.remark)
 
     def _refuse_excess(self) -> None:
         """Refuses sends of the owners who have most waiting, the oldest first, if more arrive than the log takes; a
@@ -672,6 +731,7 @@ class Proposals:
         if waiter.calls:
             self._barriers.lower_for(waiter.calls)
             self.offsets.decided(waiter.calls)
+            self.paced.look()  # before whoever has set a quota is answered
         took_s = self.figures.settled(waiter, Outcome.OK, len(waiter.sends), len(waiter.calls))
         if waiter.sends and waiter.built is not None:
             if self.limit.watching:

@@ -67,7 +67,8 @@ class SendQueue:
         """True if they are of several owners or topics. Looked at once a read of a connection, which has one owner;
         that it has several topics shows at the next."""
         self._replaced = False
-        """True if a repetition may have the place of its first, which came earlier."""
+        """True if a repetition may have the place of its first, which came earlier, or a send may be behind later
+        ones."""
         self.is_ordered = True
         """True if the sends that `cut` returned last are oldest first."""
         self._fair = FairOrder()
@@ -102,6 +103,11 @@ class SendQueue:
         self.bytes += size
         if self._names is not None:
             self._came(sends)
+
+    def add_late(self, send: Send) -> None:
+        """Adds a send that may have come before others that wait."""
+        self._replaced = True
+        self.add([send], send.size)
 
     def _came(self, sends: list[Send]) -> None:
         """Keeps the names of sends that came, or came back."""

@@ -20,7 +20,7 @@ from cluster.truth.truth_frames import NEWS, Answer, Question, answer_frame, rea
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
-from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL, QUOTAS_LEVEL
 from statemachine.truth import JournalNames, TruthPage
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class TruthSource:
         journal, version = self._state.truth_journal, question.version
         low = min(question.level, self._state.level)
         all_active = all(row.is_active for row in self._state.broker_groups.by_number.values())
-        needed = GROUPS_LEVEL if all_active else DRAINS_LEVEL
+        needed = QUOTAS_LEVEL if self._state.quotas.by_subject else GROUPS_LEVEL if all_active else DRAINS_LEVEL
         if low >= needed and (version == 0 or journal.forgotten <= version <= journal.version):
             return True
         why = (

@@ -89,6 +89,7 @@ class NotFound(RaftMQError):
 
 _HINTS: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "The node is at a limit that the remark names; send slower or raise that limit.",
+    ResponseCode.FLOW_CONTROL: "Send more slowly, or have a Super raise the quota: `raftmq quota list` shows all.",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server does not know this request; is it a RaftMQ of this version?",
     ResponseCode.MESSAGE_ILLEGAL: "Correct what the remark names; `raftmq config explain KEY` tells about a limit.",
     ResponseCode.SERVICE_NOT_AVAILABLE: "No leader takes writes; see `raftmq status` and wait for an election.",
@@ -130,6 +131,7 @@ _NOT_FOUND = frozenset(
 _REFUSED = frozenset(
     (
         ResponseCode.SYSTEM_BUSY,
+        ResponseCode.FLOW_CONTROL,
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         ResponseCode.MESSAGE_ILLEGAL,
         ResponseCode.ILLEGAL_OPERATION,
@@ -140,7 +142,9 @@ _REFUSED = frozenset(
         ResponseCode.INVALID_PARAMETER,
     )
 )
-TRY_AGAIN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
+TOO_MUCH = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL))
+"""Response codes of requests that a leader refused because it has enough to do, or its client is over a quota."""
+TRY_AGAIN = TOO_MUCH | {ResponseCode.SERVICE_NOT_AVAILABLE}
 """Response codes of requests that were refused before they were proposed, for a reason that passes by itself."""
 
 
@@ -213,6 +217,7 @@ def error_of(
 _WORDS: dict[int, str] = {
     ResponseCode.SYSTEM_ERROR: "the server met an error",
     ResponseCode.SYSTEM_BUSY: "the server is busy",
+    ResponseCode.FLOW_CONTROL: "more was sent than a quota allows",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server does not know this request",
     ResponseCode.MESSAGE_ILLEGAL: "Make the message fit, or raise the limit (`raftmq config explain KEY`).",
     ResponseCode.SERVICE_NOT_AVAILABLE: "no leader takes writes",

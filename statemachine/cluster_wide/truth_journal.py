@@ -49,6 +49,8 @@ class TruthKind(IntEnum):
     SETTING = 8
     """A key of the configuration."""
     BROKER_GROUP = 9
+    QUOTA = 10
+    """The limits of a subject of quotas. Slices come here only if there is one: then every node knows this kind."""
 
 
 class Change(NamedTuple):

@@ -47,6 +47,8 @@
              "revoked" | 00 | number u64                                   the command that took rights away, packed as
                                                                            in an entry, access/revocations.py
              "next_revocation"                                             u64, number of the next one
+             "quota" | 00 | subject, UTF-8                                 msgpack [{limit: value}, changed_ms,
+                                                                           changed_by], access/quotas.py
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -170,6 +172,8 @@ COPIED_KEY = b"copied"
 REVOCATION_PREFIX = b"revoked\0"
 REVOCATIONS = within(REVOCATION_PREFIX)
 NEXT_REVOCATION_KEY = b"next_revocation"
+QUOTA_PREFIX = b"quota\0"
+QUOTAS = within(QUOTA_PREFIX)
 REMOVALS = within(REMOVAL_PREFIX)
 """Keys [start, end) of all removals, in the family meta."""
 
@@ -304,6 +308,16 @@ def revocation_number(key: bytes) -> int:
     """Returns the number in such a key."""
     number: int = U64.unpack_from(key, len(REVOCATION_PREFIX))[0]
     return number
+
+
+def quota_key(subject: str) -> bytes:
+    """Returns the key of the row of a quota."""
+    return QUOTA_PREFIX + subject.encode()
+
+
+def quota_subject(key: bytes) -> str:
+    """Returns the subject in such a key."""
+    return key[len(QUOTA_PREFIX) :].decode()
 
 
 def broker_group_number(key: bytes) -> int:

@@ -36,6 +36,7 @@ CHOSEN = {
     "jepsen_like/live/run_lifecycle.py": "DIR NEW_DIR",
     "jepsen_like/live/subjects/owned_resources.py": "DIR",
     "raftmq/commands/access/auth.py": "NAME",
+    "raftmq/commands/access/quota.py": "N",
     "raftmq/commands/data/export.py": "FILE",
     "raftmq/commands/data/metadata.py": "FILE",
     "raftmq/commands/messages/message.py": "GROUP",

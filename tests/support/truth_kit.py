@@ -22,6 +22,7 @@ from statemachine.access.access_commands import (
     SetAuthMode,
     SetRules,
 )
+from statemachine.access.quotas import SetQuotas
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
@@ -122,6 +123,9 @@ def drawn_change(first: BrokerLog, rng: Random) -> Command:
             rng.randint(2, 4), f"n{rng.randrange(4)}", None if state.broker_groups.by_number else ("n", 3)
         ),
         lambda: DrainBrokerGroup(rng.randint(2, 4), rng.random() < 0.6),
+        lambda: SetQuotas(
+            [(rng.choice(["user=*", "topic=t0"]), rng.choice([None, {"send_messages": rng.randint(1, 3)}]))], 5, "ann"
+        ),
         lambda: JournalNames(rng.choice([1, 2, 5])),
     ]
     return rng.choice(draws)()

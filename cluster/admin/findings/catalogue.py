@@ -104,6 +104,7 @@ CODES: Final[dict[str, Code]] = {
     "offset_beyond_end": Code("warning", "raftmq group list"),
     "hot_topic": Code("info", "raftmq topic hot"),
     "hot_queue": Code("info", "raftmq topic hot"),
+    "quota_refuses": Code("info", "raftmq quota list"),
     "messages_hidden": Code("warning", "raftmq topic list"),
     "group_topics_differ": Code("warning", "raftmq group list"),
     "client_flood": Code("warning", "raftmq status"),

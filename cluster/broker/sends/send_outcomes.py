@@ -100,6 +100,10 @@ class SendOutcomes:
         """Answers a send that was never proposed, because more arrive than the log takes. It may be sent again."""
         self._fail(send, Refused(Reason.BUSY, remark, counted=True))
 
+    def limited(self, send: Send, remark: str) -> None:
+        """Answers a send that was never proposed, because its owner is over a quota. It may be sent again, later."""
+        self._fail(send, Refused(Reason.LIMITED, remark, counted=True))
+
     def withdrawn(self, send: Send, refused: Refused) -> None:
         """Answers a send that was taken back before it was proposed (`cluster.broker.sends.withdrawn_sends`)."""
         self._fail(send, refused)

@@ -32,6 +32,7 @@ _REASONS: dict[int, str] = {
     ResponseCode.NO_PERMISSION: "no_permission",
     ResponseCode.TOPIC_NOT_EXIST: "no_topic",
     ResponseCode.INVALID_PARAMETER: "invalid",
+    ResponseCode.FLOW_CONTROL: "quota",
 }
 """Response code -> label `reason` of the metric. What the gate refuses is counted there (`cluster.flow.gate.Limit`).
 """

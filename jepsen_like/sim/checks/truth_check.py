@@ -46,6 +46,7 @@ def told(state: BrokerState) -> dict[str, Any]:
         "access": (access.mode, access.key_id, access.supers, access.keys_in_use),
         "settings": (dict(state.settings.by_key), state.settings.version),
         "broker groups": dict(state.broker_groups.by_number),
+        "quotas": dict(state.quotas.by_subject),
     }
 
 
@@ -58,6 +59,7 @@ KINDS: dict[str, tuple[TruthKind, ...]] = {
     "access": (TruthKind.USER, TruthKind.ACCESS),
     "settings": (TruthKind.SETTING,),
     "broker groups": (TruthKind.BROKER_GROUP,),
+    "quotas": (TruthKind.QUOTA,),
 }
 """Kind in `told` -> the kinds of names in the journal that it is made of."""
 BY_NAME = ("topics", "groups")

@@ -23,7 +23,16 @@ import msgspec
 
 from raftmq.client.cluster_view import ROUTE_LIFE_S, Backoff, ClusterView, why_not
 from raftmq.client.connection import Connection, dial
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, error_of, is_disk_full
+from raftmq.client.errors import (
+    TOO_MUCH,
+    Failed,
+    NotFound,
+    RaftMQError,
+    Refused,
+    Unknown,
+    error_of,
+    is_disk_full,
+)
 from raftmq.client.message import SendResult, position_of
 from raftmq.client.producing.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
 from raftmq.client.producing.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
@@ -424,7 +433,7 @@ class SendPipeline:
                 self.view.forget_route(pending.topic)
             self._settle(pending, None, error)
         else:
-            busy = header.code == ResponseCode.SYSTEM_BUSY
+            busy = header.code in TOO_MUCH
             if not busy and self._link is not None:
                 self.view.suspect(self._link.address)
             if is_disk_full(header.code, remark):

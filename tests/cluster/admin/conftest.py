@@ -40,6 +40,8 @@ from cluster.config.loading import load
 from cluster.config.local_layout import name_of
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
+from cluster.flow.gate import Gate
+from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
@@ -50,6 +52,7 @@ from cluster.placement.known_groups import RegistryProcess
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.replication.hot_spots import Window
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.paced_sends import PacedSends
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
@@ -188,6 +191,7 @@ class FakeNode:
         self.idle: dict[str, set[str]] = {}
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
+        self.paced = PacedSends(QuotaBuckets(self.state.quotas, self.state.access), Gate(self.config), self.config)
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
         self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)

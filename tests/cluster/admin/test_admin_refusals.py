@@ -23,7 +23,9 @@ def test_every_reason_has_a_code_and_only_an_unknown_outcome_is_told_as_one(reas
     assert (error.code == "unknown_outcome") == (reason is Reason.UNKNOWN)
     assert error.message == ("why" if reason is Reason.UNKNOWN else "nothing was changed: why")
     if reason is not Reason.UNKNOWN:
-        assert (error.hint == "once more") == (reason in (Reason.BUSY, Reason.UNAVAILABLE, Reason.ERROR))
+        assert (error.hint == "once more") == (
+            reason in (Reason.BUSY, Reason.LIMITED, Reason.UNAVAILABLE, Reason.ERROR)
+        )
 
 
 def test_a_request_may_have_a_code_of_its_own_for_a_reason_and_keeps_the_others() -> None:

@@ -19,6 +19,7 @@ from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.admin.findings.hot_watch import hot_conditions
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
+from cluster.admin.findings.quota_watch import quota_conditions
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
 from cluster.admin.findings.watch import DataWatch, Memory
 from cluster.admin.node_interface import MemberView
@@ -31,6 +32,7 @@ from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
 from statemachine.access.access_commands import ChangeUser, Origin, SetAuthMode
+from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -233,6 +235,20 @@ def hot(node: Any) -> set[str]:
     return found
 
 
+def over_quota(node: Any) -> set[str]:
+    node.apply([SetQuotas([("topic=*", {"send_messages": 1})], 1, "ann")])
+    node.paced.look()
+    (bucket,) = node.paced.buckets.of(0, "10.0.0.1", "orders", 0)
+    assert list(quota_conditions(node)) == []
+    for _ in range(3):
+        bucket.refuse(node.monotonic_ms())
+    (condition,) = quota_conditions(node)
+    assert condition.says == (
+        "quotas refuse what is sent: topic=orders 3 sends, by quota topic=* (1 messages sent in a second)"
+    )
+    return {condition.code}
+
+
 def maintenance(node: Any) -> set[str]:
     node.apply([SetMaintenance(1, 0, "ops", "a new disk")])
     return set(conditions(node))
@@ -397,7 +413,7 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *draining(),
         *conditions(make_node()),
     }
-    for scene in (crash, lag, flood, digest, groups, hidden, hot, maintenance, unfinished, access, shared):
+    for scene in (crash, lag, flood, digest, groups, hidden, hot, over_quota, maintenance, unfinished, access, shared):
         raised |= scene(make_node())
     assert raised == set(CODES)
 

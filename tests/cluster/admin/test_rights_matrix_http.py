@@ -70,6 +70,8 @@ SUPER = {
     "POST /v1/metadata",
     "POST /v1/backup",
     "POST /v1/tier/scrub",
+    "PUT /v1/quotas",
+    "DELETE /v1/quotas/{subject}",
     "POST /v1/users",
     "PUT /v1/users/{user}",
     "DELETE /v1/users/{user}",

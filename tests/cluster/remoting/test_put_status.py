@@ -15,7 +15,7 @@ ROWS = re.findall(r"^\| (\*\*unknown\*\*|ok|fail) \| (\d+) `(\w+)`(.*?) \|", PAG
 
 def test_c8_every_status_of_the_page_is_a_code_under_its_name() -> None:
     assert {(int(code), name) for _, code, name, _ in ROWS} == {
-        (code, ResponseCode(code).name) for code in (0, 1, 2, 13, 14, 16, 17, 29)
+        (code, ResponseCode(code).name) for code in (0, 1, 2, 13, 14, 16, 17, 29, 215)
     }
     assert [(outcome, code) for outcome, code, _, _ in ROWS if outcome != "fail"] == [("ok", "0"), ("**unknown**", "1")]
     assert [rest for _, code, _, rest in ROWS if code == "1"] == [
@@ -28,7 +28,8 @@ def test_c4_every_reason_for_which_the_gate_is_shut_has_its_own_code_and_its_own
     refusals = {int(code) for outcome, code, _, _ in ROWS if outcome == "fail"} - {1}
     assert refusals == {int(code) for code in send_reply._REASONS}
     assert send_reply._REASONS[ResponseCode.SYSTEM_BUSY] == Limit.BYTES, "any other refusal with this code has it too"
-    labels = [*send_reply._REASONS.values(), *(limit.value for limit in Limit if limit is not Limit.BYTES)]
+    assert send_reply._REASONS[ResponseCode.FLOW_CONTROL] == Limit.QUOTA
+    labels = [*send_reply._REASONS.values(), Limit.OVERLOAD.value]
     assert len(set(labels)) == len(labels)
 
 

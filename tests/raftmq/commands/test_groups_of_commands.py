@@ -34,7 +34,7 @@ TABLE = {
     FIRST: """
         config history, config set, config show, user create, user delete, user disable, user enable, user list,
         user password, user revoke, user token, user tokens, user type, acl delete, acl import, acl list, acl
-        set, acl test, login, logout, audit, topic spread, group
+        set, acl test, quota delete, quota list, quota set, login, logout, audit, topic spread, group
         create
     """,
     NAMED: """

@@ -1,0 +1,296 @@
+"""/v1/quotas: how much a user, an address or a topic may ask of the cluster, and who is over it
+(docs/adr/0115-a-send-over-its-quota-waits-before-it-is-proposed.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from cluster.admin import route, route_rights
+from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, ReadView, applied
+from cluster.admin.pagination import PAGE_QUERY, Page, after_of, limit_of
+from cluster.admin.request_parsing import flag_of
+from cluster.admin.route import Route
+from cluster.admin.streamed_json import Pieces
+from cluster.config.source import nearest
+from cluster.flow.quota_buckets import LIMIT_MAX
+from cluster.requests.verb import Serves
+from raftlog.work import charge
+from statemachine.access.quotas import (
+    EVERYBODY,
+    QUOTAS_MAX,
+    ROWS_PER_COMMAND,
+    Quota,
+    SetQuotas,
+    Subject,
+    parse_subject,
+)
+from statemachine.levels import QUOTAS_LEVEL
+
+SUBJECT_LENGTH_MAX: Final = 400
+OWNERS_SHOWN: Final = 20
+UNITS_PER_OWNER: Final = 1
+
+SubjectText = Annotated[str, Meta(min_length=1, max_length=SUBJECT_LENGTH_MAX)]
+Rate = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
+
+
+class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The limits of a subject; what is not given is not limited."""
+
+    send_messages: Rate | None = None
+    """Messages a second that it may send."""
+    send_bytes: Rate | None = None
+    """Bytes a second of the requests by which it sends."""
+
+    def as_row(self) -> dict[str, int]:
+        """Returns name -> number of the limits that are given."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
+
+class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
+    """The quota of a subject."""
+
+    subject: str
+    """`user=NAME`, `user=NAME,topic=NAME`, `address=IP` or `topic=NAME`, with `*` for everybody without a quota of
+    its own."""
+    limits: QuotaLimits
+    changed_ms: int
+    """Log time of the last change."""
+    changed_by: str
+    exists: bool = True
+    """False if there is no such user or topic now: the quota counts once there is."""
+
+
+class OverQuota(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has sent more than a quota allows since the node that answers leads."""
+
+    owner: str
+    """The one who is, in the words of a subject."""
+    subject: str
+    """The subject of the quota."""
+    refused: int
+    """The sends that were refused."""
+    refused_ms_ago: int
+    """Milliseconds since the last one."""
+
+
+class QuotasView(ReadView, frozen=True, kw_only=True):
+    """The answer to `GET /v1/quotas`: by subject, ascending."""
+
+    quotas: list[QuotaView]
+    next: str | None = None
+    """The subject to give as `after` for the next page; null on the last one."""
+
+
+class OverQuotasView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/quotas/refused`."""
+
+    node: int
+    group: int
+    waiting: int
+    """The sends that wait for their quota now."""
+    waiting_bytes: int
+    owners: list[OverQuota]
+    """The owners of whose sends most were refused, the first 20."""
+
+
+class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject, and its limits from now on."""
+
+    subject: SubjectText
+    limits: QuotaLimits | None
+    """The limits that take the place of all that it has; null takes the quota away."""
+
+
+class QuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `PUT /v1/quotas`: all of them, or none, in one entry."""
+
+    quotas: Annotated[list[QuotaChange], Meta(min_length=1, max_length=ROWS_PER_COMMAND)]
+    dry_run: bool = False
+    """True to only answer what would change."""
+
+
+class QuotasChanged(ChangeView, frozen=True, kw_only=True):
+    """The subjects whose quotas were changed."""
+
+    changed: list[str]
+    dry_run: bool = False
+    """True if nothing was changed; term and index are those of the last applied entry."""
+
+
+async def get_quotas(call: Call) -> Pieces:
+    """The quotas."""
+    state = call.port.state
+    applied_index, known = state.applied.index, state.quotas.by_subject
+    after, limit = after_of(call) or "", limit_of(call)
+    charge(1 + len(known) // 50)
+    subjects = sorted(subject for subject in known if subject > after)
+    page, shown = Page(call, limit), list[str]()
+    for subject in subjects:
+        if page.full:
+            break
+        await page.turn()
+        if not page.add(_view(call, subject, known[subject])):
+            break
+        shown.append(subject)
+    view = QuotasView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied_index,
+        quotas=[],
+        next=shown[-1] if shown and len(shown) < len(subjects) else None,
+    )
+    return page.answer(view, "quotas")
+
+
+async def get_refused(call: Call) -> OverQuotasView:
+    """The owners who are over a quota at this leader."""
+    port = call.port
+    paced, now_ms = port.paced, port.services.monotonic_ms()
+    buckets = list(paced.buckets.all())
+    charge(len(buckets) * UNITS_PER_OWNER)
+    over = sorted((each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner))
+    return OverQuotasView(
+        node=port.config.node.id,
+        group=port.config.cluster.group,
+        waiting=len(paced),
+        waiting_bytes=paced.size,
+        owners=[
+            OverQuota(
+                owner=each.owner,
+                subject=each.subject,
+                refused=each.refused,
+                refused_ms_ago=now_ms - each.refused_ms,
+            )
+            for each in over[:OWNERS_SHOWN]
+        ],
+    )
+
+
+async def set_quotas(call: Call) -> QuotasChanged:
+    """Sets quotas, or takes them away."""
+    wanted: QuotasRequest = call.body
+    return await _set(call, [(each.subject, each.limits) for each in wanted.quotas], dry_run=wanted.dry_run)
+
+
+async def delete_quota(call: Call) -> QuotasChanged:
+    """Takes the quota of a subject away."""
+    subject = str(_parsed(call.params["subject"]))
+    known = call.port.state.quotas.by_subject
+    if subject not in known:
+        match = nearest(subject, known)
+        hint = f"did you mean {match}?" if match else "GET /v1/quotas lists all"
+        raise ApiError("not_found", f"there is no quota of {subject}", hint)
+    return await _set(call, [(subject, None)], dry_run=flag_of(call.query, DRY_RUN))
+
+
+async def _set(call: Call, wanted: Iterable[tuple[str, QuotaLimits | None]], *, dry_run: bool) -> QuotasChanged:
+    state = call.port.state
+    if state.level < QUOTAS_LEVEL:
+        why = f"the cluster has level {state.level}, and quotas need {QUOTAS_LEVEL}"
+        raise ApiError("refused", why, "raftmq upgrade finalize")
+    rows: dict[str, dict[str, int] | None] = {}
+    for text, limits in wanted:
+        await call.breathe()
+        subject = str(_parsed(text))
+        if subject in rows:
+            raise ApiError("bad_field", f"quotas: {subject} is there twice", "give each subject once")
+        rows[subject] = None if limits is None else limits.as_row()
+        if limits is not None and not rows[subject]:
+            raise ApiError("bad_field", f"quotas: {subject} has no limit", "give one, or null to take the quota away")
+    known = state.quotas.by_subject
+    changed = [subject for subject, limits in rows.items() if _limits_of(known.get(subject)) != limits]
+    if len((known.keys() - rows.keys()) | {subject for subject, limits in rows.items() if limits}) > QUOTAS_MAX:
+        why = f"a cluster has at most {QUOTAS_MAX} quotas"
+        raise ApiError("refused", why, "* in place of a name is a quota of everybody who has none of his own")
+    entry = state.applied
+    term, index = entry.term, entry.index
+    if not dry_run and changed:
+        command = SetQuotas(list(rows.items()), call.port.services.log_time_ms(), call.asker)
+        (term, index), _ = await applied(lambda done: call.port.services.propose([command], done))
+        for subject in changed:
+            call.note_change(f"quota {subject}", _told(rows[subject]))
+    return QuotasChanged(node=call.port.config.node.id, term=term, index=index, changed=changed, dry_run=dry_run)
+
+
+def _parsed(text: str) -> Subject:
+    try:
+        return parse_subject(text)
+    except ValueError as error:
+        raise ApiError(
+            "bad_field", str(error), "such as user=alice, user=*, topic=orders or address=10.0.0.7"
+        ) from None
+
+
+def _limits_of(quota: Quota | None) -> dict[str, int] | None:
+    return None if quota is None else dict(quota.limits)
+
+
+def _told(limits: dict[str, int] | None) -> str:
+    if limits is None:
+        return "the quota was taken away"
+    return "the quota is " + ", ".join(f"{name} {value}" for name, value in limits.items())
+
+
+def _view(call: Call, subject: str, quota: Quota) -> QuotaView:
+    named, state = parse_subject(subject), call.port.state
+    users, topics = state.access.users, state.topics
+    exists = (named.user in ("", EVERYBODY) or users.get(named.user) is not None) and (
+        named.topic in ("", EVERYBODY) or topics.get(named.topic) is not None
+    )
+    limits: dict[str, Any] = {name: quota.limits.get(name) for name in QuotaLimits.__struct_fields__}
+    return QuotaView(
+        subject=subject,
+        limits=QuotaLimits(**limits),
+        changed_ms=quota.changed_ms,
+        changed_by=quota.changed_by,
+        exists=exists,
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/quotas",
+        get_quotas,
+        QuotasView,
+        route.page(),
+        route_rights.CLUSTER_GET,
+        Serves.READ,
+        asks=PAGE_QUERY,
+    ),
+    Route(
+        "GET",
+        "/v1/quotas/refused",
+        get_refused,
+        OverQuotasView,
+        route.page(OWNERS_SHOWN),
+        route_rights.CLUSTER_GET,
+        Serves.LEADER,
+    ),
+    Route(
+        "PUT",
+        "/v1/quotas",
+        set_quotas,
+        QuotasChanged,
+        route.page(ROWS_PER_COMMAND),
+        route_rights.SUPER,
+        Serves.LEADER,
+        QuotasRequest,
+    ),
+    Route(
+        "DELETE",
+        "/v1/quotas/{subject}",
+        delete_quota,
+        QuotasChanged,
+        route.CONSTANT,
+        route_rights.SUPER,
+        Serves.LEADER,
+        asks=(DRY_RUN,),
+    ),
+)

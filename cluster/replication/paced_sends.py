@@ -1,0 +1,208 @@
+"""Sends that are over their quota, and wait until their owner may send again, before anything of them is proposed.
+
+They are kept in lines, one for the sends of an owner to a topic: in a line they keep their order. What waits counts
+for its connection and for its owner, never among the bytes in flight of the node: who is over its quota takes no room
+from others. The leader refuses what has waited for `flow.hold_ms` since it came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from cluster.flow.quota_buckets import Bucket
+from cluster.replication.fair_order import owner_of, take_where
+from raftlog.work import charge
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from cluster.flow.gate import Gate
+    from cluster.flow.hold import Account
+    from cluster.flow.quota_buckets import QuotaBuckets
+    from cluster.replication.message_batch import Send
+
+HOLD_SHARES: Final = 8
+"""All owners together have as much room as so many of them."""
+RELEASED_PER_TURN: Final = 2_000
+"""The most sends that go on in one turn of the loop."""
+SENDS_PER_UNIT: Final = 2
+"""Sends that are looked at in a microsecond (a unit of `raftlog.work`)."""
+
+
+class _Line:
+    """The waiting sends of one owner to one topic, oldest first."""
+
+    __slots__ = ("buckets", "sends")
+
+    def __init__(self, buckets: tuple[Bucket, ...]) -> None:
+        self.buckets = buckets
+        self.sends: deque[Send] = deque()
+
+    def opens_ms(self) -> float:
+        """Returns the time at which its first send may go."""
+        return self.last_to_open().opens_ms()
+
+    def last_to_open(self) -> Bucket:
+        """Returns the bucket for which its sends wait."""
+        return max(self.buckets, key=Bucket.opens_ms)
+
+
+class PacedSends:
+    """The sends that wait for their quota. Event loop only. Whoever takes sends from here gives back their holds."""
+
+    def __init__(self, buckets: QuotaBuckets, gate: Gate, config: Config) -> None:
+        self.buckets = buckets
+        self._gate = gate
+        self.active = False
+        """True if a send may have to wait. Set by `look`, several times a second, so that nothing is asked per send as
+        long as there is no quota."""
+        self._lines: dict[tuple[int | str, int], _Line] = {}
+        """(owner, id of the topic) -> line; none is empty."""
+        self._names: dict[tuple[bytes, int], Send] = {}
+        """(id of the session, sequence) -> send."""
+        self._owners: dict[int | str, Account] = {}
+        self.reload(config)
+
+    def reload(self, config: Config) -> None:
+        """Takes other limits."""
+        self._bytes_max = config.flow.hold_bytes_max
+        self._hold_ms = min(config.flow.hold_ms, config.send.deadline_ms // 2)
+
+    def look(self) -> None:
+        """Looks if there are quotas."""
+        self.active = self.buckets.active or len(self) > 0
+
+    def __len__(self) -> int:
+        return self._gate.paced.requests
+
+    @property
+    def size(self) -> int:
+        """The bytes of all sends that wait here."""
+        return self._gate.paced.bytes
+
+    def __iter__(self) -> Iterator[Send]:
+        return (send for line in self._lines.values() for send in line.sends)
+
+    # --- sends come --------------------------------------------------------------------------------------------------
+
+    def admit(self, sends: list[Send], now_ms: int) -> tuple[list[Send], list[tuple[Send, Bucket]]]:
+        """Returns the sends that may go now, and those for which there is no room to wait, each with the bucket that is
+        empty. The others wait here. The sends are of one owner, and none of them is held by any account."""
+        going: list[Send] = []
+        refused: list[tuple[Send, Bucket]] = []
+        owner = owner_of(sends[0])
+        slot = line = None
+        buckets: tuple[Bucket, ...] = ()
+        for send in sends:
+            if send.slot is not slot:
+                slot = send.slot
+                line = self._lines.get((owner, slot.topic_id))
+                buckets = self.buckets.of(send.user, send.connection.in_flight.address, slot.name, now_ms)
+            if line is None:
+                over = next((bucket for bucket in buckets if bucket.opens_ms() > now_ms), None)
+                if over is None:
+                    _take(buckets, send, now_ms)
+                    going.append(send)
+                    continue
+                line = self._lines[owner, slot.topic_id] = _Line(buckets)
+            if self._has_room(owner, send.size):
+                self._wait(owner, line, send)
+            else:
+                refused.append((send, line.last_to_open()))
+                if not line.sends:
+                    del self._lines[owner, slot.topic_id]
+                    line = None
+        charge(1 + len(sends) // SENDS_PER_UNIT)
+        return going, refused
+
+    def _has_room(self, owner: int | str, size: int) -> bool:
+        held = self._owners.get(owner)
+        return (
+            self._hold_ms > 0
+            and (0 if held is None else held.bytes) + size <= self._bytes_max
+            and self._gate.paced.bytes + size <= HOLD_SHARES * self._bytes_max
+        )
+
+    def _wait(self, owner: int | str, line: _Line, send: Send) -> None:
+        account = self._owners.get(owner)
+        if account is None:
+            account = self._owners[owner] = self._gate.pacing_account()
+        send.hold = self._gate.hold_paced(send.connection.in_flight, account, send.size)
+        line.sends.append(send)
+        if send.producer_id:
+            self._names[send.producer_id, send.sequence] = send
+
+    # --- sends go ----------------------------------------------------------------------------------------------------
+
+    def due(self, now_ms: int) -> list[Send]:
+        """Removes and returns the sends that may go now: of each line in turn, and of no line out of its order."""
+        going: list[Send] = []
+        open_lines = [line for line in self._lines.values() if line.opens_ms() <= now_ms]
+        while open_lines and len(going) < RELEASED_PER_TURN:
+            left = []
+            for line in open_lines:
+                if line.opens_ms() > now_ms:  # another line of the same owner has taken it
+                    continue
+                send = line.sends.popleft()
+                _take(line.buckets, send, now_ms)
+                going.append(send)
+                if line.sends:
+                    left.append(line)
+            open_lines = left
+        charge((len(going) + len(self._lines)) // SENDS_PER_UNIT)
+        self._gone(going)
+        # Lines that were served go behind the others: the next turn begins with those.
+        for key in [key for key, line in self._lines.items() if line.opens_ms() > now_ms]:
+            self._lines[key] = self._lines.pop(key)
+        return going
+
+    def overdue(self, now_ms: int) -> list[tuple[Send, Bucket]]:
+        """Removes and returns the sends that have waited for `flow.hold_ms`, with the bucket that is empty."""
+        before_ms = now_ms - self._hold_ms
+        late: list[tuple[Send, Bucket]] = []
+        for line in self._lines.values():
+            while line.sends and line.sends[0].received_ms <= before_ms:
+                late.append((line.sends.popleft(), line.last_to_open()))
+        self._gone([send for send, _ in late])
+        return late
+
+    def take_where(self, which: Callable[[Send], bool]) -> list[Send]:
+        """Removes and returns the sends for which `which` is true."""
+        taken: list[Send] = []
+        for line in self._lines.values():
+            taken += take_where(line.sends, which)
+        self._gone(taken)
+        return taken
+
+    def take_all(self) -> list[Send]:
+        """Removes and returns all sends; those of a line are in their order."""
+        return self.take_where(lambda send: True)
+
+    def _gone(self, sends: list[Send]) -> None:
+        if not sends:
+            return
+        for send in sends:
+            self._names.pop((send.producer_id, send.sequence), None)
+        self._lines = {key: line for key, line in self._lines.items() if line.sends}
+        self._owners = {owner: held for owner, held in self._owners.items() if held.requests}
+
+    # --- repetitions -------------------------------------------------------------------------------------------------
+
+    def find(self, producer_id: bytes, sequence: int) -> Send | None:
+        """Returns the send with this identity; None if none waits here."""
+        return self._names.get((producer_id, sequence)) if self._names else None
+
+    def replace(self, old: Send, new: Send) -> bool:
+        """Puts a repetition in the place of a send; returns False if that is not here."""
+        if self.find(old.producer_id, old.sequence) is not old:
+            return False
+        line = next(line for line in self._lines.values() if old in line.sends)
+        line.sends[line.sends.index(old)] = new
+        self._names[new.producer_id, new.sequence] = new
+        return True
+
+
+def _take(buckets: tuple[Bucket, ...], send: Send, now_ms: int) -> None:
+    for bucket in buckets:
+        bucket.take(now_ms, len(send.batch) or 1, send.size)

@@ -1,0 +1,232 @@
+"""Quotas: how much one owner may ask of the cluster, stored as rows of the replicated state (docs/adr/0115).
+
+A row has a *subject*, the text that says whom it limits, and its *limits*, name -> number. The leader that proposes
+a change knows which limits there are (`cluster.flow.quota_buckets`); here their names are names. Nothing in the state
+machine reads a limit: a leader judges by them before it proposes anything.
+
+Subjects, `*` for everybody who has no row of his own:
+
+    user=NAME              sends and pulls signed by the user
+    user=NAME,topic=NAME   the same, of one topic, instead of the row of the user
+    address=IP             those that no user has signed, from one address
+    topic=NAME             those of a topic, whoever asks
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
+
+import msgpack
+from msgspec import Meta
+
+from raftmq_wire.names import NAME as TOPIC_NAME
+from statemachine.access.users import NAME as USER_NAME
+from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
+from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, converted, done
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import QUOTAS_LEVEL
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.write_batch import Stage
+
+EVERYBODY: Final = "*"
+QUOTAS_MAX: Final = 10_000
+LIMITS_MAX: Final = 32
+"""The most limits of a row."""
+ROWS_PER_COMMAND: Final = 1_000
+LIMIT: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+TOPIC_LENGTH_MAX: Final = 255
+VALUE_MAX: Final = 2**62
+
+
+class Subject(NamedTuple):
+    """Whom a row limits; "" for what it does not name."""
+
+    user: str = ""
+    address: str = ""
+    topic: str = ""
+
+    def __str__(self) -> str:
+        """Returns the text in rows and for people."""
+        return ",".join(f"{name}={value}" for name, value in self._asdict().items() if value)
+
+
+def parse_subject(text: str) -> Subject:
+    """Returns the subject with this text. Raises ValueError that says what is wrong with it."""
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals or name not in Subject._fields or name in fields:
+            raise ValueError(f"{text!r:.100} is no subject: user=NAME, user=NAME,topic=NAME, address=IP or topic=NAME")
+        fields[name] = value
+    subject = Subject(**fields)
+    if subject.address and (subject.user or subject.topic):
+        raise ValueError("an address is a subject of its own: what a user has signed counts for the user")
+    for name, check in _CHECKS.items():
+        if name in fields and fields[name] != EVERYBODY:
+            check(fields[name])
+    if subject.user and subject.topic == EVERYBODY:
+        raise ValueError("topic=* beside a user says no more than the user alone")
+    return subject._replace(address=_plain(subject.address))
+
+
+def _plain(address: str) -> str:
+    return address if address in ("", EVERYBODY) else str(ip_address(address))
+
+
+def _check_user(name: str) -> None:
+    if not USER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.100} is no name of a user, nor *")
+
+
+def _check_topic(name: str) -> None:
+    if len(name) > TOPIC_LENGTH_MAX or not TOPIC_NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.100} is no name of a topic, nor *")
+
+
+_CHECKS: Final = {"user": _check_user, "address": ip_address, "topic": _check_topic}
+
+
+class Quota(NamedTuple):
+    """The limits of a subject."""
+
+    limits: Mapping[str, int]
+    """Name -> number, by name ascending; at least one."""
+    changed_ms: int
+    """Log time at which the row was set."""
+    changed_by: str
+
+    def row(self) -> list[object]:
+        """Returns the fields of the row."""
+        return [dict(self.limits), self.changed_ms, self.changed_by]
+
+
+Limits = Annotated[dict[str, Annotated[int, Meta(ge=1, le=VALUE_MAX)]], Meta(min_length=1, max_length=LIMITS_MAX)]
+
+
+def parse_quota(subject: str, row: object) -> tuple[str, Quota]:
+    """Returns the subject and the quota of a row of the truth. Raises InvalidCommandError."""
+    limits, changed_ms, changed_by = _converted(row)
+    return checked_subject(subject), Quota(_checked_limits(limits), changed_ms, changed_by)
+
+
+def _converted(row: object) -> tuple[dict[str, int], int, str]:
+    kind: Any = tuple[Limits, U64, Text]
+    fields: tuple[dict[str, int], int, str] = converted(row, kind)
+    return fields
+
+
+def checked_subject(text: str) -> str:
+    """Returns the text of a subject, in the form that rows have. Raises InvalidCommandError."""
+    try:
+        return str(parse_subject(text))
+    except ValueError as error:
+        raise InvalidCommandError(str(error)) from error
+
+
+def _checked_limits(limits: Mapping[str, int]) -> dict[str, int]:
+    for name in limits:
+        if not LIMIT.fullmatch(name):
+            raise InvalidCommandError(f"{name!r:.100} is no name of a limit")
+    return dict(sorted(limits.items()))
+
+
+class SetQuotas(Command, tag="set_quotas", frozen=True):
+    """Sets the limits of subjects, in place of those that they have, or takes them away."""
+
+    LEVEL: ClassVar[int] = QUOTAS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    quotas: Annotated[Sequence[tuple[str, Limits | None]], Meta(min_length=1, max_length=ROWS_PER_COMMAND)]
+    """(subject, limits); None takes the row away."""
+    now_ms: U64
+    """Log time of the proposal."""
+    author: Text
+
+
+class Quotas(Family):
+    """The quotas. `by_subject` is replaced and never changed, so any thread may read it."""
+
+    ROWS = ((META, keys.QUOTA_PREFIX),)
+    LATER_ROWS = (LaterRows(QUOTAS_LEVEL, META, keys.QUOTA_PREFIX),)
+
+    def __init__(self, kv: KV, journal: TruthJournal) -> None:
+        self._journal = journal
+        self._rows = dict(_read(kv))
+        self.changed: bool = True
+        self.by_subject: Mapping[str, Quota] = {}
+        """Text of the subject -> its quota."""
+        self.publish()
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[TruthJournal])
+
+    @property
+    def current(self) -> Mapping[str, Quota]:
+        """The quotas, with the changes of the batch being applied (apply thread only)."""
+        return self._rows
+
+    @applies(SetQuotas)
+    def set(self, stage: Stage, command: SetQuotas) -> CommandResult:
+        """Sets and takes away rows: all, or none if there would be more than QUOTAS_MAX. The result's value is the
+        number of rows that have changed."""
+        wanted: dict[str, Quota | None] = {}
+        for text, limits in command.quotas:
+            subject = checked_subject(text)
+            if limits is None:
+                wanted[subject] = None
+            else:
+                wanted[subject] = Quota(_checked_limits(limits), command.now_ms, command.author)
+        set_now = {subject for subject, quota in wanted.items() if quota is not None}
+        if len((self._rows.keys() - wanted.keys()) | set_now) > QUOTAS_MAX:
+            return CommandResult(False, "refused", f"a cluster has at most {QUOTAS_MAX} quotas; nothing was changed")
+        changed = 0
+        for subject, quota in wanted.items():
+            known = self._rows.get(subject)
+            if quota is None and known is not None:
+                self._end(stage, subject)
+                changed += 1
+            elif quota is not None and (known is None or known.limits != quota.limits):
+                self.copy(stage, subject, quota)
+                changed += 1
+        return done(changed)
+
+    def copy(self, stage: Stage, subject: str, quota: Quota | None) -> None:
+        """Puts a row, or takes it away if there is no quota."""
+        if quota is None:
+            if subject in self._rows:
+                self._end(stage, subject)
+            return
+        self._rows[subject] = quota
+        self.changed = True
+        stage.put(META, keys.quota_key(subject), msgpack.packb(quota.row()))
+        self._journal.note(stage, TruthKind.QUOTA, subject)
+
+    def _end(self, stage: Stage, subject: str) -> None:
+        del self._rows[subject]
+        self.changed = True
+        stage.delete(META, keys.quota_key(subject))
+        self._journal.end(stage, TruthKind.QUOTA, subject)
+
+    def publish(self) -> None:
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
+        if self.changed:
+            self.changed = False
+            self.by_subject = dict(self._rows)
+
+
+def _read(kv: KV) -> Iterator[tuple[str, Quota]]:
+    for key, row in kv.scan(META, *keys.QUOTAS):
+        limits, changed_ms, changed_by = msgpack.unpackb(row)
+        yield keys.quota_subject(key), Quota(limits, changed_ms, changed_by)
+
+
+class QuotaReads(Reads):
+    """The reads of a state about quotas."""
+
+    quotas = family_of(Quotas)
+    """The quotas of the cluster."""

@@ -1,0 +1,122 @@
+"""/v1/quotas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from statemachine.access import quotas
+from statemachine.access.quotas import SetQuotas
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import LEVEL
+from statemachine.topics.topics import CreateTopic
+
+
+@pytest.fixture
+def raised(node: Any) -> None:
+    node.apply([Finalize(LEVEL)])
+
+
+async def put(client: Any, limits: dict[str, Any], **fields: Any) -> tuple[int, Any]:
+    rows = [{"subject": subject, "limits": given} for subject, given in limits.items()]
+    answer = await client.put("/v1/quotas", json={"quotas": rows, **fields})
+    return answer.status, await answer.json()
+
+
+async def listed(client: Any, query: str = "") -> Any:
+    answer = await client.get(f"/v1/quotas{query}")
+    assert answer.status == 200
+    return await answer.json()
+
+
+@pytest.mark.usefixtures("raised")
+async def test_quotas_are_set_listed_and_taken_away(client: Any, node: Any) -> None:
+    node.apply([CreateTopic({"name": "orders"}, True)])
+    one = {"send_messages": 5}
+    status, told = await put(client, {"topic=orders": one, "topic=gone": one, "user=*": {"send_bytes": 9}})
+    assert (status, told["changed"]) == (200, ["topic=orders", "topic=gone", "user=*"])
+    found = (await listed(client))["quotas"]
+    assert [(each["subject"], each["limits"], each["exists"]) for each in found] == [
+        ("topic=gone", one, False),
+        ("topic=orders", one, True),
+        ("user=*", {"send_bytes": 9}, True),
+    ]
+    assert (await put(client, {"topic=orders": one}))[1]["changed"] == []
+    answer = await client.delete("/v1/quotas/topic=gone?dry_run=true")
+    assert (await answer.json())["changed"] == ["topic=gone"]
+    assert "topic=gone" in node.state.quotas.by_subject
+    assert (await client.delete("/v1/quotas/topic=gone")).status == 200
+    assert sorted(node.state.quotas.by_subject) == ["topic=orders", "user=*"]
+    status, told = await put(client, {"topic=orders": None, "user=*": {"send_bytes": 8}}, dry_run=True)
+    assert (told["changed"], told["dry_run"]) == (["topic=orders", "user=*"], True)
+    assert sorted(node.state.quotas.by_subject) == ["topic=orders", "user=*"]
+
+
+async def test_the_list_comes_in_pages(client: Any, node: Any) -> None:
+    node.apply([SetQuotas([(f"topic=t{n}", {"send_bytes": 1}) for n in range(5)], 1, "ann")])
+    first = await listed(client, "?limit=3")
+    assert ([each["subject"][6:] for each in first["quotas"]], first["next"]) == (["t0", "t1", "t2"], "topic=t2")
+    last = await listed(client, "?limit=3&after=topic%3Dt2")
+    assert ([each["subject"][6:] for each in last["quotas"]], last["next"]) == (["t3", "t4"], None)
+
+
+@pytest.mark.usefixtures("raised")
+@pytest.mark.parametrize(
+    ("limits", "status", "says"),
+    [
+        ({"user": {"send_bytes": 1}}, 400, "'user' is no subject"),
+        ({"user=a": {}}, 400, "user=a has no limit"),
+        ({"user=a": {"send_bytes": 0}}, 400, "quotas[0].limits.send_bytes"),
+        ({"user=a": {"send_bytes": 2**62}}, 400, "quotas[0].limits.send_bytes"),
+        ({"user=a": {"sends": 1}}, 400, "sends"),
+        ({"user=a": {"send_bytes": "1"}}, 400, "send_bytes"),
+        ({"topic=t,user=a": {"send_bytes": 1}, "user=a,topic=t": {"send_bytes": 1}}, 400, "is there twice"),
+        ({"x" * 401: {"send_bytes": 1}}, 400, "subject"),
+    ],
+)
+async def test_what_cannot_be_is_refused_in_words(
+    client: Any, node: Any, limits: dict[str, Any], status: int, says: str
+) -> None:
+    found, told = await put(client, {"topic=t": {"send_bytes": 1}, **limits})
+    assert found == status
+    assert says.replace("[0]", "[1]") in told["error"]["message"]
+    assert node.state.quotas.by_subject == {}
+
+
+@pytest.mark.usefixtures("raised")
+async def test_there_is_a_most_of_them(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.admin.handlers.quotas.QUOTAS_MAX", 2)
+    monkeypatch.setattr(quotas, "QUOTAS_MAX", 2)
+    one = {"send_bytes": 1}
+    assert (await put(client, {"topic=a": one, "topic=b": one}))[0] == 200
+    status, told = await put(client, {"topic=c": one})
+    assert (status, told["error"]["message"]) == (409, "a cluster has at most 2 quotas")
+    assert (await put(client, {"topic=a": None, "topic=c": one}))[0] == 200
+
+
+async def test_one_that_is_not_there_names_the_nearest(client: Any, node: Any) -> None:
+    node.apply([SetQuotas([("topic=orders", {"send_bytes": 1})], 1, "ann")])
+    answer = await client.delete("/v1/quotas/topic=order")
+    assert answer.status == 404
+    assert (await answer.json())["error"]["hint"] == "did you mean topic=orders?"
+
+
+async def test_below_the_level_nothing_is_set(client: Any) -> None:
+    status, told = await put(client, {"topic=a": {"send_bytes": 1}})
+    assert (status, told["error"]["hint"]) == (409, "raftmq upgrade finalize")
+
+
+async def test_who_is_over_one(client: Any, node: Any) -> None:
+    node.apply([SetQuotas([("topic=*", {"send_messages": 1})], 1, "ann")])
+    node.paced.look()
+    for topic, refused in (("a", 1), ("b", 3), ("c", 0)):
+        (bucket,) = node.paced.buckets.of(0, "10.0.0.1", topic, 0)
+        for _ in range(refused):
+            bucket.refuse(node.monotonic_ms())
+    found = await (await client.get("/v1/quotas/refused")).json()
+    assert [(each["owner"], each["subject"], each["refused"]) for each in found["owners"]] == [
+        ("topic=b", "topic=*", 3),
+        ("topic=a", "topic=*", 1),
+    ]
+    assert (found["waiting"], found["waiting_bytes"]) == (0, 0)

@@ -1,0 +1,111 @@
+"""The buckets of quotas: whose quota counts, and how much it lets through."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.flow.quota_buckets import BURST_MS, QuotaBuckets
+from statemachine.access.quotas import Quota
+
+ANN, BEA = 1, 2
+
+
+class Rows:
+    """Quotas and users of a cluster."""
+
+    def __init__(self, **limits: dict[str, int]) -> None:
+        self.set({subject.replace("__", "="): given for subject, given in limits.items()})
+
+    def set(self, limits: dict[str, dict[str, int]]) -> None:
+        self.by_subject = {subject: Quota(given, 0, "") for subject, given in limits.items()}
+
+    def buckets(self) -> QuotaBuckets:
+        users = {ANN: SimpleNamespace(name="ann"), BEA: SimpleNamespace(name="bea")}
+        made: Any = QuotaBuckets(self, SimpleNamespace(by_id=users))  # type: ignore[arg-type]
+        assert made.active is bool(self.by_subject)
+        found: QuotaBuckets = made
+        return found
+
+
+def subjects(buckets: QuotaBuckets, user: int, address: str, topic: str) -> list[tuple[str, str]]:
+    return [(each.subject, each.owner) for each in buckets.of(user, address, topic, 0)]
+
+
+def test_the_narrowest_quota_of_the_sender_counts_and_that_of_the_topic() -> None:
+    rows, one = Rows(), {"send_messages": 1}
+    assert not rows.buckets().active
+    every = ["user=ann,topic=t", "user=ann", "user=*,topic=t", "user=*", "address=1.1.1.1", "address=*", "topic=t"]
+    rows.set(dict.fromkeys([*every, "topic=*"], one))
+    buckets = rows.buckets()
+    assert subjects(buckets, ANN, "1.1.1.1", "t") == [("user=ann,topic=t", "user=ann,topic=t"), ("topic=t", "topic=t")]
+    assert subjects(buckets, ANN, "1.1.1.1", "u") == [("user=ann", "user=ann"), ("topic=*", "topic=u")]
+    assert subjects(buckets, BEA, "1.1.1.1", "t") == [("user=*,topic=t", "user=bea,topic=t"), ("topic=t", "topic=t")]
+    assert subjects(buckets, BEA, "1.1.1.1", "u") == [("user=*", "user=bea"), ("topic=*", "topic=u")]
+    assert subjects(buckets, 0, "1.1.1.1", "%RETRY%g") == [("address=1.1.1.1", "address=1.1.1.1")]
+    assert subjects(buckets, 0, "1.1.1.2", "%RETRY%g") == [("address=*", "address=1.1.1.2")]
+
+
+def test_everybody_has_a_bucket_of_his_own_and_one_for_all_topics() -> None:
+    buckets = Rows(**{"user__*": {"send_messages": 2}, "topic__*": {"send_bytes": 10}}).buckets()
+    (ann, t), (also_ann, u), (bea, _) = (
+        buckets.of(*who, 0) for who in [(ANN, "", "t"), (ANN, "", "u"), (BEA, "", "t")]
+    )
+    assert ann is also_ann is not bea
+    assert t is not u
+
+
+def test_a_changed_quota_counts_at_once_and_others_keep_what_was_taken() -> None:
+    rows = Rows(user__ann={"send_messages": 1}, user__bea={"send_messages": 1})
+    buckets = rows.buckets()
+    for user in (ANN, BEA):
+        buckets.of(user, "", "t", 0)[0].take(0, 50, 0)
+    rows.set({"user=ann": {"send_messages": 2}, "user=bea": {"send_messages": 1}})
+    assert buckets.active
+    assert buckets.of(ANN, "", "t", 0)[0].opens_ms() <= 0, "it is full"
+    assert buckets.of(BEA, "", "t", 0)[0].opens_ms() == 49_000
+    buckets.forget()
+    assert buckets.of(BEA, "", "t", 0)[0].opens_ms() <= 0, "a new leader begins with full buckets"
+    rows.set({"user=ann": {"of_later": 1}})
+    assert not buckets.active, "a limit that this version does not know"
+
+
+def test_a_message_larger_than_a_seconds_worth_passes_and_is_waited_for() -> None:
+    (bucket,) = Rows(user__ann={"send_bytes": 100}).buckets().of(ANN, "", "t", 0)
+    bucket.take(0, 1, 1_000_000)
+    assert bucket.opens_ms() == pytest.approx(10_000_000 - BURST_MS)
+
+
+@given(
+    st.integers(1, 200),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 30)), min_size=1, max_size=60),
+)
+def test_what_passes_is_the_rate_and_one_seconds_worth(rate: int, requests: list[tuple[int, int]]) -> None:
+    """In any span of time, whoever asks when and for how much: one request more than that at most."""
+    (bucket,) = Rows(user__ann={"send_messages": rate}).buckets().of(ANN, "", "t", 0)
+    now_ms, taken = 1_000, list[tuple[int, int]]()
+    for pause_ms, count in requests:
+        now_ms += pause_ms
+        if bucket.opens_ms() <= now_ms:
+            bucket.take(now_ms, count, 0)
+            taken.append((now_ms, count))
+    for first, (begin_ms, _) in enumerate(taken):
+        total = 0
+        for end_ms, count in taken[first:]:
+            assert total <= rate * (end_ms - begin_ms + BURST_MS) / 1000 + 1e-6, "before the last one"
+            total += count
+
+
+@given(st.integers(1, 50), st.integers(1, 5))
+def test_who_always_asks_gets_the_rate(rate: int, count: int) -> None:
+    (bucket,) = Rows(user__ann={"send_messages": rate}).buckets().of(ANN, "", "t", 0)
+    got = 0
+    for now_ms in range(0, 60_000, 50):
+        while bucket.opens_ms() <= now_ms:
+            bucket.take(now_ms, count, 0)
+            got += count
+    assert 60 * rate <= got <= 61 * rate + count

@@ -1,0 +1,228 @@
+"""Sends over a quota: they wait before anything is proposed, then go on in their order, or are refused with 215."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cluster.replication import paced_sends
+from raftmq_wire.codes import ResponseCode
+from statemachine.access.quotas import SetQuotas
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import LEVEL
+from statemachine.removal_slices import DeleteTopic
+from statemachine.topics.topics import CreateTopic
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
+
+LIMITED = ResponseCode.FLOW_CONTROL
+PID = b"\x0c" * 16
+HOLD_S = 1.0
+MakeSim = Callable[..., SimCluster]
+
+
+@pytest.fixture
+def sim_with() -> Iterator[MakeSim]:
+    made: list[SimCluster] = []
+
+    def make(quotas: dict[str, dict[str, int]], **config: Any) -> SimCluster:
+        sim = SimCluster(71, **config).__enter__()
+        made.append(sim)
+        sim.propose(sim.leader(), Finalize(LEVEL))
+        for topic in ("T", "U"):
+            sim.create_topic(topic)
+        limit(sim, quotas)
+        return sim
+
+    yield make
+    for sim in made:
+        sim.__exit__(None, None, None)
+
+
+def limit(sim: SimCluster, quotas: dict[str, Any]) -> None:
+    sim.propose(sim.leader(), SetQuotas(list(quotas.items()), 1, "ann"))
+    sim.settle()
+    sim.loop.run_for(0.1)
+
+
+def ask(path: ClientPath, numbers: range, topic: str = "T", **fields: Any) -> None:
+    for number in numbers:
+        path.ask(send_frame(number, topic, b"%d" % number, **fields))
+
+
+def answers(path: ClientPath, numbers: range) -> list[list[int]]:
+    return [codes(path, number) for number in numbers]
+
+
+def stored(sim: SimCluster, topic: str = "T") -> list[int]:
+    sim.heal()
+    sim.settle()
+    sim.check_equal()
+    return [int(body) for body in sim.leader().bodies(topic)]
+
+
+def check_left(*nodes: SimNode) -> None:
+    """Nothing is held any more."""
+    for node in nodes:
+        assert node.proposals.gate.left() == {}
+        assert (len(node.proposals.paced), node.proposals.paced.size) == (0, 0)
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_what_is_over_the_rate_waits_and_keeps_its_order_while_others_go_on(sim_with: MakeSim, place: str) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 10}})
+    leader = sim.leader()
+    path = (leader if place == "leader" else sim.followers()[0]).connect()
+    ask(path, range(18))
+    ask(path, range(100, 105), "U")
+    sim.loop.run_for(0.3)
+    assert answers(path, range(100, 105)) == [[0]] * 5
+    done = [number for number in range(18) if codes(path, number)]
+    assert done == list(range(len(done))), "in their order"
+    assert 11 <= len(done) <= 14, "a second's worth, and what has come since"
+    assert leader.proposals.gate.sends.bytes == 0, "what waits takes no room of the node"
+    assert len(leader.proposals.paced) == 18 - len(done)
+    sim.loop.run_for(HOLD_S)
+    assert answers(path, range(18)) == [[0]] * 18
+    assert stored(sim) == list(range(18))
+    check_left(*sim.running)
+
+
+def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: MakeSim) -> None:
+    sim = sim_with({"address=*": {"send_messages": 10}})
+    leader = sim.leader()
+    path = leader.connect()
+    ask(path, range(40))
+    ask(path, range(40, 42), oneway=True)
+    sim.loop.run_for(HOLD_S + 0.2)
+    found = answers(path, range(40))
+    assert {code for each in found for code in each} == {0, LIMITED}
+    assert all(len(each) == 1 for each in found)
+    kept = [number for number in range(40) if codes(path, number) == [0]]
+    assert 19 <= len(kept) <= 22
+    assert stored(sim) == kept
+    _, remark, _ = path.replies[39][0]
+    assert remark == (
+        "address=10.0.0.9 may have 10 messages sent in a second (quota address=*); nothing was stored, send more slowly"
+    )
+    assert leader.refused["quota"] == 42 - len(kept)
+    assert [each.refused for each in leader.proposals.paced.buckets.all()] == [42 - len(kept)]
+    check_left(leader)
+
+
+def test_without_a_hold_it_is_refused_at_once(sim_with: MakeSim) -> None:
+    sim = sim_with({"address=*": {"send_messages": 10}}, **{"flow.hold_ms": 0})
+    path = sim.leader().connect()
+    ask(path, range(40))
+    sim.loop.run_for(0.05)
+    assert answers(path, range(12, 40)) == [[LIMITED]] * 28
+    assert stored(sim) == [number for number in range(40) if codes(path, number) == [0]]
+    check_left(sim.leader())
+
+
+def test_what_waits_has_a_bound_of_its_own(sim_with: MakeSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = sim_with({"topic=*": {"send_messages": 1}}, **{"flow.hold_bytes_max": 1 << 16})
+    leader = sim.leader()
+    path = leader.connect()
+    for number in range(10):
+        path.ask(send_frame(number, "T", b"x" * 20_000))
+    assert len(leader.proposals.paced) == 3
+    sim.loop.run_for(0.05)
+    assert answers(path, range(2, 10))[3:] == [[LIMITED]] * 5
+    monkeypatch.setattr(paced_sends, "HOLD_SHARES", 0)
+    path.ask(send_frame(99, "T", b"x"))
+    sim.loop.run_for(0.05)
+    assert codes(path, 99) == [LIMITED], "all owners together have one as well"
+    sim.loop.run_for(5)
+    check_left(leader)
+
+
+def test_a_leader_that_is_deposed_passes_on_what_waits(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 10}})
+    old = sim.leader()
+    path = old.connect()
+    ask(path, range(15))
+    sim.loop.run_for(0.1)
+    waited = len(old.proposals.paced)
+    assert waited
+    old.transfer(sim.followers()[0].node_id)
+    sim.loop.run_for(3)
+    assert sim.leader() is not old
+    assert answers(path, range(15)) == [[0]] * 15
+    assert stored(sim) == list(range(15))
+    check_left(*sim.running)
+
+
+def test_who_leads_again_begins_with_full_buckets(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_bytes": 1_000}})
+    leader = sim.leader()
+    path = leader.connect()
+    path.ask(send_frame(0, "T", b"x" * 100_000))
+    ask(path, range(1, 2))
+    sim.loop.run_for(HOLD_S + 0.2)
+    assert answers(path, range(2)) == [[0], [LIMITED]]
+    leader.transfer(sim.followers()[0].node_id)
+    sim.loop.run_for(2)
+    sim.leader().transfer(leader.node_id)
+    sim.loop.run_for(2)
+    assert sim.leader() is leader
+    ask(path, range(2, 3))
+    sim.loop.run_for(0.2)
+    assert answers(path, range(2, 3)) == [[0]]
+
+
+def test_a_client_that_goes_takes_with_it_what_waits(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 1}})
+    leader = sim.leader()
+    for path in (leader.connect(), sim.followers()[0].connect()):
+        ask(path, range(5))
+        sim.loop.run_for(0.1)
+        assert len(leader.proposals.paced) >= 3
+        path.close()
+        sim.loop.run_for(0.1)
+        check_left(leader)
+    assert len(stored(sim)) <= 3
+
+
+def test_a_change_of_the_topic_lets_its_own_go_first(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=*": {"send_messages": 1}})
+    leader = sim.leader()
+    path = leader.connect()
+    ask(path, range(5))
+    ask(path, range(100, 105), "U")
+    results = sim.propose(leader, DeleteTopic("T"))
+    sim.loop.run_until(lambda: results, 5)
+    sim.loop.run_for(0.2)
+    assert answers(path, range(5)) == [[0]] * 5, "they were let in before it"
+    assert codes(path, 104) == []
+    sim.propose(leader, CreateTopic({"name": "T"}, True))
+    sim.settle()
+    assert leader.failure is None
+
+
+def test_a_repetition_shares_the_fate_of_what_waits(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 2}})
+    leader = sim.leader()
+    first, second = leader.connect(), leader.connect(port=4001)
+    for number in range(4):
+        first.ask(send_frame(number, "T", b"%d" % number, pid=PID, seq=number + 1, low=1))
+    sim.loop.run_for(0.06)
+    assert codes(first, 3) == []
+    second.ask(send_frame(3, "T", b"3", pid=PID, seq=4, low=1))
+    sim.loop.run_for(HOLD_S)
+    assert (codes(first, 3), codes(second, 3)) == ([0], [0])
+    assert stored(sim) == [0, 1, 2, 3]
+    check_left(leader)
+
+
+def test_a_quota_that_ends_lets_all_go(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 1}})
+    leader = sim.leader()
+    path = leader.connect()
+    assert leader.proposals.paced.active
+    limit(sim, {"topic=T": None})
+    assert not leader.proposals.paced.active
+    ask(path, range(50))
+    sim.loop.run_for(0.2)
+    assert answers(path, range(50)) == [[0]] * 50
