@@ -95,6 +95,8 @@ GROUP_WRITES_FROM = 981_000_000
 """First seed of those of which every other one with nodes of a second group has a writer to both groups."""
 DRAINS_FROM = 982_000_000
 """First seed of those of which every other one with a second group, and without nodes of it, has drains."""
+QUOTAS_FROM = 983_000_000
+"""First seed of those of which a quarter have quotas that come and go."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -245,6 +247,8 @@ class Options(NamedTuple):
     """1: with `second`, a writer stages batches for queues of both groups (`sim/groups/placed_writers.py`)."""
     drains: int = 0
     """1: with `groups`, the operator drains the second group now and then, and cancels that."""
+    quotas: int = 0
+    """1: an operator sets quotas and takes them away (`sim/quotas.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -257,7 +261,7 @@ class Options(NamedTuple):
     @property
     def gives_config(self) -> bool:
         """True if the cluster gets a configuration in its log, and with it its level."""
-        return bool(self.config or self.users or self.levels or self.apart or self.groups)
+        return bool(self.config or self.users or self.levels or self.apart or self.groups or self.quotas)
 
     def describe(self) -> str:
         """Returns all options as one line of text."""
@@ -349,6 +353,8 @@ def draw(seed: int) -> Options:
             carried = carried._replace(group_writes=stream(seed, "group writes").choice((0, 1)))
     if seed >= DRAINS_FROM and carried.groups and not carried.second:
         carried = carried._replace(drains=stream(seed, "drains").choice((0, 1)))
+    if seed >= QUOTAS_FROM and not carried.levels:
+        carried = carried._replace(quotas=int(stream(seed, "quotas").random() < 1 / 4))
     return _with_tier(carried, seed)
 
 

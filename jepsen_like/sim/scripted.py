@@ -284,6 +284,12 @@ class Stage(World, Interpreter):
         self.broker_groups.start()
         self._pass_time(float(seconds))
 
+    def do_quotas(self, seconds: str) -> None:
+        if self.quotas is None:
+            raise ValueError("`nodes` says quotas=1")
+        self.quotas.start()
+        self.do_load(seconds)
+
     def do_second(self, seconds: str) -> None:
         if self.second is None:
             raise ValueError("`nodes` says second=1 groups=1")

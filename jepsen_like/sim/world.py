@@ -68,6 +68,7 @@ from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
 from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
+from jepsen_like.sim.quotas import QuotaOperator
 from jepsen_like.sim.upgrades import Upgrades
 from jepsen_like.sim.users.access_check import AccessCheck
 from jepsen_like.sim.users.attackers import OWN, Attackers
@@ -276,6 +277,7 @@ class World:
             later = self.loop.call_outside
             self.broker_groups = BrokerGroupsOperator(options, self.nemesis_leader, later, report)
             self.monitor.truth = self.broker_groups.check
+        self.quotas = QuotaOperator(options, self.nemesis_leader, self.loop.call_outside) if options.quotas else None
         self.surges: Surges | None = None
         if options.surges:
             self.surges = Surges(
@@ -462,6 +464,8 @@ class World:
             self.upgrades.start()
         if self.broker_groups is not None:
             self.broker_groups.start()
+        if self.quotas is not None:
+            self.quotas.start()
         if self.second is not None:
             self.second.nemesis.start()
         self._pass_time(self.options.fault_phase_s)
@@ -481,6 +485,8 @@ class World:
             self.store.weather = CALM
         if self.upgrades is not None:
             self.upgrades.healed = True
+        if self.quotas is not None:
+            self._wait(self.quotas.finish, PROGRESS_S, "the quotas cannot be taken away")
         if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
             self.nemesis.forget_retired()
             self._wait(self.states.healthy, PROGRESS_S, "no progress after everything was healed")

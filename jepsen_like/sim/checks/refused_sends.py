@@ -34,6 +34,7 @@ class Refusals:
         fates: Any = node.proposals._replies
         fates.refused = self._before(fates.refused, lambda send, remark: [send.body, *(one.body for one in send.batch)])
         fates.crowded = self._before(fates.crowded, lambda send, remark: [send.body, *(one.body for one in send.batch)])
+        fates.limited = self._before(fates.limited, lambda send, remark: [send.body, *(one.body for one in send.batch)])
         router: Any = node.router
         for refusing, name in ((router._replies, "refuse"), (router._sends._sends, "_refuse")):  # before it was queued
             setattr(refusing, name, self._before(getattr(refusing, name), lambda frame, refused: [frame.body]))
