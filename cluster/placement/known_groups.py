@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cluster.config.config import ConfigError, join_address, split_address
+from cluster.config.config import Config, ConfigError, join_address, split_address
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target
@@ -93,6 +93,13 @@ class RegistryProcess(NamedTuple):
     reached: bool
 
 
+def _registry_of(config: Config) -> list[Target]:
+    return [
+        Target(REGISTRY_GROUP, NodeId(number), (split_address(address),))
+        for number, address in enumerate(config.cluster.registry, 1)
+    ]
+
+
 def has_majority(registry: Collection[RegistryProcess]) -> bool:
     """Returns True if more than half of the processes are reached, or there are none."""
     return not registry or 2 * sum(each.reached for each in registry) > len(registry)
@@ -110,10 +117,7 @@ class KnownGroups:
         self._group = cluster.group
         self._node = context.config.node_id
         self._first = tuple(split_address(address) for address in cluster.first_group)
-        self._registry = [
-            Target(REGISTRY_GROUP, NodeId(number), (split_address(address),))
-            for number, address in enumerate(cluster.registry, 1)
-        ]
+        self._registry = _registry_of(context.config)
         self._loop = context.loop
         self._alarms = context.alarms
         self._links = links
@@ -147,7 +151,13 @@ class KnownGroups:
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
-        return Part(name="other groups", start=self._start, close=self._close, role=lambda _: self._on_role())
+        return Part(
+            name="other groups",
+            start=self._start,
+            close=self._close,
+            role=lambda _: self._on_role(),
+            reload=self._reload,
+        )
 
     def others(self) -> Groups:
         """Returns number -> record of each other group."""
@@ -188,6 +198,19 @@ class KnownGroups:
     def _begin(self) -> None:
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._run(), name="other groups")
+
+    def _reload(self, config: Config) -> None:
+        """Registers with other processes of the registry from now on, if the configuration names others."""
+        registry = _registry_of(config)
+        if registry == self._registry:
+            return
+        kept = [target for target in registry if target in self._registry]
+        self._registry = kept
+        self._links.tend(self._targets())  # a connection to an address that is no longer named ends
+        self._registry = registry
+        self._lost_looks = 0
+        if registry:
+            self._begin()
 
     async def _close(self) -> None:
         self._closed = True

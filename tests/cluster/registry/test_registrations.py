@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -105,6 +106,28 @@ async def test_an_empty_registry_takes_nothing_away_and_is_filled_again(registry
     first.records.view = Records(CLUSTER.bytes).view  # all disks lost
     await until(lambda: first.groups == before)
     assert all(each.knows(*nodes) for each in nodes)
+
+
+async def test_a_node_that_runs_registers_with_others_when_its_settings_name_others(registry: Make, node: Make) -> None:
+    first, second = await registry(), await registry(2)
+    one = await node(1)
+    context = SimpleNamespace(cluster=SimpleNamespace(registry=[f"127.0.0.1:{first.port}"]))
+    one.part.reload(context)
+    await until(lambda: first.groups.keys() == {1})
+    (link,) = first.links.links.all()
+    one.part.reload(context)
+    context.cluster.registry = [f"127.0.0.1:{first.port}", f"127.0.0.1:{second.port}"]
+    one.part.reload(context)
+    await until(lambda: second.groups.keys() == {1})
+    assert first.links.links.all() == [link], "what is named as before keeps its connection"
+    context.cluster.registry = [f"127.0.0.1:{free_base_port(1)}", f"127.0.0.1:{second.port}"]
+    one.part.reload(context)
+    await until(lambda: not first.links.links.all())
+    assert [each.reached for each in one.known.registry()] == [False, True]
+    context.cluster.registry = []
+    one.part.reload(context)
+    await until(lambda: not second.links.links.all())
+    assert one.known.registry() == []
 
 
 async def test_one_group_registers_as_well(registry: Make, node: Make) -> None:
