@@ -383,8 +383,6 @@ class KnownGroups:
 
     def _on_registry_state(self, link: GroupLink, header: list[object], payload: bytes) -> None:
         """Handles a frame REGISTRY_STATE. Raises WireError."""
-        if link.group != REGISTRY_GROUP:
-            raise WireError("a frame REGISTRY_STATE of a node")
         self._registry_states[link.node] = decode_state(header)
 
     # --- on disk -----------------------------------------------------------------------------------------------------

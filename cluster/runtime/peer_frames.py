@@ -102,6 +102,8 @@ NODE_KINDS = frozenset(
 """Kinds that the node handles itself; every other kind is a Raft message."""
 GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.REGISTRY_STATE + 1))
 """Kinds of the channel `group` (docs/adr/0108)."""
+REGISTRY_KINDS = frozenset({Kind.GROUPS, Kind.REGISTRY_STATE})
+"""Those that a process of the registry may send: it knows the secret, and is no node (docs/adr/0112)."""
 
 
 class WireError(ValueError):

@@ -359,7 +359,7 @@ async def test_only_a_process_of_the_registry_tells_its_state(registry: Make, no
     first, second = await node(1, await registry(1)), Registry(2)
     await until(lambda: first.known.registry()[0].state == STATE)
     (link,) = first.links.to(REGISTRY_GROUP)
-    with pytest.raises(WireError, match="of a node"):
+    with pytest.raises(WireError, match="speaks as the registry"):
         first.links.on_frame(SimpleNamespace(group=2, node=1), Kind.REGISTRY_STATE, encode_state(STATE), b"")
     with pytest.raises(WireError):
         second.links.links.on_frame(link, Kind.REGISTRY_STATE, encode_state(STATE), b"")
