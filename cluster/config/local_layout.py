@@ -232,6 +232,10 @@ class ClusterFile(msgspec.Struct, frozen=True):
             ExitCode.REFUSED,
         )
 
+    def with_nodes(self, nodes: Iterable[NodeRecord]) -> ClusterFile:
+        """Returns the same cluster with these nodes, in the order of their names."""
+        return msgspec.structs.replace(self, nodes=sorted(nodes, key=lambda node: node.key))
+
     def without(self, name: NodeName) -> ClusterFile:
         """Returns the same cluster without that node."""
         key = key_of(name)

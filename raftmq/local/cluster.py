@@ -69,7 +69,6 @@ from raftmq.local.process import (
     check_ports,
     ended,
     find_process,
-    is_free,
     is_running,
     kill_node,
     start_node,
@@ -449,7 +448,7 @@ class LocalCluster:
 
     def _write_nodes(self, nodes: list[NodeRecord]) -> None:
         known = read_cluster(self.data) if self._has_file() else ClusterFile([])
-        write_cluster(self.data, replace(known, nodes=nodes))
+        write_cluster(self.data, known.with_nodes(nodes))
 
     def _size_of_new(self, nodes: Sequence[NodeRecord], count: int | None) -> int:
         """Returns the number of nodes of a group that is made beside these ones."""
@@ -460,7 +459,8 @@ class LocalCluster:
     ) -> list[NodeRecord]:
         """Makes a further group, and writes it to cluster.json. Returns all nodes."""
         base = None if base_port is None else base_port + 4 * len(nodes)
-        made = plan_group(self.data, group, self._size_of_new(nodes, count), base, nodes, is_free)
+        size, is_free = self._size_of_new(nodes, count), registry_processes.free_beside(self.registry)
+        made = plan_group(self.data, group, size, base, nodes, is_free)
         check_ports(made)
         lost = lost_nodes(nodes)
         make_group(made, [node for node in nodes if node.group == FIRST_GROUP and node not in lost])

@@ -149,6 +149,12 @@ def _free_row(known: Sequence[NodeRecord]) -> int:
     )
 
 
+def free_beside(records: Iterable[RegistryRecord]) -> Callable[[int], bool]:
+    """Returns the question whether a port is free, also while these processes do not run."""
+    taken = {port for record in records for port in record.ports.values()}
+    return lambda port: port not in taken and is_free(port)
+
+
 def write_registry(data: Path, records: Sequence[RegistryRecord], uuid: UUID) -> None:
     """Writes the files of the processes: new ones, or with other ports. What a file says beside them stays."""
     processes = [f"{HOST}:{record.own_port}" for record in records]

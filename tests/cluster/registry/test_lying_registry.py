@@ -58,7 +58,7 @@ async def node(tmp_path: Path, liar: Registry) -> AsyncIterator[Make]:
     nodes: list[Node] = []
 
     async def make(group: int, first: int = 0) -> Node:
-        at = {"cluster.registry": [f"127.0.0.1:{liar.port}"]}
+        at: dict[str, Any] = {"cluster.registry": [f"127.0.0.1:{liar.port}"]}
         nodes.append(await Node(tmp_path, group, first, str(CLUSTER), **at).start())
         return nodes[-1]
 
