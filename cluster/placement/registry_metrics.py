@@ -28,7 +28,10 @@ class RegistryMetrics:
         def counter(name: str, text: str) -> CounterMetricFamily:
             return CounterMetricFamily(name, text, labels=("process",))
 
-        reached = gauge("raftmq_registry_reached", "1 if this node is connected to the process of the registry")
+        reached = gauge(
+            "raftmq_registry_reached",
+            "1 if this node is connected to the process of the registry; the others are there only then",
+        )
         ready = gauge("raftmq_registry_ready", "1 if the process answers clients with all groups that were named")
         living = gauge("raftmq_registry_members_living", "Nodes of all groups that are connected to the process")
         leads = gauge("raftmq_registry_leader", "1 if the process leads the registry, as it says itself")
