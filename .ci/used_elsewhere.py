@@ -94,3 +94,4 @@ _.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/
 _.pending_upload_bytes  # cluster/members/checks.py: a field of an answer
 _.no_slowdown  # statemachine/rows/rocksdb_store.py: an option of RocksDB
 _.num_tickets  # cluster/runtime/tls/contexts.py: an option of OpenSSL
+_.journal_operations, _.child_restarts  # cluster/admin/handlers/registry.py: fields of an answer

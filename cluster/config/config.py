@@ -58,7 +58,7 @@ class ClusterSection(_Section, frozen=True, kw_only=True):
     """The number of this node's Raft group in the cluster; every file and every frame carries it."""
     first_group: Annotated[tuple[str, ...], HOST] = ()
     """Peer addresses, "host:port", of members of group 1, where a node of another group learns of all groups."""
-    registry: Annotated[tuple[str, ...], HOST] = ()
+    registry: Annotated[tuple[str, ...], of_host(reload=True)] = ()
     """Peer addresses, "host:port", of the processes of the registry, in the order of their ids (docs/adr/0112)."""
 
 

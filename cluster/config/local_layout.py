@@ -7,6 +7,7 @@
         n1/node.log         what the node printed; older files are node.log.1, ...
         n1/data/            the node's data directory: log, hard state, database, identity
         g02/n1/...          the same for the nodes of group 2; SECRET and users.key are then for all groups
+        registry/r1/...     registry.toml, node.log and data of a process of the registry, if there are several groups
 
 cluster.json can be made again from the raftmq.toml files; everything else cannot.
 """
@@ -18,9 +19,9 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -37,20 +38,25 @@ _ONE_GROUP_SCHEMA = 10
 """The format of a file without further groups, which earlier releases read: for them an id names one node."""
 
 NodeName = int | str
-"""The name of a node in commands and in JSON: its id in the first group, else "GROUP/ID", as "3/2"."""
-_NAME = re.compile(r"(?:(\d{1,9})/)?(\d{1,9})", re.ASCII)
+"""The name of a node in commands and in JSON: its id in the first group, else "GROUP/ID", as "3/2". That of a process
+of the registry is "registry/ID"."""
+_NAME = re.compile(r"(?:(registry|\d{1,9})/)?(\d{1,9})", re.ASCII)
 _GROUP_FOLDER = re.compile(r"g\d\d", re.ASCII)
 GROUP_FOLDERS = "g[0-9][0-9]"
 """The pattern of the folders of further groups."""
 
 
-def name_of(group: int, node: int) -> NodeName:
-    """Returns the name of a node: an id is unique only within its group."""
-    return node if group == FIRST_GROUP else f"{group}/{node}"
-
-
 REGISTRY_GROUP = 0
 """The number that processes of the registry (docs/adr/0112) have in place of a group's: they belong to none."""
+REGISTRY = "registry"
+"""The word in place of a group's number in the name of a process of the registry, and the name of their folder."""
+
+
+def name_of(group: int, node: int) -> NodeName:
+    """Returns the name of a node: an id is unique only within its group."""
+    if group == REGISTRY_GROUP:
+        return f"{REGISTRY}/{node}"
+    return node if group == FIRST_GROUP else f"{group}/{node}"
 
 
 def node_object(group: int, node: int) -> str:
@@ -78,7 +84,7 @@ def key_of(name: NodeName) -> tuple[int, int]:
             "raftmq status    (shows the names)",
             ExitCode.USAGE,
         )
-    return int(found[1] or FIRST_GROUP), int(found[2])
+    return REGISTRY_GROUP if found[1] == REGISTRY else int(found[1] or FIRST_GROUP), int(found[2])
 
 
 def group_folder(data: Path, group: int) -> Path:
@@ -89,6 +95,8 @@ def group_folder(data: Path, group: int) -> Path:
 class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One node in cluster.json. `pid` is None while no process that `raftmq` started runs."""
 
+    module: ClassVar[str] = "cluster.node"
+    """The module that its process runs."""
     id: int
     pid: int | None
     broker_port: int
@@ -137,11 +145,57 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         }
 
 
+class RegistryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One process of the registry in cluster.json. `pid` is None while none that `raftmq` started runs."""
+
+    module: ClassVar[str] = "cluster.registry"
+    """The module that it runs."""
+    id: int
+    pid: int | None
+    port: int
+    """The port for clients."""
+    peer_port: int
+    """The port where nodes register."""
+    own_port: int
+    """The port for the other processes of the registry."""
+    log: str
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The process's (group, id), where the group is that of no node."""
+        return REGISTRY_GROUP, self.id
+
+    @property
+    def name(self) -> NodeName:
+        """The process's name."""
+        return name_of(*self.key)
+
+    @property
+    def home(self) -> Path:
+        """The process's folder."""
+        return Path(self.log).parent
+
+    @property
+    def config_path(self) -> Path:
+        """The process's registry.toml."""
+        return self.home / "registry.toml"
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The process's ports: purpose -> port."""
+        return {"name server": self.port, "peer": self.peer_port, "registry": self.own_port}
+
+
+R = TypeVar("R", NodeRecord, NodeRecord | RegistryRecord)
+
+
 class ClusterFile(msgspec.Struct, frozen=True):
     """The content of cluster.json."""
 
     nodes: list[NodeRecord]
     schema: int = CLUSTER_SCHEMA
+    registry: list[RegistryRecord] = []
+    """The processes of the registry; [] if there is none."""
 
     @property
     def groups(self) -> list[int]:
@@ -152,19 +206,35 @@ class ClusterFile(msgspec.Struct, frozen=True):
         """Returns the nodes of one group."""
         return [node for node in self.nodes if node.group == group]
 
+    @property
+    def processes(self) -> list[NodeRecord | RegistryRecord]:
+        """All nodes, and then the processes of the registry."""
+        return [*self.nodes, *self.registry]
+
     def node(self, name: NodeName) -> NodeRecord:
         """Returns the node of that name. Raises LocalError, which names the existing ones."""
+        return self._found(name, self.nodes)
+
+    def process(self, name: NodeName) -> NodeRecord | RegistryRecord:
+        """Returns the node, or the process of the registry, of that name. Raises LocalError."""
+        return self._found(name, self.processes)
+
+    def _found(self, name: NodeName, among: Sequence[R]) -> R:
         key = key_of(name)
-        for node in self.nodes:
-            if node.key == key:
-                return node
-        known = ", ".join(str(node.name) for node in self.nodes)
+        for each in among:
+            if each.key == key:
+                return each
+        known = ", ".join(str(each.name) for each in among)
         raise LocalError(
-            f"there is no node {name_of(*key)}",
+            f"there is no {node_object(*key)}",
             f"the members are {known}",
             f"use one of {known}",
             ExitCode.REFUSED,
         )
+
+    def with_nodes(self, nodes: Iterable[NodeRecord]) -> ClusterFile:
+        """Returns the same cluster with these nodes, in the order of their names."""
+        return msgspec.structs.replace(self, nodes=sorted(nodes, key=lambda node: node.key))
 
     def without(self, name: NodeName) -> ClusterFile:
         """Returns the same cluster without that node."""
@@ -172,10 +242,13 @@ class ClusterFile(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.key != key])
 
     def with_pid(self, name: NodeName, pid: int | None) -> ClusterFile:
-        """Returns the same cluster with another process id (or None) for one node."""
+        """Returns the same cluster with another process id (or None) for one node, or process of the registry."""
         key = key_of(name)
-        nodes = [msgspec.structs.replace(node, pid=pid) if node.key == key else node for node in self.nodes]
-        return msgspec.structs.replace(self, nodes=nodes)
+        nodes, registry = (
+            [msgspec.structs.replace(each, pid=pid) if each.key == key else each for each in records]
+            for records in (self.nodes, self.registry)
+        )
+        return msgspec.structs.replace(self, nodes=nodes, registry=registry)
 
 
 def groups_of(nodes: Iterable[NodeRecord]) -> list[int]:

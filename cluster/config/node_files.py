@@ -71,6 +71,17 @@ def with_tls(text: str, files: Mapping[str, str]) -> str:
     return tomlkit.dumps(document)
 
 
+def with_registry(text: str, addresses: Sequence[str]) -> str:
+    """Returns a node's file with these processes of the registry."""
+    document = tomlkit.parse(text)
+    cluster = _table(document, "cluster")
+    if addresses:
+        cluster["registry"] = list(addresses)
+    else:
+        cluster.pop("registry", None)
+    return tomlkit.dumps(document)
+
+
 def with_users_key(text: str, path: str) -> str:
     """A node's file with this key of users' secrets."""
     document = tomlkit.parse(text)
@@ -455,6 +466,12 @@ def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
     for node in nodes:
         own = of_group(url, node.group)
         _rewrite(node.config_path, lambda text, own=own: with_tier(text, own))  # type: ignore[misc]
+
+
+def set_registry(config_path: Path, addresses: Sequence[str]) -> None:
+    """Has the node register with the processes of the registry at these peer addresses; with none if there are none.
+    Raises LocalError."""
+    _rewrite(config_path, lambda text: with_registry(text, addresses))
 
 
 def set_tls(config_path: Path, stem: str, folder: Path) -> None:

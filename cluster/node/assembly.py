@@ -39,6 +39,7 @@ from cluster.peer.secret import SecretKeeper
 from cluster.peer.sync_times import SyncTimes
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups, added, own_record
+from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
 from cluster.remoting.connection.frame import Frame
@@ -289,6 +290,7 @@ class Assembly:
             self._groups_file(),
             lambda: own_record(self.raw, self.membership, routes.own.name, self.links.unreached, state.level),
         )
+        RegistryMetrics(metrics.registry, self.other_groups.registry)
         replies = SendReplyWriter(store_host, routes.own.name, metrics)
         closings = ClosedConnections(context.loop.call_soon)
         fates = SendOutcomes(self._clock, state, retries, replies, closings)

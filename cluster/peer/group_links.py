@@ -31,7 +31,7 @@ from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, first_frame
 from cluster.runtime.key_file import key_id
 from cluster.runtime.listeners import Signal
 from cluster.runtime.logs import Seldom
-from cluster.runtime.peer_frames import GROUP_KINDS, Kind, WireError
+from cluster.runtime.peer_frames import GROUP_KINDS, REGISTRY_KINDS, Kind, WireError
 from raftlog.types import FIRST_GROUP, NOBODY, NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 
@@ -449,6 +449,10 @@ class GroupLinks:
 
     def on_frame(self, link: GroupLink, kind: int, header: list[Any], payload: bytes) -> None:
         """Handles a frame. Raises WireError."""
+        if kind not in REGISTRY_KINDS and link.group == REGISTRY_GROUP:
+            raise WireError(f"a frame of kind {kind} of a process of the registry, which says {sorted(REGISTRY_KINDS)}")
+        if kind == Kind.REGISTRY_STATE and link.group != REGISTRY_GROUP:
+            raise WireError("a node that speaks as the registry")
         handler = self._handlers.get(kind)
         if handler is None:
             raise WireError(f"a frame of kind {kind} on the channel {GROUP}")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cluster.config.config import ConfigError, join_address, split_address
+from cluster.config.config import Config, ConfigError, join_address, split_address
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target
@@ -31,6 +31,7 @@ from cluster.placement.group_map import (
     same_names,
 )
 from cluster.placement.groups_file import GroupsFile
+from cluster.placement.registry_state import RegistryState, decode_state
 from cluster.runtime.context import NodeContext
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind, WireError
@@ -41,6 +42,8 @@ from raftlog.types import FIRST_GROUP, NOBODY, NodeId
 logger = logging.getLogger(__name__)
 
 ALARM = "group_map"
+REGISTRY_ALARM = "registry_no_majority"
+NOT_READY_ALARM = "registry_not_ready"
 LOOK_S = 1.0
 """Seconds between two looks: links are tended, and the own group is told."""
 WHOLE_EVERY = 10
@@ -91,11 +94,30 @@ class RegistryProcess(NamedTuple):
     address: str
     """The "host:port" where nodes register."""
     reached: bool
+    state: RegistryState | None = None
+    """The state that it told last; None while it is not reached."""
+
+
+def _registry_of(config: Config) -> list[Target]:
+    return [
+        Target(REGISTRY_GROUP, NodeId(number), (split_address(address),))
+        for number, address in enumerate(config.cluster.registry, 1)
+    ]
 
 
 def has_majority(registry: Collection[RegistryProcess]) -> bool:
     """Returns True if more than half of the processes are reached, or there are none."""
     return not registry or 2 * sum(each.reached for each in registry) > len(registry)
+
+
+def _lacking(registry: list[RegistryProcess]) -> list[str]:
+    """Returns what each process says that answers clients without some groups."""
+    return [
+        f"registry node {each.id} answers clients without group {', '.join(map(str, each.state.missing))}: none of its "
+        "nodes has registered there"
+        for each in registry
+        if each.state is not None and each.state.missing
+    ]
 
 
 class KnownGroups:
@@ -110,10 +132,7 @@ class KnownGroups:
         self._group = cluster.group
         self._node = context.config.node_id
         self._first = tuple(split_address(address) for address in cluster.first_group)
-        self._registry = [
-            Target(REGISTRY_GROUP, NodeId(number), (split_address(address),))
-            for number, address in enumerate(cluster.registry, 1)
-        ]
+        self._registry = _registry_of(context.config)
         self._loop = context.loop
         self._alarms = context.alarms
         self._links = links
@@ -123,6 +142,8 @@ class KnownGroups:
         self._others: Groups = file.load()
         self.groups_here = 1
         """The number of groups, with the own one, with nodes at this node's host, which share its disk."""
+        self._registry_states: dict[int, RegistryState] = {}
+        """The state that each process of the registry told last."""
         self._fresh: dict[int, GroupRecord] = {}
         """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
@@ -143,11 +164,18 @@ class KnownGroups:
                 'write their peer addresses under [cluster]: first_group = ["10.0.0.1:10912"]',
             )
         links.takes(Kind.GROUPS, self._on_groups)
+        links.takes(Kind.REGISTRY_STATE, self._on_registry_state)
         links.opened.add(self._on_open)
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
-        return Part(name="other groups", start=self._start, close=self._close, role=lambda _: self._on_role())
+        return Part(
+            name="other groups",
+            start=self._start,
+            close=self._close,
+            role=lambda _: self._on_role(),
+            reload=self._reload,
+        )
 
     def others(self) -> Groups:
         """Returns number -> record of each other group."""
@@ -155,12 +183,12 @@ class KnownGroups:
 
     def registry(self) -> list[RegistryProcess]:
         """Returns the processes of the registry, in the order of `cluster.registry`; none if there are none."""
-        return [
-            RegistryProcess(
-                target.node, join_address(*target.addresses[0]), self._links.reaches(target.group, target.node)
-            )
-            for target in self._registry
-        ]
+        found = []
+        for target in self._registry:
+            reached = self._links.reaches(target.group, target.node)
+            state = self._registry_states.get(target.node) if reached else None
+            found.append(RegistryProcess(target.node, join_address(*target.addresses[0]), reached, state))
+        return found
 
     def leader(self, group: int) -> int:
         """Returns the last known leader of another group; 0 if it is unknown."""
@@ -188,6 +216,19 @@ class KnownGroups:
     def _begin(self) -> None:
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._run(), name="other groups")
+
+    def _reload(self, config: Config) -> None:
+        """Registers with other processes of the registry from now on, if the configuration names others."""
+        registry = _registry_of(config)
+        if registry == self._registry:
+            return
+        kept = [target for target in registry if target in self._registry]
+        self._registry = kept
+        self._links.tend(self._targets())  # a connection to an address that is no longer named ends
+        self._registry = registry
+        self._lost_looks = 0
+        if registry:
+            self._begin()
 
     async def _close(self) -> None:
         self._closed = True
@@ -277,16 +318,30 @@ class KnownGroups:
         self._refused_looks = self._refused_looks + 1 if why is not None and not self._links.to(FIRST_GROUP) else 0
         if self._refused_looks >= REFUSED_LOOKS:
             said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
+        self._alarm(ALARM, ". ".join(said))
         registry = self.registry()
-        self._lost_looks = 0 if has_majority(registry) else self._lost_looks + 1
-        if self._lost_looks >= LOST_LOOKS:
+        why = self._why_no_majority(registry)
+        self._lost_looks = self._lost_looks + 1 if why else 0
+        self._alarm(REGISTRY_ALARM, why if self._lost_looks >= LOST_LOOKS else "")
+        self._alarm(NOT_READY_ALARM, "; ".join(_lacking(registry)))
+
+    def _why_no_majority(self, registry: list[RegistryProcess]) -> str:
+        """Returns the reason why the registry takes no operation, as far as this node can see; "" if it does."""
+        if not has_majority(registry):
             reached = sum(each.reached for each in registry)
             why = self._links.refused.get(REGISTRY_GROUP, "the others do not answer in cluster.registry")
-            said.append(f"{reached} of {len(registry)} processes of the registry are reached: {why}")
-        if said:
-            self._alarms.raise_alarm(ALARM, ". ".join(said))
+            return f"{reached} of {len(registry)} processes of the registry are reached: {why}"
+        states = [each.state for each in registry if each.state is not None]
+        if states and not any(state.has_majority for state in states):
+            return "the processes of the registry are reached, and none has an operation accepted: its log says why"
+        return ""
+
+    def _alarm(self, key: str, text: str) -> None:
+        """Raises an alarm, or clears it if the text is empty."""
+        if text:
+            self._alarms.raise_alarm(key, text)
         else:
-            self._alarms.clear(ALARM)
+            self._alarms.clear(key)
 
     # --- telling and hearing -----------------------------------------------------------------------------------------
 
@@ -325,6 +380,10 @@ class KnownGroups:
         self._passing = None
         fresh, self._fresh = self._fresh, {}
         self._tell(self._links.all(), fresh.values())
+
+    def _on_registry_state(self, link: GroupLink, header: list[object], payload: bytes) -> None:
+        """Handles a frame REGISTRY_STATE. Raises WireError."""
+        self._registry_states[link.node] = decode_state(header)
 
     # --- on disk -----------------------------------------------------------------------------------------------------
 

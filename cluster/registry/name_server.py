@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cluster.config.source import ConfigError
 from cluster.peer.keyring import Keyring
+from cluster.placement.registry_state import RegistryState
 from cluster.registry.front import Front
 from cluster.registry.records import Records
 from cluster.registry.registrations import Identity, Registrations
@@ -42,8 +43,25 @@ class NameServer:
             int.from_bytes(os.urandom(8)),
             self.supervisor.hand,
             self.supervisor.hand_places,
+            self.state,
         )
         self.front = Front(self.registrations.ready, self.living, self.groups_of)
+
+    def state(self) -> RegistryState:
+        """Returns what nodes are told of this process."""
+        figures, status = self.supervisor.figures, self.supervisor.status
+        age_s = figures.accepted_age_s()
+        return RegistryState(
+            ready=self.registrations.ready.is_set(),
+            missing=list(self.registrations.missing),
+            living=len(self.registrations.reached()),
+            has_majority=self.supervisor.has_majority,
+            leader=status.leader if status is not None else 0,
+            operations=figures.accepted,
+            entries=status.entries if status is not None else 0,
+            accepted_ms=-1 if age_s is None else int(1000 * age_s),
+            child_starts=self.supervisor.starts,
+        )
 
     def groups_of(self, topic: str) -> tuple[int, ...]:
         """Returns the groups that have the topic, as far as this process knows."""

@@ -23,6 +23,7 @@ from cluster.peer.group_links import GroupLink, GroupLinks
 from cluster.peer.keyring import Keyring
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.placement.group_map import GroupRecord, decode, encode, news
+from cluster.placement.registry_state import RegistryState, encode_state
 from cluster.registry.records import (
     RECORDS_PER_OPERATION,
     Place,
@@ -66,8 +67,10 @@ class Registrations:
         incarnation: int,
         on_news: Callable[[Iterable[GroupRecord]], None],
         on_places: Callable[[Mapping[str, Place]], None],
+        state: Callable[[], RegistryState],
     ) -> None:
-        """`keyring` must demand a proof. `on_news` and `on_places` are called with records that were new."""
+        """`keyring` must demand a proof. `on_news` and `on_places` are called with records that were new. `state`
+        returns what nodes are told of this process."""
         cluster, number, bind = identity
         own = uuid.uuid5(cluster, f"registry {number}")
         membership = Membership(str(cluster), REGISTRY_GROUP, NodeId(number), str(own), {})
@@ -78,12 +81,13 @@ class Registrations:
         self.links.opened.add(lambda link: link.send(Kind.GROUPS, [], encode(self._records.view.groups.values())))
         self.ready = asyncio.Event()
         """Set when this process knows enough to answer clients."""
-        self.missing: tuple[int, ...] = ()
-        """Groups that had not registered when READY_S was over, ascending."""
+        self._late: frozenset[int] = frozenset()
+        """Groups that had not registered when READY_S was over."""
         self._cluster = cluster.bytes
         self._records = records
         self._on_news = on_news
         self._on_new_places = on_places
+        self._state = state
         self._named: set[int] = set()
         """Groups that nodes have named since the start."""
         self._registered: set[int] = set()
@@ -106,6 +110,11 @@ class Registrations:
         await self.links.close()
         await self.transport.close()
 
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The groups that are not there although READY_S is over, ascending."""
+        return tuple(sorted(self._late - self._registered))
+
     def reached(self) -> list[tuple[int, NodeId]]:
         """Returns (group, node) of each node that has a connection, so it lives."""
         return [(link.group, link.node) for link in self.links.all()]
@@ -119,13 +128,15 @@ class Registrations:
             self.links.tend([])
             fresh, self._fresh = self._fresh, {}
             payload = encode((fresh if looks % WHOLE_EVERY else self._records.view.groups).values())
+            state = encode_state(self._state())
             for link in self.links.all():
                 link.send(Kind.GROUPS, [], payload)
+                link.send(Kind.REGISTRY_STATE, state)
             if loop.time() >= end_s and not self.ready.is_set():
                 self._give_up_waiting()
 
     def _give_up_waiting(self) -> None:
-        self.missing = tuple(sorted(self._named - self._registered))
+        self._late = frozenset(self._named - self._registered)
         which = ", ".join(map(str, self.missing)) or "nobody has registered, so all of them"
         logger.warning("no node of these groups has registered in %.0f s: %s; routes lack them", READY_S, which)
         self.ready.set()

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from cluster.placement.group_map import GroupRecord, rank
 from cluster.registry.child import Child
-from cluster.registry.frames import OK, UNKNOWN, Reply, Settings
+from cluster.registry.frames import OK, UNKNOWN, Reply, Settings, Status, read_status
 from cluster.registry.records import (
     NOTHING,
     PLACES_PER_OPERATION,
@@ -57,6 +57,24 @@ AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 10.0
 WRITE_AGAIN_S = 1.0
 
 
+class Figures:
+    """Counts what the child has accepted."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self._last_s: float | None = None
+
+    def count(self, reply: Reply) -> None:
+        """Counts the answer to an operation."""
+        if reply[1] == OK:
+            self.accepted += 1
+            self._last_s = time.monotonic()
+
+    def accepted_age_s(self) -> float | None:
+        """Returns the seconds since an operation was accepted; None if none was."""
+        return None if self._last_s is None else time.monotonic() - self._last_s
+
+
 class Supervisor:
     """One child, or the next one. Event loop only."""
 
@@ -74,6 +92,9 @@ class Supervisor:
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
         self._told = Seldom(logger)
+        self.figures = Figures()
+        self.status: Status | None = None
+        """The state of the child as of the last beat, for whoever looks; None while there is none."""
         self.starts = 0
         """Children that were started."""
         self.has_majority = False
@@ -142,6 +163,7 @@ class Supervisor:
             await self._watch(child)
         finally:
             self._child = None
+            self.status = None
             self.has_majority = False
             await child.close(CLOSE_S)
 
@@ -156,6 +178,9 @@ class Supervisor:
                 due_s = loop.time() + BEAT_S
                 beats += 1
                 reply = await self._beat(child)
+                self.figures.count(reply)
+                if reply[1] != UNKNOWN:
+                    self.status = await self._status(child)
                 self.has_majority = reply[1] == OK
                 failures = 0 if self.has_majority else failures + 1
                 silent = silent + 1 if reply[1] == UNKNOWN else 0
@@ -197,13 +222,20 @@ class Supervisor:
         newer has come meanwhile. Returns False at the first that fails."""
         while pending:
             some = dict(islice(pending.items(), most))
-            if why := _why(await child.apply(operation(some), LIMIT_S)):
+            reply = await child.apply(operation(some), LIMIT_S)
+            self.figures.count(reply)
+            if why := _why(reply):
                 self._told.warn(f"{what} are not in the registry's log yet", why)
                 return False
             for name, handed in some.items():
                 if pending[name] is handed:
                     del pending[name]
         return True
+
+    async def _status(self, child: Child) -> Status | None:
+        """Returns the state of the child, which decides nothing: it may look well while its loop stands."""
+        reply = await child.status(LIMIT_S)
+        return read_status(reply[3]) if reply[1] == OK else None
 
     async def _read(self, child: Child) -> View:
         """Merges what the child holds, in another thread: it may be large. Returns it."""

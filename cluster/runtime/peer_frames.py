@@ -87,6 +87,9 @@ class Kind(IntEnum):
     PLACES = 35
     """[], payload: which groups have some of the topics (`cluster.truth.places_told`). Only on the channel `group`, and
     only to a process of the registry"""
+    REGISTRY_STATE = 36
+    """The state of the process of the registry that sends it (`cluster.placement.registry_state`). Only on the channel
+    `group`"""
 
 
 NODE_KINDS = frozenset(
@@ -97,8 +100,10 @@ NODE_KINDS = frozenset(
     }
 )
 """Kinds that the node handles itself; every other kind is a Raft message."""
-GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.PLACES + 1))
+GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.REGISTRY_STATE + 1))
 """Kinds of the channel `group` (docs/adr/0108)."""
+REGISTRY_KINDS = frozenset({Kind.GROUPS, Kind.REGISTRY_STATE})
+"""Those that a process of the registry may send: it knows the secret, and is no node (docs/adr/0112)."""
 
 
 class WireError(ValueError):

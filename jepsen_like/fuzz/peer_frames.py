@@ -131,7 +131,7 @@ class Frames:
                 about = [rng.choice((0, 5, 1 << 62, 1 << 63, -1))]
             case Kind.READ_INDEX_REPLY:
                 about = [rng.randrange(100), rng.choice((index, -1, -2))]
-            case Kind.GROUPS:  # this kind and the next seven are of another channel
+            case Kind.GROUPS:  # this kind and the next eight are of another channel
                 about, payload = [], msgpack.packb([[2, "g2", [term, 0, 0], 1, [[1, "h", 1, "", {}]], []]])
             case Kind.TRUTH:
                 about = [rng.randrange(100), index, GROUPS_LEVEL]
@@ -147,6 +147,8 @@ class Frames:
                 about, payload = [rng.randrange(100), True], msgpack.packb(["c@1"])
             case Kind.PLACES:
                 about, payload = [], msgpack.packb([["t", index, [1, 2]]])
+            case Kind.REGISTRY_STATE:
+                about = [True, [], rng.randrange(9), True, rng.randrange(4), index, 7, rng.choice((-1, 9)), 1]
             case Kind.WANT_WRITTEN:
                 about = []
             case Kind.WRITTEN:
@@ -222,6 +224,7 @@ KNOWN = frozenset(
         Kind.MEMBERS,
         Kind.MEMBERS_REPLY,
         Kind.PLACES,
+        Kind.REGISTRY_STATE,
         Kind.WANT_WRITTEN,
         Kind.WRITTEN,
         Kind.PING,

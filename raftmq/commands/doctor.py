@@ -55,7 +55,7 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
     with --config, also whether they listen on every address, whether other users can enter their data directories, and
     whether their certificates count. Exit code: 1 if something should be changed, else 0.
     """
-    checks = [_python(), _kernel(), _checksums(), _control_group()]
+    checks = [_python(), _kernel(), _checksums(), _control_group(), *_registry()]
     for path in configs or _local_configs():
         checks += _reachable(path)
     if directory is not None:
@@ -69,6 +69,23 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
         lines += [f"{'':<{width}} {check.finding}"] if check.finding else []
     show(as_json, {"checks": [check._asdict() for check in checks], "findings": findings}, *lines)
     return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _registry() -> Iterator[Check]:
+    """Checks pysyncobj, on which the registry runs, if the local cluster has one."""
+    from cluster.registry.pysyncobj_check import VERSION, check_installed
+
+    try:
+        if not read_cluster(data_dir(None)).registry:
+            return
+    except LocalError:
+        return
+    try:
+        check_installed()
+    except LocalError as error:
+        yield Check("registry", "it cannot start", f"{error.what}: {error.why}. {error.fix}")
+    else:
+        yield Check("registry", f"pysyncobj {VERSION}")
 
 
 def _local_configs() -> list[Path]:

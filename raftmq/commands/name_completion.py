@@ -46,12 +46,14 @@ _complete_members = _completed("/v1/members", "members", "id", _is_own)
 
 
 def complete_nodes(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
-    """Completes names of nodes: the members of the first group, and all nodes of further groups of a local cluster."""
+    """Completes names of nodes: the members of the first group, and of a local cluster all nodes of further groups and
+    the processes of the registry."""
     try:
-        further = [] if context.params.get("admin") else read_cluster(find_data_dir(context.params.get("data"))).nodes
+        given = context.params.get("admin")
+        further = [] if given else read_cluster(find_data_dir(context.params.get("data"))).processes
     except (LocalError, OSError):
         further = []
-    found = [str(node.name) for node in further if node.group != FIRST_GROUP]
+    found = [str(each.name) for each in further if each.key[0] != FIRST_GROUP]
     return [*_complete_members(context, param, begun), *(name for name in found if name.startswith(begun))]
 
 

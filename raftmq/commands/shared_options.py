@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import click
 
-from cluster.config.local_layout import find_data_dir, read_cluster
+from cluster.config.local_layout import REGISTRY_GROUP, NodeName, find_data_dir, key_of, read_cluster
 from raftmq.local.http.admin_http import admin_option
 from raftmq.local.http.contexts import ClusterContext, check_cluster, find_servers_context
 from raftmq.local_path import LocalPath, param_name
@@ -278,6 +278,13 @@ def author() -> str:
 def counted(count: int, noun: str = "message") -> str:
     """Returns "1 message", "2 messages" and so on."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def told_of(names: Sequence[NodeName]) -> str:
+    """Returns how many nodes, and processes of the registry, these names are: "2 nodes and 3 of the registry"."""
+    registry = sum(key_of(name)[0] == REGISTRY_GROUP for name in names)
+    nodes = counted(len(names) - registry, "node")
+    return f"{nodes} and {registry} of the registry" if registry else nodes
 
 
 def console(*, stderr: bool = False) -> Console:

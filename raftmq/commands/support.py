@@ -9,13 +9,14 @@ from pathlib import Path
 
 import click
 
-from cluster.config.local_layout import NodeRecord, read_cluster
+from cluster.config.local_layout import REGISTRY_GROUP, NodeRecord, read_cluster
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, show
 from raftmq.local.http.admin_http import GivenAddresses, node_addresses, raise_if_refused
 from raftmq.local.http.credentials import addresses_of
+from raftmq.local.process import Started
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -69,26 +70,33 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 
 def _local(data: str | None) -> dict[str, str]:
     """Returns logs and configuration files of the local cluster as path -> text; {} if there is none."""
-    return {f"{_folder(node)}/{name}": text for node in _nodes(data) for name, text in _files(node).items()}
+    return {f"{_folder(each)}/{name}": text for each in _processes(data) for name, text in _files(each).items()}
 
 
-def _nodes(data: str | None) -> list[NodeRecord]:
-    """Returns the nodes of the local cluster, of all groups; [] if there is none."""
+def _processes(data: str | None) -> list[Started]:
+    """Returns the nodes of the local cluster, of all groups, and its registry; [] if there is none."""
     try:
-        return read_cluster(data_dir(data)).nodes
+        return read_cluster(data_dir(data)).processes
     except LocalError:
         return []
 
 
-def _folder(node: NodeRecord) -> str:
-    """Returns the folder of a local node's files in the bundle: node-2, for node 2 of group 3 g03-node-2."""
-    own = f"node-{node.id}"
-    return own if node.group == FIRST_GROUP else f"g{node.group:02}-{own}"
+def _nodes(data: str | None) -> list[NodeRecord]:
+    return [each for each in _processes(data) if isinstance(each, NodeRecord)]
 
 
-def _files(node: NodeRecord) -> dict[str, str]:
+def _folder(process: Started) -> str:
+    """Returns the folder of a local process's files in the bundle: node-2, for node 2 of group 3 g03-node-2, for one of
+    the registry registry-2."""
+    group, number = process.key
+    if group == REGISTRY_GROUP:
+        return f"registry-{number}"
+    return f"node-{number}" if group == FIRST_GROUP else f"g{group:02}-node-{number}"
+
+
+def _files(process: Started) -> dict[str, str]:
     found = {}
-    for name, path in (("raftmq.toml", node.config_path), ("log.txt", Path(node.log))):
+    for name, path in ((process.config_path.name, process.config_path), ("log.txt", Path(process.log))):
         try:
             found[name] = text_of_file(path)
         except OSError as error:

@@ -21,15 +21,17 @@ from cluster.config.local_layout import (
     ClusterFile,
     NodeName,
     NodeRecord,
+    RegistryRecord,
     group_folder,
     groups_of,
+    key_of,
     locked,
     name_of,
+    node_object,
     read_cluster,
     write_cluster,
 )
 from cluster.config.node_files import (
-    HOST,
     USERS_KEY,
     check_base_port,
     check_groups,
@@ -45,6 +47,7 @@ from cluster.config.node_files import (
 from cluster.tier.store.store_by_url import check_url
 from raftlog.types import FIRST_GROUP
 from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
+from raftmq.local import registry_processes
 from raftmq.local.access_files import make_access_files
 from raftmq.local.further_groups import (
     BEGUN,
@@ -56,22 +59,21 @@ from raftmq.local.further_groups import (
     remove_groups,
     undo_begun,
 )
-from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty, is_without_identity
 from raftmq.local.local_users import ClientOptions, client_options, enforce, lack_key, provide_key
+from raftmq.local.lost_disks import dead_group, dead_groups, lost_disk, lost_nodes
+from raftmq.local.moved_ports import tell_new_ports
 from raftmq.local.process import (
+    Started,
     check_ports,
-    exit_code,
+    ended,
     find_process,
-    is_free,
     is_running,
     kill_node,
-    log_tail,
     start_node,
     stop_nodes,
 )
-from raftmq.local.settled_changes import when_settled
 from raftmq.local.status import ClusterView, fetch_ready, view_cluster, view_groups
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq.local.waiting import until
@@ -81,38 +83,6 @@ from raftmq_wire.errors import ExitCode, LocalError
 def bytes_in(folder: Path) -> int:
     """Returns the size of the files in a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def tell_new_ports(view: ClusterView) -> None:
-    """Tells the leader of a ready group the present address of each member, if the group's log says otherwise.
-    Raises LocalError.
-
-    The members of GENESIS are found through each node's raftmq.toml; a node that joined later gave its address when it
-    was added.
-    """
-    leader = next(node.record for node in view.nodes if node.record.id == view.leader)
-    api = AdminApi([address_of(leader)], "raftmq node list")
-    members = api.local("/v1/members")
-    known = {member["id"]: member for member in members["members"]}
-    for node in sorted(view.nodes, key=lambda node: node.record.id == view.leader):  # a leader that moves hands over
-        member = known.get(node.record.id)
-        if member is None:
-            continue
-        told = _place(node.record, member["listeners"])
-        if any(member[key] != value for key, value in told.items()):
-            who = {"id": node.record.id, "cluster_id": members["cluster_id"], "uuid": member["uuid"]}
-            body = {**who, **told, "force": not node.running}
-            when_settled(lambda body=body: api.post("/v1/members", body), lambda text: None)  # type: ignore[misc]
-
-
-def _place(record: NodeRecord, listeners: dict[str, str]) -> dict[str, object]:
-    broker = f"{HOST}:{record.broker_port}"
-    return {
-        "host": HOST,
-        "port": record.peer_port,
-        "admin": f"{HOST}:{record.admin_port}",
-        "listeners": {name: broker if name in ("broker", "namesrv") else at for name, at in listeners.items()},
-    }
 
 
 REMOVED = "removed"
@@ -139,6 +109,11 @@ class LocalCluster:
     def first_nodes(self) -> list[NodeRecord]:
         """The records of the first group's nodes, which have the topics, users and settings of the cluster."""
         return self.of_group(FIRST_GROUP)
+
+    @property
+    def registry(self) -> list[RegistryRecord]:
+        """The records of the processes of the registry; [] if there is none."""
+        return read_cluster(self.data).registry
 
     def of_group(self, group: int) -> list[NodeRecord]:
         """Returns the records of the nodes of one group; [] if there is no such group."""
@@ -179,6 +154,7 @@ class LocalCluster:
         tls: bool = False,
         auth: bool = False,
         failpoints: bool = False,
+        registry: bool = False,
         on_stage: Callable[[str], None] = lambda stage: None,
         timeout_s: float = READY_TIMEOUT_S,
     ) -> ClusterView:
@@ -188,6 +164,9 @@ class LocalCluster:
 
         `groups`: the cluster gets further groups, of `count` nodes each (None: as many as the first one has), until it
         has so many; None: those that are there. An existing group stays as it is, also if it runs.
+
+        `registry`: a cluster of several groups gets a registry, if it can have one (`registry_processes.why_none`). One
+        that is there starts in any case, and stops nothing if it cannot.
 
         A node that lost its disk is left out if the others of its group are a majority: it is to be replaced
         (`lost_nodes`). So is a further group without one (`dead_groups`): it stops no other group. Raises
@@ -210,7 +189,9 @@ class LocalCluster:
                 self._set_tls(there)
             if auth:
                 self._set_key(there)
-            waiting = [node for node in there if not is_running(node)]
+            name_servers = self._provide_registry(there, base_port, make=registry)
+            all_there: list[Started] = [*there, *name_servers]
+            waiting = [each for each in all_there if not is_running(each)]
             if not waiting:
                 for group in dead:
                     error = dead_group(group, cluster.of_group(group))
@@ -226,12 +207,12 @@ class LocalCluster:
                     ExitCode.REFUSED,
                 )
             check_ports(waiting)
-            started: list[NodeRecord] = []
+            started: list[Started] = []
             try:
-                for node in waiting:
-                    on_stage(f"starting node {node.name}")
-                    self.start(node.name)
-                    started.append(node)
+                for each in waiting:
+                    on_stage(f"starting {node_object(*each.key)}")
+                    self.start(each.name)
+                    started.append(each)
                 on_stage("waiting for a leader")
                 starting = groups_of(there)  # all start at the same time, on the same cores
                 for group in starting:
@@ -240,6 +221,9 @@ class LocalCluster:
                         add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
                 if auth:
                     enforce(self.data, [node for node in there if node.group == FIRST_GROUP])
+                if names := [each.id for each in name_servers]:
+                    on_stage("waiting for the registry")
+                    registry_processes.wait_ready([each for each in self.registry if each.id in names])
                 return self.view()
             except LocalError as error:
                 self._stop(started)
@@ -259,8 +243,9 @@ class LocalCluster:
             tell_new_ports(view)
         self._wait_for_first_configuration(group)
 
-    def _with_the_end_of(self, started: list[NodeRecord], error: LocalError) -> LocalError:
+    def _with_the_end_of(self, processes: list[Started], error: LocalError) -> LocalError:
         """Returns the error of a start that failed, which says too that the nodes that it had started were stopped."""
+        started = [each for each in processes if isinstance(each, NodeRecord)]
         if not started:
             return error
         names = [str(node.name) for node in started]
@@ -271,25 +256,28 @@ class LocalCluster:
         return LocalError(error.what, f"{error.why}; {ended}", error.fix, error.exit_code)
 
     def down(self) -> list[NodeName]:
-        """Stops every node of this cluster. Returns the names of those that ran."""
+        """Stops every node of this cluster, and its registry. Returns the names of those that ran."""
         read_cluster(self.data)
         with locked(self.data):
-            running = [node.name for node in self.nodes if is_running(node)]
-            self._stop(self.nodes)
+            processes = read_cluster(self.data).processes
+            running = [each.name for each in processes if is_running(each)]
+            self._stop(processes)
         return running
 
     def purge(self) -> None:
-        """Deletes the folders of the nodes, which must not run, those of removed nodes, and the cluster's certificates
-        and keys; other files in the data directory stay. Raises LocalError."""
-        nodes = read_cluster(self.data).nodes
+        """Deletes the folders of the nodes and of the registry, which must not run, those of removed nodes, and the
+        cluster's certificates and keys; other files in the data directory stay. Raises LocalError."""
+        cluster = read_cluster(self.data)
+        nodes = cluster.nodes
         with locked(self.data):
-            if running := [node.name for node in nodes if is_running(node)]:
+            if running := [node_object(*each.key) for each in cluster.processes if is_running(each)]:
                 why = "the files of a running node are in use; nothing was deleted"
-                raise LocalError(f"node {running[0]} is running", why, "raftmq down --purge", ExitCode.REFUSED)
+                raise LocalError(f"{running[0]} is running", why, "raftmq down --purge", ExitCode.REFUSED)
             removed = [group_folder(self.data, group) / REMOVED for group in groups_of(nodes)]
             for folder in (*(node.home for node in nodes), *removed, (self.data / LOCAL_CA).parent):
                 if folder.exists():
                     shutil.rmtree(folder)
+            registry_processes.remove_registry(self.data)
             remove_groups(self.data)
             for name in (LOCAL_USER, USERS_KEY):
                 (self.data / name).unlink(missing_ok=True)
@@ -299,17 +287,17 @@ class LocalCluster:
             self.data.rmdir()
 
     def kill(self, name: NodeName, *, beside_others: bool = False) -> int:
-        """Kills one node with kill -9; returns its last pid. With `beside_others` it does not matter that another
-        command works on the nodes, whose file is then left to that command. Raises LocalError if the node does not run,
-        and BusyError."""
-        read_cluster(self.data).node(name)
+        """Kills one node, or process of the registry, with kill -9; returns its last pid. With `beside_others` it does
+        not matter that another command works on the nodes, whose file is then left to that command. Raises LocalError
+        if it does not run, and BusyError."""
+        read_cluster(self.data).process(name)
         if beside_others:
-            node = read_cluster(self.data).node(name)
+            node = read_cluster(self.data).process(name)
             if node.pid is None or not kill_node(node):
                 raise self._not_running(name)
             return node.pid
         with locked(self.data):
-            node = read_cluster(self.data).node(name)
+            node = read_cluster(self.data).process(name)
             if node.pid is None or not kill_node(node):
                 raise self._not_running(name)
             self._set_pid(name, None)
@@ -319,8 +307,8 @@ class LocalCluster:
         """Returns the command after which a stopped node, or another one in its place, takes part again. Raises
         LocalError."""
         cluster = read_cluster(self.data)
-        node = cluster.node(name)
-        if not is_without_identity(node.home / "data"):
+        node = cluster.process(name)
+        if isinstance(node, RegistryRecord) or not is_without_identity(node.home / "data"):
             return f"raftmq restart {node.name}"
         if node in lost_nodes(cluster.nodes):
             return f"raftmq node replace {node.name}    (its data directory was lost, so it cannot be started)"
@@ -328,7 +316,7 @@ class LocalCluster:
 
     def aim(self, name: NodeName) -> Callable[[], None]:
         """Finds the node's process now, and returns a function that kills it at once (-9). Raises LocalError."""
-        process = find_process(read_cluster(self.data).node(name))
+        process = find_process(read_cluster(self.data).process(name))
         if process is None:
             raise self._not_running(name)
 
@@ -338,11 +326,13 @@ class LocalCluster:
         return strike
 
     def restart(self, name: NodeName, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Stops the node if it runs, starts it, and waits until it knows a leader, if there can be one. Returns its
-        pid."""
-        read_cluster(self.data).node(name)
+        """Stops the node if it runs, starts it, and waits until it knows a leader, if there can be one; a process of
+        the registry, until it answers. Returns its pid."""
+        read_cluster(self.data).process(name)
         with locked(self.data):
-            node = read_cluster(self.data).node(name)
+            node = read_cluster(self.data).process(name)
+            if isinstance(node, RegistryRecord):
+                return self._restart_registry(node)
             own = self.of_group(node.group)
             lost = lost_nodes(own)
             if node in lost:  # also if it runs: it cannot start again, and until it is replaced its vote counts
@@ -355,6 +345,40 @@ class LocalCluster:
             self._wait(node.group, lambda view: _has_joined(view, node.id), timeout_s, what, [node])
             return pid
 
+    def _restart_registry(self, record: RegistryRecord) -> int:
+        if why := registry_processes.why_none(self.data):
+            raise LocalError(f"{node_object(*record.key)} cannot run", why, "raftmq status", ExitCode.REFUSED)
+        stop_nodes([record])
+        if (fault := registry_processes.fault_of(record)) is not None:
+            raise fault
+        registry_processes.wait_for_orphans([record])
+        check_ports([record])
+        pid = self.start(record.name)
+        (view,) = registry_processes.wait_ready([replace(record, pid=pid)])
+        if not view.running:
+            raise ended(view.record)
+        return pid
+
+    def _provide_registry(
+        self, there: Sequence[NodeRecord], base_port: int | None, *, make: bool
+    ) -> list[RegistryRecord]:
+        """Returns the processes of the registry that can run; writes all that there are to cluster.json. `there`: the
+        nodes that start. Raises LocalError."""
+        cluster = read_cluster(self.data)
+        why = registry_processes.why_none(self.data)
+        found = registry_processes.provide(
+            self.data,
+            there,
+            lambda: check_data_dirs(there),
+            cluster.registry,
+            None if base_port is None else base_port + 4 * len(cluster.nodes),
+            make=make and len(groups_of(there)) > 1,
+            why=why,
+        )
+        write_cluster(self.data, replace(cluster, registry=found))
+        registry_processes.wait_for_orphans([each for each in found if not is_running(each)])
+        return [] if why else [each for each in found if is_running(each) or registry_processes.fault_of(each) is None]
+
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S, group: int = FIRST_GROUP) -> ClusterView:
         """Waits until all nodes of a group answer and agree on a leader, and the leader accepts writes. Raises
         LocalError."""
@@ -363,7 +387,7 @@ class LocalCluster:
 
     def _not_running(self, name: NodeName) -> LocalError:
         return LocalError(
-            f"node {name} is not running",
+            f"{node_object(*key_of(name))} is not running",
             f"{self.data / CLUSTER_FILE} names no running process for it",
             self.way_back(name),
             ExitCode.REFUSED,
@@ -415,12 +439,16 @@ class LocalCluster:
             if (groups or 1) > max(groups_of(nodes)):
                 check_level([node for node in nodes if node.group == FIRST_GROUP])
             nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
-        write_cluster(self.data, ClusterFile(nodes))
+        self._write_nodes(nodes)
         for group in range(FIRST_GROUP + 1, 1 + (groups or 1)):
             if group not in groups_of(nodes):
                 on_stage(f"creating the data directories of group {group}")
                 nodes = self._with_group(group, nodes, count, base_port)
-        return ClusterFile(nodes)
+        return read_cluster(self.data)
+
+    def _write_nodes(self, nodes: list[NodeRecord]) -> None:
+        known = read_cluster(self.data) if self._has_file() else ClusterFile([])
+        write_cluster(self.data, known.with_nodes(nodes))
 
     def _size_of_new(self, nodes: Sequence[NodeRecord], count: int | None) -> int:
         """Returns the number of nodes of a group that is made beside these ones."""
@@ -431,12 +459,13 @@ class LocalCluster:
     ) -> list[NodeRecord]:
         """Makes a further group, and writes it to cluster.json. Returns all nodes."""
         base = None if base_port is None else base_port + 4 * len(nodes)
-        made = plan_group(self.data, group, self._size_of_new(nodes, count), base, nodes, is_free)
+        size, is_free = self._size_of_new(nodes, count), registry_processes.free_beside(self.registry)
+        made = plan_group(self.data, group, size, base, nodes, is_free)
         check_ports(made)
         lost = lost_nodes(nodes)
         make_group(made, [node for node in nodes if node.group == FIRST_GROUP and node not in lost])
         nodes = sorted([*nodes, *made], key=lambda node: node.key)
-        write_cluster(self.data, ClusterFile(nodes))
+        self._write_nodes(nodes)
         return nodes
 
     def _set_tier(self, nodes: list[NodeRecord], tier: str) -> None:
@@ -539,14 +568,15 @@ class LocalCluster:
         return (self.data / CLUSTER_FILE).exists()
 
     def start(self, name: NodeName) -> int:
-        """Starts one node whose directory exists; returns its pid. The caller holds the directory's lock."""
-        pid = start_node(read_cluster(self.data).node(name))
+        """Starts one node whose directory exists, or a process of the registry; returns its pid. The caller holds the
+        directory's lock."""
+        pid = start_node(read_cluster(self.data).process(name))
         self._set_pid(name, pid)
         return pid
 
-    def _stop(self, nodes: Iterable[NodeRecord]) -> None:
-        chosen = {node.key for node in nodes}
-        stop_nodes(node for node in self.nodes if node.key in chosen)
+    def _stop(self, processes: Iterable[Started]) -> None:
+        chosen = {each.key for each in processes}
+        stop_nodes(each for each in read_cluster(self.data).processes if each.key in chosen)
         for key in chosen:
             self._set_pid(name_of(*key), None)
 
@@ -571,7 +601,7 @@ class LocalCluster:
                 return view
             for node in view.nodes:
                 if node.record.id in ids and not node.running:
-                    raise _ended(node.record)
+                    raise ended(node.record)
             if time.monotonic() >= deadline:
                 raise LocalError(f"{what} after {timeout_s:.0f} s", why_not_ready(view, ids), "raftmq logs")
             time.sleep(_POLL_S)
@@ -600,56 +630,6 @@ def prepare_data_dir(data: Path) -> None:
         )
 
 
-def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """Returns the nodes whose directories were lost, if the others of their group are a majority without them: no
-    node's identity is there. They are empty, or contain what a node wrote again whose directory was deleted while it
-    ran.
-
-    Such a node is replaced, not started: it would vote again without remembering its votes.
-    """
-    found: list[NodeRecord] = []
-    for group in groups_of(nodes):
-        own = [node for node in nodes if node.group == group]
-        lost = [node for node in own if is_without_identity(node.home / "data")]
-        found += lost if 2 * len(lost) < len(own) else []
-    return found
-
-
-def dead_groups(nodes: Sequence[NodeRecord]) -> list[int]:
-    """Returns the further groups that lost so many directories that the others are no majority. Without the first group
-    there is no cluster: it is never among them."""
-    dead = []
-    for group in groups_of(nodes):
-        own = [node for node in nodes if node.group == group]
-        lost = [node for node in own if is_without_identity(node.home / "data")]
-        if group != FIRST_GROUP and 2 * len(lost) >= len(own):
-            dead.append(group)
-    return dead
-
-
-def dead_group(group: int, nodes: Sequence[NodeRecord]) -> LocalError:
-    """Returns the error for a group that does not start. `nodes`: its nodes."""
-    lost = [node for node in nodes if is_without_identity(node.home / "data")]
-    return LocalError(
-        f"group {group} is lost and is not started",
-        f"{len(lost)} of its {len(nodes)} data directories are lost, and the others are no majority",
-        f"put {', '.join(str(node.home / 'data') for node in lost)} back    (or: raftmq runbook no_quorum)",
-        ExitCode.REFUSED,
-    )
-
-
-def lost_disk(node: NodeRecord) -> LocalError:
-    """Returns the error for a node that lost its disk and does not start."""
-    directory = node.home / "data"
-    how = "is empty" if is_empty(directory) else "was lost, and what is left in it is no node's"
-    return LocalError(
-        f"the data directory of node {node.name} {how}: {directory}",
-        "a node that starts empty under a known id has forgotten its votes and could vote twice",
-        f"raftmq node replace {node.name}    (while the others are running; or put its directory back)",
-        ExitCode.REFUSED,
-    )
-
-
 def _has_joined(view: ClusterView, node_id: int) -> bool:
     """Returns True if the node answers and knows a leader. While too few nodes of its group run for an election,
     answering is enough."""
@@ -667,18 +647,3 @@ def why_not_ready(view: ClusterView, waited_for: Sequence[int]) -> str:
         return f"no answer from node {', '.join(silent)}"
     words = [f"node {node.record.name}: {alarm['text']}" for node in nodes for alarm in (node.status or {})["alarms"]]
     return "; ".join([f"leader {view.leader_name}, term {view.term}", *words])
-
-
-def _ended(node: NodeRecord) -> LocalError:
-    """Returns the error for a node that ended. A node that refuses to start says why in three lines
-    (`cluster.node.__main__`); any other end is shown as it is."""
-    words = [line for line in log_tail(node, 12) if line.strip()]
-    code = exit_code(node.pid) if node.pid is not None else None
-    if code in (ExitCode.USAGE, ExitCode.REFUSED) and len(words) >= 3:
-        what, why, fix = words[-3:]
-        return LocalError(f"node {node.name}: {what}", why, fix, ExitCode(code))
-    return LocalError(
-        f"node {node.name} exited during its start" + (f" (exit code {code})" if code is not None else ""),
-        "; ".join(words[-4:]) if words else "it printed nothing",
-        f"raftmq logs {node.name}",
-    )

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from cluster.config.loading import load
 from cluster.config.local_layout import (
-    ClusterFile,
     NodeName,
     NodeRecord,
     group_folder,
@@ -35,7 +34,8 @@ from raftmq.local.cluster import REMOVED, LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.asked_nodes import no_group, no_node
 from raftmq.local.http.credentials import address_of, addresses_of
-from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
+from raftmq.local.process import check_ports, is_running, stop_nodes
+from raftmq.local.registry_processes import free_beside
 from raftmq.local.settled_changes import when_settled
 from raftmq.local.status import fetch_status
 from raftmq.local.tls.local_tls import certify, speaks_tls
@@ -185,11 +185,12 @@ class LocalMembers:
                 raise _taken(number, join)
             if (folder := group_folder(data, self._group) / f"n{number}").exists():
                 raise _folder_is_there(folder)
-            known = self._cluster.nodes
-            record = replace(plan_node(data, number, known, is_free, self._group), replaces=replaces)
+            cluster = read_cluster(data)
+            planned = plan_node(data, number, cluster.nodes, free_beside(cluster.registry), self._group)
+            record = replace(planned, replaces=replaces)
             check_ports([record])
             write_config_like(record, [*nodes, record], with_files(nodes, replaces)[0].config_path)
-            write_cluster(data, ClusterFile(sorted([*known, record], key=lambda node: node.key)))
+            write_cluster(data, cluster.with_nodes([*cluster.nodes, record]))
         directory = Path(load(record.config_path).node.data_dir)
         if record.id not in join["taken_ids"]:
             clear_half_made(OsFileSystem(), directory)
@@ -278,7 +279,7 @@ class LocalMembers:
             replace(node, replaces=None) if (node.group, node.replaces) == record.key else node
             for node in cluster.nodes
         ]
-        write_cluster(data, ClusterFile(rest).without(record.name))
+        write_cluster(data, cluster.with_nodes(rest).without(record.name))
         return target if target.exists() else None
 
 

@@ -1,7 +1,7 @@
 """Processes and ports on this machine: starts a node, recognises it later, ends it, and finds out who holds a port.
 
-A process counts as a node only if its command line runs `cluster.node` with exactly the node's configuration file; so a
-pid that the system has since given to another program is never signalled.
+A process counts as a node, or as one of the registry, only if its command line runs the module of that with exactly
+its configuration file; so a pid that the system has since given to another program is never signalled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.config.local_layout import NodeName, NodeRecord
+from cluster.config.local_layout import NodeName, NodeRecord, RegistryRecord, node_object
 from cluster.runtime.tcp_ports import ephemeral_ports, port_owner, why_taken
 from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
@@ -26,7 +26,8 @@ from raftmq_wire.errors import ExitCode, LocalError
 if TYPE_CHECKING:
     import psutil
 
-NODE_MODULE = "cluster.node"
+Started = NodeRecord | RegistryRecord
+"""The record of whatever is started here as a process of its own."""
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes that this very process started, by pid: it must wait for them when they end, or they stay as zombies."""
@@ -46,12 +47,12 @@ NAMELESS_PORT_S = 10.0
 runs."""
 
 
-def start_node(node: NodeRecord) -> int:
-    """Starts the node in its own session, so that Ctrl-C here does not reach it; returns its pid.
+def start_node(node: Started) -> int:
+    """Starts the process in its own session, so that Ctrl-C here does not reach it; returns its pid.
 
     `-P` keeps the working directory off the import path: a user's own cluster.py must not be started instead.
     """
-    command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(node.config_path), "--log-file", node.log]
+    command = [sys.executable, "-P", "-m", node.module, "--config", str(node.config_path), "--log-file", node.log]
     with Path(node.log).open("ab") as log:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
@@ -60,7 +61,7 @@ def start_node(node: NodeRecord) -> int:
     return child.pid
 
 
-def find_process(node: NodeRecord) -> psutil.Process | None:
+def find_process(node: Started) -> psutil.Process | None:
     """Returns the node's running process, or None."""
     import psutil
 
@@ -78,10 +79,10 @@ def find_process(node: NodeRecord) -> psutil.Process | None:
         command = process.cmdline()
     except psutil.Error:
         return None
-    return process if NODE_MODULE in command and str(node.config_path) in command else None
+    return process if node.module in command and str(node.config_path) in command else None
 
 
-def is_running(node: NodeRecord) -> bool:
+def is_running(node: Started) -> bool:
     """Returns True if the process that cluster.json names still runs this node."""
     return find_process(node) is not None
 
@@ -91,7 +92,7 @@ def exit_code(pid: int) -> int | None:
     return _children[pid].poll() if pid in _children else None
 
 
-def kill_node(node: NodeRecord) -> bool:
+def kill_node(node: Started) -> bool:
     """Kills the node with kill -9 and waits until the process is gone. Returns False if it did not run."""
     process = find_process(node)
     if process is None:
@@ -101,7 +102,7 @@ def kill_node(node: NodeRecord) -> bool:
     return True
 
 
-def stop_nodes(nodes: Iterable[NodeRecord], timeout_s: float = 10.0) -> list[NodeName]:
+def stop_nodes(nodes: Iterable[Started], timeout_s: float = 10.0) -> list[NodeName]:
     """Stops the running nodes with SIGTERM, and with SIGKILL after `timeout_s`. Returns the names of those that had to
     be killed."""
     running = [(node, process) for node in nodes if (process := find_process(node)) is not None]
@@ -131,13 +132,13 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
         ) from None
 
 
-def _wait_gone(nodes: list[NodeRecord], timeout_s: float) -> list[NodeRecord]:
+def _wait_gone(nodes: list[Started], timeout_s: float) -> list[Started]:
     """Waits for the nodes' processes to end; returns those that still run after `timeout_s`."""
     until(lambda: not any(map(is_running, nodes)), timeout_s, 0.02)
     return [node for node in nodes if is_running(node)]
 
 
-def check_ports(nodes: Iterable[NodeRecord]) -> None:
+def check_ports(nodes: Iterable[Started]) -> None:
     """Raises LocalError for the first port that another process holds; the error names the process if the system
     tells."""
     for node in nodes:
@@ -145,7 +146,7 @@ def check_ports(nodes: Iterable[NodeRecord]) -> None:
             if taken := _taken(port):
                 error, who = taken
                 raise LocalError(
-                    f"port {port} ({purpose} of node {node.name}) is in use",
+                    f"port {port} ({purpose} of {node_object(*node.key)}) is in use",
                     why_taken(port, error, who),
                     "raftmq up --base-port 20000    (other ports; or end that process)",
                     ExitCode.REFUSED,
@@ -242,7 +243,7 @@ def _free_range() -> tuple[int, int]:
     return _PLACES[0]
 
 
-def log_tail(node: NodeRecord, lines: int = 8) -> list[str]:
+def log_tail(node: Started, lines: int = 8) -> list[str]:
     """Returns the last lines of the node's log, those of the file before included if a new one has just begun."""
     found = _tail(Path(node.log))
     if len(found) < lines:
@@ -258,3 +259,19 @@ def _tail(path: Path) -> list[str]:
             return file.read().decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return []
+
+
+def ended(record: Started) -> LocalError:
+    """Returns the error for a node or a process of the registry that ended. One that refuses to start says why in three
+    lines (`cluster.node.__main__`); any other end is shown as it is."""
+    words = [line for line in log_tail(record, 12) if line.strip()]
+    code = exit_code(record.pid) if record.pid is not None else None
+    who = node_object(*record.key)
+    if code in (ExitCode.USAGE, ExitCode.REFUSED) and len(words) >= 3:
+        what, why, fix = words[-3:]
+        return LocalError(f"{who}: {what}", why, fix, ExitCode(code))
+    return LocalError(
+        f"{who} exited during its start" + (f" (exit code {code})" if code is not None else ""),
+        "; ".join(words[-4:]) if words else "it printed nothing",
+        f"raftmq logs {record.name}",
+    )

@@ -26,6 +26,7 @@ ENDPOINTS = (
     "/v1/members",
     "/v1/config",
     "/v1/links",
+    "/v1/registry",
     "/v1/recovery",
     "/v1/consistency",
     "/v1/repair",

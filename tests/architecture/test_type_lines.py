@@ -48,6 +48,7 @@ CHOSEN = {
     "raftmq/local/init.py": "HOST N1 N2 PORT SECRET",
     "raftmq/local/made_mark.py": "TIME",
     "raftmq/local/process.py": "P",
+    "raftmq/local/registry_processes.py": "P",
 }
 """File -> what the person chooses, or alone can know: a new folder, a time, what a key is to be."""
 ELSEWHERE = {

@@ -15,6 +15,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.process import free_base_port
+from raftmq.local.registry_processes import PORTS
 from raftmq_wire.queue_numbers import number_of
 from tests.support.chromium import Page
 from tests.support.pace import at_most
@@ -36,7 +37,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A topic with two queues in each group, whose reader is behind in both; and one of the second group alone."""
     made = LocalCluster(tmp_path_factory.mktemp("groups") / "data")
     with small_segments():
-        made.up(1, free_base_port(16), groups=2)
+        made.up(1, free_base_port(8 + PORTS), groups=2, registry=True)
     try:
         api = AdminApi([address_of(made.nodes[0])])
         wait(lambda: len(api.local("/v1/broker-groups")["groups"]) == 2, "the second group is added")
@@ -90,6 +91,30 @@ async def test_the_first_page_has_all_groups(groups: LocalCluster, page: Page) -
             await page.run("document.querySelector('#who [data-field=node]').textContent")
             == ("node 1", "node 2/1")[node]
         )
+    assert page.errors == []
+
+
+async def test_the_first_page_has_the_registry(groups: LocalCluster, page: Page) -> None:
+    def cell(number: int, field: str) -> str:
+        return CELL.format(row=f'#registry tr[data-row="{number}"]', field=field)
+
+    async def all_are(state: str) -> None:
+        for number in (1, 2, 3):
+            await page.until(f"{cell(number, 'state')} === '{state}'")
+
+    for node in (0, 1):
+        await opened(page, groups, "#/", node)
+        await all_are("ready")
+        assert await page.run(cell(2, "id")) == "registry/2"
+        assert await page.run(cell(2, "address")) == f"127.0.0.1:{groups.registry[1].peer_port}"
+        assert await page.run(cell(2, "living")) == "2"
+        leads = [await page.run(cell(number, "leader")) for number in (1, 2, 3)]
+        assert sorted(leads) == ["", "", "leader"]
+    groups.kill("registry/2")
+    await page.until(f"{cell(2, 'state')} === 'not reached'")
+    assert not (await page.run(cell(2, "living"))).isdecimal()
+    groups.restart("registry/2")
+    await all_are("ready")
     assert page.errors == []
 
 

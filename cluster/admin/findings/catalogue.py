@@ -57,6 +57,8 @@ CODES: Final[dict[str, Code]] = {
     "data_readable": Code("warning", "raftmq doctor"),
     "implausible_peer": Code("warning", "raftmq links"),
     "group_map": Code("warning", "raftmq status"),
+    "registry_no_majority": Code("warning", "raftmq registry status"),
+    "registry_not_ready": Code("warning", "raftmq registry status"),
     "truth_unconfirmed": Code("warning", "raftmq status"),
     "revocations_wait": Code("warning", "raftmq status"),
     "group_draining": Code("info", "raftmq status"),

@@ -9,7 +9,7 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call
 from cluster.admin.route import Route
-from cluster.placement.known_groups import has_majority
+from cluster.placement.known_groups import RegistryProcess, has_majority
 
 
 class RegistryProcessView(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,26 @@ class RegistryProcessView(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """The "host:port" where nodes register, from `cluster.registry`."""
     reached: bool
-    """True if this node has a connection to it on which both sides have proven the cluster's secret."""
+    """True if this node has a connection to it on which both sides have proven the cluster's secret. What follows it
+    says itself; null while it is not reached."""
+    ready: bool | None = None
+    """True if it answers clients."""
+    missing: list[int] | None = None
+    """The groups of which no node has registered in 45 s: its routes lack them."""
+    living: int | None = None
+    """The number of nodes that are connected to it."""
+    accepts: bool | None = None
+    """True if it had the last operation accepted, so a majority of the registry runs."""
+    leader: int | None = None
+    """The process that leads the registry; null if it knows none."""
+    operations: int | None = None
+    """The number of operations that were accepted since its start."""
+    journal_operations: int | None = None
+    """The number of operations in its journal."""
+    accepted_ms: int | None = None
+    """Milliseconds since an operation was accepted; null if none was."""
+    child_restarts: int | None = None
+    """Times that its child was started again."""
 
 
 class RegistryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +52,30 @@ class RegistryView(msgspec.Struct, frozen=True, kw_only=True):
     """True if this node reaches more than half of them, or there are none."""
 
 
+def _view(process: RegistryProcess) -> RegistryProcessView:
+    number, address, reached, state = process
+    if state is None:
+        return RegistryProcessView(id=number, address=address, reached=reached)
+    return RegistryProcessView(
+        id=number,
+        address=address,
+        reached=reached,
+        ready=state.ready,
+        missing=state.missing,
+        living=state.living,
+        accepts=state.has_majority,
+        leader=state.leader or None,
+        operations=state.operations,
+        journal_operations=state.entries,
+        accepted_ms=None if state.accepted_ms < 0 else state.accepted_ms,
+        child_restarts=max(0, state.child_starts - 1),
+    )
+
+
 async def get_registry(call: Call) -> RegistryView:
     """The processes of the registry, and which of them this node reaches."""
     found = call.port.registry()
-    processes = [RegistryProcessView(id=each.id, address=each.address, reached=each.reached) for each in found]
+    processes = [_view(each) for each in found]
     return RegistryView(
         node=call.port.config.node.id,
         group=call.port.config.cluster.group,

@@ -1,6 +1,6 @@
 // What is wrong, who leads, how fast, how late: the page for whoever was woken up.
 
-import { getConfirmed, Refusal } from "./api.js";
+import { get, getConfirmed, Refusal } from "./api.js";
 import { groupsPanel, numbers } from "./brokers.js";
 import { h } from "./dom.js";
 import { findingsPanel } from "./findings.js";
@@ -8,6 +8,7 @@ import * as f from "./format.js";
 import { historyOf, withGaps } from "./history.js";
 import { membersTable } from "./members.js";
 import { plot } from "./plots.js";
+import { registryPanel } from "./registry.js";
 import { badge, choice, empty, head, panel, tile } from "./ui.js";
 
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
@@ -22,8 +23,9 @@ export default {
 
 async function load({ state: { status }, signal }) {
   const node = state.node ?? status.leader ?? status.node;
-  const [members, history] = await Promise.all([getConfirmed("v1/members", signal), historyOf(node, signal).catch(refused)]);
-  return { members, node, history };
+  const [members, history, registry] = await Promise.all([
+    getConfirmed("v1/members", signal), historyOf(node, signal).catch(refused), get("v1/registry", signal)]);
+  return { members, node, history, registry };
 }
 
 /** A node that is down has no history to show; the page has the rest. */
@@ -32,12 +34,13 @@ function refused(error) {
   throw error;
 }
 
-function view({ members, node, history }, own) {
+function view({ members, node, history, registry }, own) {
   const { status, health } = own.state;
   return [
     head("Overview", status),
     findingsPanel(health),
     groupsPanel(status.group),
+    registryPanel(registry),
     tiles(status, members, history),
     plots(members, node, history, own),
     panel(nodesTitle(status), { note: h("a", { href: "#/members" }, "change members") }, membersTable(members, status)),

@@ -126,6 +126,8 @@ _ALL = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("hot-topic", "a topic of one group of brokers takes most of the load: it spreads over two by itself",
              subjects=("raftmq",), is_scripted=True),
+    Scenario("registry-loss", "the registry of two groups of brokers is killed, wiped, stopped, put back from a copy:"
+             " no send fails and no route shrinks", subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

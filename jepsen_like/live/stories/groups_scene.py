@@ -34,14 +34,15 @@ RATE = 60
 class GroupsScene:
     """A second group beside the scene's, and the load on both."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, servers: str = "") -> None:
+        """`servers`: the addresses that the load knows; "" for those of the first group."""
         self.scene = scene
         self.second = FurtherGroup(scene.subject, SECOND)
         self.topics: list[str] = []
         subject = scene.subject
         rate = RATE if scene.rate is None else scene.rate
         self.load = GroupsLoad(
-            subject.servers, subject.client_options, scene.history, scene.rng.randrange(1 << 30), rate
+            servers or subject.servers, subject.client_options, scene.history, scene.rng.randrange(1 << 30), rate
         )
         self.mq: Client = connect(subject.servers, timeout_s=WELL_S, **subject.client_options)
 
@@ -208,9 +209,10 @@ class GroupsScene:
 
 
 @contextlib.contextmanager
-def groups_scene(scene: Scene) -> Iterator[GroupsScene]:
-    """A second group and its load, which end with the block."""
-    made = GroupsScene(scene)
+def groups_scene(scene: Scene, servers: str = "") -> Iterator[GroupsScene]:
+    """A second group and its load, which knows these servers, or those of the first group. Both end with the
+    block."""
+    made = GroupsScene(scene, servers)
     try:
         yield made
     finally:

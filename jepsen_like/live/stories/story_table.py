@@ -11,6 +11,7 @@ from jepsen_like.live.stories import (
     story_hot_topic,
     story_nearly_full,
     story_one_by_one,
+    story_registry,
     story_report_000,
     story_report_001,
     story_report_002,
@@ -34,6 +35,7 @@ STORIES: dict[str, Story] = {
     "group-join": story_groups.JOIN,
     "first-group-lost": story_groups.FIRST_LOST,
     "hot-topic": story_hot_topic.STORY,
+    "registry-loss": story_registry.STORY,
     HOSTILE: story_hostile.HOSTILE,
     ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
 }

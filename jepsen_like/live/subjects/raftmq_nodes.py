@@ -28,7 +28,7 @@ from raftlog.types import FIRST_GROUP
 from raftmq.local.http.credentials import address_of
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.list_pages import AFTER, whole_answer, whole_list
-from raftmq.local.process import NODE_MODULE, log_tail
+from raftmq.local.process import log_tail
 from raftmq.local.status import fetch_status
 from raftmq_wire.errors import LocalError
 
@@ -101,7 +101,7 @@ class RaftMQNodes(OfProcesses):
         """Starts the process of a node that does not run, with these environment variables in addition, and that many
         files and connections; None: as many as this process may have."""
         record = self._node(node)
-        command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
+        command = [sys.executable, "-P", "-m", record.module, "--config", str(record.config_path)]
         if files_max is not None:
             command = ["sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh", *command]
         pid = self.processes.start(node, command, Path(record.log), dict(os.environ) | environment)

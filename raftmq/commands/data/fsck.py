@@ -16,6 +16,7 @@ from raftmq.commands.shared_options import NodeDirectory, json_option, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
+    from cluster.registry.directory_check import DirectoryReport
     from cluster.state.fsck import FsckReport
     from raftlog.storage.verify.findings import Finding
 
@@ -29,8 +30,9 @@ _SHOWN = 20
 def fsck(directories: tuple[Path, ...], deep: bool, as_json: bool) -> int:
     """Check data directories of stopped nodes; changes nothing.
 
-    DIR is a node's data directory (.raftmq/n1/data), or that of a local cluster (.raftmq) for all its nodes. Exit code:
-    0 if all are sound, 1 if one is damaged, 2 if one is not a data directory, 5 if a node is running on one.
+    DIR is a node's data directory (.raftmq/n1/data), or that of a local cluster (.raftmq) for all its nodes and its
+    registry. Exit code: 0 if all are sound, 1 if one is damaged, 2 if one is not a data directory, 5 if a node is
+    running on one.
     """
     from cluster.state.fsck import Fsck
     from raftlog.errors import IdentityError
@@ -41,9 +43,43 @@ def fsck(directories: tuple[Path, ...], deep: bool, as_json: bool) -> int:
             reports.append(Fsck(directory, deep=deep).run())
         except IdentityError as error:
             raise _refused(error) from None
-    answer = {"directories": [_as_json(report) for report in reports]}
-    show(as_json, answer, *(line for report in reports for line in _lines(report)))
-    return ExitCode.OK if all(report.sound for report in reports) else ExitCode.FAILED
+    registry = [report for named in directories for report in _registry_of(named)]
+    answer = {
+        "directories": [_as_json(report) for report in reports],
+        **({"registry": [_registry_json(report) for report in registry]} if registry else {}),
+    }
+    lines = [*(line for report in reports for line in _lines(report)), *map(_registry_line, registry)]
+    show(as_json, answer, *lines)
+    sound = [*(report.sound for report in reports), *(not report.fault for report in registry)]
+    return ExitCode.OK if all(sound) else ExitCode.FAILED
+
+
+def _registry_of(directory: Path) -> list[DirectoryReport]:
+    """Returns the reports of the registry's directories of the local cluster in `directory`. Raises ConfigError, and
+    LocalError if one of its processes runs."""
+    from cluster.config.local_layout import read_cluster
+    from raftmq.local.process import is_running
+    from raftmq.local.registry_processes import report_on
+
+    if not (directory / CLUSTER_FILE).exists():
+        return []
+    found = []
+    for record in read_cluster(directory).registry:
+        if is_running(record):
+            what = f"{record.home / 'data'} is in use by process {record.pid}"
+            raise _refused(LookupError(f"{what}\nthe files would change"))
+        found.append(report_on(record))
+    return found
+
+
+def _registry_line(report: DirectoryReport) -> str:
+    if report.fault:
+        return f"{report.directory}: DAMAGED, the registry can do without: {report.fault}"
+    return f"{report.directory}: sound, up to entry {report.last}"
+
+
+def _registry_json(report: DirectoryReport) -> dict[str, Any]:
+    return {"directory": str(report.directory), "sound": not report.fault, "fault": report.fault or None}
 
 
 def _of_cluster(directory: Path) -> list[Path]:

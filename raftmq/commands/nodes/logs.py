@@ -26,18 +26,19 @@ _POLL_S = 0.2
 @data_option
 @json_option
 def logs(node: NodeName | None, follow: bool, lines: int, data: str | None, as_json: bool) -> None:
-    """Show the output of one NODE, or of all nodes."""
-    from cluster.config.local_layout import read_cluster
+    """Show the output of one NODE, or of all nodes and the registry."""
+    from cluster.config.local_layout import REGISTRY_GROUP, key_of, read_cluster
     from raftmq.local.process import log_tail
 
     cluster = read_cluster(data_dir(data))
-    nodes = cluster.nodes if node is None else [cluster.node(node)]
+    nodes = cluster.processes if node is None else [cluster.process(node)]
 
     def show(name: NodeName, line: str) -> None:
         if as_json:
             print_json({"node": name, "line": line})
         else:
-            click.echo(line if len(nodes) == 1 else f"n{name} | {line}")
+            at = name if key_of(name)[0] == REGISTRY_GROUP else f"n{name}"
+            click.echo(line if len(nodes) == 1 else f"{at} | {line}")
 
     ends = {each.name: _end(Path(each.log)) for each in nodes}
     for each in nodes:

@@ -6,11 +6,11 @@ import time
 
 import click
 
-from cluster.config.local_layout import BusyError, NodeName, groups_of, read_cluster
+from cluster.config.local_layout import BusyError, NodeName, NodeRecord, groups_of, key_of, node_object, read_cluster
 from cluster.runtime.byte_sizes import size_of
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.name_completion import complete_nodes
-from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show
+from raftmq.commands.shared_options import counted, data_dir, data_option, json_option, show, told_of
 from raftmq.commands.value_types import NodeNameType
 from raftmq.local import stop_check
 from raftmq.local.cluster import LocalCluster, bytes_in
@@ -56,18 +56,14 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
     if purge:
         stopped = cluster.down()
         cluster.purge()
-        told = f"stopped {counted(len(stopped), 'node')} and deleted {cluster.data}"
+        told = f"stopped {told_of(stopped)} and deleted {cluster.data}"
         show(as_json, {"stopped": stopped, "deleted": str(cluster.data)}, told)
         return
     rest, allowed_s = _bring_rest(cluster, grace_s)
     stopped = cluster.down()
     if rest is not None:
         raise rest.error(allowed_s)
-    told = (
-        f"stopped {counted(len(stopped), 'node')}; the data stays in {cluster.data}"
-        if stopped
-        else "no node was running"
-    )
+    told = f"stopped {told_of(stopped)}; the data stays in {cluster.data}" if stopped else "no node was running"
     show(as_json, {"stopped": stopped, "data": str(cluster.data)}, told)
 
 
@@ -87,14 +83,14 @@ def _bring_rest(cluster: LocalCluster, grace_s: float | None) -> tuple[Rest | No
 @data_option
 @json_option
 def kill(node: NodeName, force: bool, data: str | None, as_json: bool) -> None:
-    """Kill one NODE (kill -9) to see what happens."""
+    """Kill one NODE (kill -9) to see what happens; registry/1 is a process of the registry."""
     cluster = LocalCluster(data_dir(data))
     try:
         pid = cluster.kill(node, beside_others=force)
     except BusyError as busy:
         fix = f"raftmq kill {node} --force    (a drill beside that command; or wait for it to end)"
         raise LocalError(busy.what, busy.why, fix, busy.exit_code) from None
-    told = f"node {node} (pid {pid}) is gone; type: {aimed_here(cluster.way_back(node))}"
+    told = f"{node_object(*key_of(node))} (pid {pid}) is gone; type: {aimed_here(cluster.way_back(node))}"
     show(as_json, {"node": node, "killed_pid": pid}, told)
 
 
@@ -114,15 +110,17 @@ def kill(node: NodeName, force: bool, data: str | None, as_json: bool) -> None:
 def restart(node: NodeName, grace_s: float, force: bool, data: str | None, as_json: bool) -> None:
     """Stop NODE if it is running, start it, and wait until it answers.
 
-    A node that runs is only stopped if the cluster says that writes go on without it.
+    A node that runs is only stopped if the cluster says that writes go on without it. A process of the registry
+    (registry/1) is stopped at once: nothing depends on it.
     """
     cluster = LocalCluster(data_dir(data))
-    record = read_cluster(cluster.data).node(node)
-    addresses = addresses_of(cluster.of_group(record.group))
-    if not force and is_running(record):
-        stop_check.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
-    if grace_s:
-        drain_node(node, addresses)
-        time.sleep(grace_s)
+    record = read_cluster(cluster.data).process(node)
+    if isinstance(record, NodeRecord):
+        addresses = addresses_of(cluster.of_group(record.group))
+        if not force and is_running(record):
+            stop_check.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
+        if grace_s:
+            drain_node(node, addresses)
+            time.sleep(grace_s)
     pid = cluster.restart(node)
-    show(as_json, {"node": node, "pid": pid}, f"node {node} is back (pid {pid})")
+    show(as_json, {"node": node, "pid": pid}, f"{node_object(*record.key)} is back (pid {pid})")

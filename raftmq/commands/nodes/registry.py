@@ -48,17 +48,28 @@ def status(data: str | None, admin: str | None, as_json: bool) -> None:
     show_reached(told)
 
 
+_YES = {True: "yes", False: "no", None: None}
+
+
+def _state(process: Mapping[str, Any]) -> list[object]:
+    """Returns what a process says of itself; dashes if it is not reached."""
+    missing = process.get("missing")
+    ready = f"without {', '.join(map(str, missing))}" if missing else _YES[process.get("ready")]
+    return [ready, process.get("living"), _YES[process.get("accepts")], process.get("leader")]
+
+
 def show_reached(told: Mapping[int, dict[str, Any]]) -> None:
     """Prints the answers of a node of each group; `told`: group -> answer."""
     if not any(answer["processes"] for answer in told.values()):
         click.echo("the cluster has no registry: cluster.registry is empty")
         return
     rows = [
-        [str(name_of(group, answer["node"])), each["id"], each["address"], "yes" if each["reached"] else "no"]
+        [str(name_of(group, answer["node"])), each["id"], each["address"], _YES[each["reached"]], *_state(each)]
         for group, answer in told.items()
         for each in answer["processes"]
     ]
-    print_table(["node", "registry", "address", "reached"], rows, left=("node", "address", "reached"))
+    titles = ["node", "registry", "address", "reached", "ready", "nodes", "accepts", "leader"]
+    print_table(titles, rows, left=("node", "address", "reached", "ready", "accepts"))
     for group, answer in told.items():
         if not answer["has_majority"]:
             click.echo(f"node {name_of(group, answer['node'])} reaches no majority of the registry")

@@ -19,6 +19,7 @@ from raftmq.local.status import json_of
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
+    from raftmq.local.registry_processes import RegistryView
     from raftmq.local.status import ClusterView, NodeView
 
 STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
@@ -32,7 +33,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
     Exit code: 4 if no node answers, 5 if they deny it, else 0. It is also 0 without a leader; the output then says so.
     """
-    views, where = _look(data, admin)
+    views, registry, where = _look(data, admin)
     nodes = [node for view in views for node in view.nodes]
     answered = any(view.term is not None for view in views)
     silent = None
@@ -40,10 +41,11 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
         elsewhere = GivenAddresses(node.elsewhere for node in nodes if node.elsewhere)
         silent = raise_if_refused(elsewhere or [address_of(node.record) for node in nodes])
     if as_json:
-        print_json(views_json(views))
+        print_json(views_json(views) | ({"registry": [each.to_json() for each in registry]} if registry else {}))
     elif answered:
         for view in views:
             _print_group(view)
+        _print_registry(registry)
     if not answered:
         if as_json:
             return ExitCode.UNREACHABLE
@@ -72,6 +74,30 @@ def _print_group(view: ClusterView) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
 
+def _print_registry(registry: Sequence[RegistryView]) -> None:
+    """Prints the processes of the registry of a local cluster; nothing if it has none."""
+    from rich.text import Text
+
+    if not registry:
+        return
+    rows = [
+        [
+            each.record.name,
+            Text("down", "red")
+            if not each.running
+            else Text("silent", "yellow")
+            if each.answer
+            else Text("up", "green"),
+            str(each.record.pid) if each.running else None,
+            each.record.port,
+            each.record.peer_port,
+            each.answer or None,
+        ]
+        for each in registry
+    ]
+    print_table(["registry", "state", "pid", "clients", "nodes", "why"], rows, left=("registry", "state", "why"))
+
+
 def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None) -> LocalError:
     """Returns the error for the case that no node answers; `silent` says why one that is elsewhere does not.
 
@@ -89,17 +115,18 @@ def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None
     return LocalError(f"no node {where} answers", why, fix, ExitCode.UNREACHABLE)
 
 
-def _look(data: str | None, admin: str | None) -> tuple[list[ClusterView], str]:
-    """Returns the views of the cluster's groups and, in words, where its nodes were looked for. Of a cluster elsewhere
-    there is one view: that of the group whose addresses are given."""
+def _look(data: str | None, admin: str | None) -> tuple[list[ClusterView], list[RegistryView], str]:
+    """Returns the views of the cluster's groups, its registry and, in words, where its nodes were looked for. Of a
+    cluster elsewhere there is one view: that of the group whose addresses are given."""
     from raftmq.local.cluster import LocalCluster
+    from raftmq.local.registry_processes import view_registry
     from raftmq.local.status import view_addresses
 
     if admin or (not data and os.environ.get(ADMIN_VARIABLE)):
         addresses = admin_addresses(admin, data)
-        return [view_addresses(addresses)], f"at {', '.join(addresses)}"
+        return [view_addresses(addresses)], [], f"at {', '.join(addresses)}"
     cluster = LocalCluster(data_dir(data))
-    return cluster.views(), f"of {cluster.data}"
+    return cluster.views(), view_registry(cluster.registry), f"of {cluster.data}"
 
 
 def _headline(view: ClusterView) -> str:

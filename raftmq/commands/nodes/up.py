@@ -21,12 +21,17 @@ from raftmq.commands.shared_options import (
     ended_like_ctrl_c,
     json_option,
     show,
+    told_of,
 )
 from raftmq.commands.value_types import StoreType
 
 if TYPE_CHECKING:
-    from cluster.config.local_layout import NodeName, NodeRecord
+    from collections.abc import Sequence
+
+    from cluster.config.local_layout import NodeName
     from raftmq.local.cluster import LocalCluster
+    from raftmq.local.process import Started
+    from raftmq.local.registry_processes import RegistryView
     from raftmq.local.status import ClusterView
 
 _WATCH_S = 0.3
@@ -84,6 +89,7 @@ def up(
                 tls=tls,
                 auth=auth,
                 failpoints=failpoints,
+                registry=True,
                 on_stage=spinner.update,
             )
         _stay(cluster, view, time.monotonic() - began, where, detach=detach, as_json=as_json)
@@ -100,7 +106,7 @@ def _stay(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of them running
         stopped = cluster.down()
-        console(stderr=True).print(f"stopped {counted(len(stopped), 'node')}; the data stays in {cluster.data}")
+        console(stderr=True).print(f"stopped {told_of(stopped)}; the data stays in {cluster.data}")
         if not isinstance(error, KeyboardInterrupt):
             raise
 
@@ -110,12 +116,16 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
     needed."""
     from cluster.config.local_layout import groups_of
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER
-    from raftmq.local.cluster import dead_group, dead_groups, lost_disk, lost_nodes
+    from raftmq.local import registry_processes
     from raftmq.local.local_users import has_users
+    from raftmq.local.lost_disks import dead_group, dead_groups, lost_disk, lost_nodes
     from raftmq.local.status import json_of
     from raftmq.local.tls.local_tls import speaks_tls
 
-    places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
+    registry = registry_processes.view_registry(cluster.registry)
+    answering = [each.record for each in registry if each.running]
+    servers = registry_processes.servers_of(answering) or cluster.servers
+    places = {"servers": servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
     views = cluster.views() if len(groups_of(cluster.nodes)) > 1 else [view]
     up = sum(node.running for each in views for node in each.nodes)
     leaders = ", ".join(f"node {each.leader_name} leads (term {each.term})" for each in views if each.term is not None)
@@ -128,18 +138,38 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
             **places,
             "lost": [node.name for node, _ in lost],
             **({"lost_groups": [group for group, _ in dead]} if dead else {}),
+            **({"registry": [each.to_json() for each in registry]} if registry else {}),
         },
         f"[green]ready[/] in {ready_s:.1f} s: {counted(up, 'node')}, {leaders}",
         *(f"node {node.name}       [yellow]lost, not started: {error.what}[/]; {error.fix}" for node, error in lost),
         *(f"group {group}      [yellow]{error.what}: {error.why}[/]; {error.fix}" for group, error in dead),
         f"data         {cluster.data}",
-        f"name server  [bold]{cluster.servers}[/]",
+        f"name server  [bold]{servers}[/]",
+        *([f"nodes        {cluster.servers}"] if answering else []),
+        *_registry_lines(cluster, registry),
         f"dashboard    [bold]{cluster.admin_url}/[/]",
         *([f"TLS          clients from elsewhere need {cluster.data / LOCAL_CA}"] if speaks_tls(cluster.data) else []),
         *([f"user         name and secret: {cluster.data / LOCAL_USER}"] if has_users(cluster.data) else []),
         *hints(program(), where, view.leader, detach=detach),
         markup=True,
     )
+
+
+def _registry_lines(cluster: LocalCluster, registry: Sequence[RegistryView]) -> list[str]:
+    """Returns what is not as it should be with the registry: a cluster of several groups has one."""
+    from cluster.config.local_layout import groups_of, node_object
+    from raftmq.local.registry_processes import fault_of, why_none
+
+    if len(groups_of(cluster.nodes)) > 1 and (why := why_none(cluster.data)):
+        return [f"registry     [yellow]none: {why}[/]"]
+    lines = []
+    for each in registry:
+        record = each.record
+        fault = None if each.running else fault_of(record)
+        if each.answer:
+            why, fix = (fault.why, fault.fix) if fault is not None else (each.answer, f"raftmq logs {record.name}")
+            lines.append(f"registry     [yellow]{node_object(*record.key)}: {why.rstrip('.')}[/]; {fix}")
+    return lines
 
 
 def hints(raftmq: str, where: str, leader: int | None, *, detach: bool) -> list[str]:
@@ -168,36 +198,38 @@ def program() -> str:
 
 
 def _watch(cluster: LocalCluster) -> None:
-    """Waits until another command has stopped all nodes. Reports once each node that ends by itself."""
-    from raftmq.local.cluster import lost_nodes
+    """Waits until another command has stopped all nodes. Reports once each process that ends by itself."""
+    from cluster.config.local_layout import node_object, read_cluster
+    from raftmq.local.lost_disks import lost_nodes
     from raftmq.local.process import is_running
 
     out = console(stderr=True)
     reported: set[tuple[NodeName, int | None]] = set()
     while True:
-        nodes = cluster.nodes
-        if all(node.pid is None for node in nodes):
+        found = read_cluster(cluster.data)
+        if all(node.pid is None for node in found.nodes):
             out.print("another command has stopped all nodes")
             return
-        ended = [node for node in nodes if node.pid is not None and not is_running(node)]
-        for node in _still_recorded(cluster, ended):
-            if (node.name, node.pid) not in reported:
-                reported.add((node.name, node.pid))
-                verb = "node replace" if node in lost_nodes(nodes) else "restart"
-                out.print(f"node {node.name} has ended: raftmq logs {node.name}, then raftmq {verb} {node.name}")
+        ended = [each for each in found.processes if each.pid is not None and not is_running(each)]
+        for each in _still_recorded(cluster, ended):
+            if (each.name, each.pid) not in reported:
+                reported.add((each.name, each.pid))
+                verb = "node replace" if each in lost_nodes(found.nodes) else "restart"
+                who = node_object(*each.key)
+                out.print(f"{who} has ended: raftmq logs {each.name}, then raftmq {verb} {each.name}")
         time.sleep(_WATCH_S)
 
 
-def _still_recorded(cluster: LocalCluster, ended: list[NodeRecord]) -> list[NodeRecord]:
-    """Returns the nodes among `ended` that no other command is stopping right now. Such a command holds the lock and
-    then records that they are gone."""
-    from cluster.config.local_layout import locked
+def _still_recorded(cluster: LocalCluster, ended: list[Started]) -> list[Started]:
+    """Returns the processes among `ended` that no other command is stopping right now. Such a command holds the lock
+    and then records that they are gone."""
+    from cluster.config.local_layout import locked, read_cluster
     from raftmq_wire.errors import LocalError
 
     if not ended:
         return []
     try:
         with locked(cluster.data):
-            return [node for node in ended if node in cluster.nodes]
+            return [each for each in ended if each in read_cluster(cluster.data).processes]
     except LocalError:
         return []

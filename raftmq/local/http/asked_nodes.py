@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cluster.config.local_layout import NodeName, key_of, name_of
+from cluster.config.local_layout import REGISTRY_GROUP, NodeName, key_of, name_of
 from raftlog.types import FIRST_GROUP
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses
 from raftmq_wire.errors import ExitCode, LocalError
@@ -89,6 +89,13 @@ def no_node(node: NodeName, known: Iterable[int]) -> LocalError:
 def no_group(group: int, known: Iterable[int]) -> LocalError:
     """Returns the error for a group that the cluster does not have. `known`: the numbers of its groups."""
     names = ", ".join(map(str, sorted(known)))
+    if group == REGISTRY_GROUP:
+        return LocalError(
+            "a process of the registry is no node of a group",
+            "the groups depend on none of them: it may be stopped and started at any time",
+            "raftmq restart registry/1    (or kill, logs, status)",
+            ExitCode.REFUSED,
+        )
     return LocalError(
         f"there is no group {group}",
         f"the groups of the cluster are {names}",

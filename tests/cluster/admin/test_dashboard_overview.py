@@ -37,7 +37,7 @@ function look(one) {
   }
   look(one.children);
 }
-look(view({ members: { members: [], leader: 1, term: 2 }, node: 1, history }, own));
+look(view({ members: { members: [], leader: 1, term: 2 }, node: 1, history, registry: { processes: [] } }, own));
 console.log(JSON.stringify(told));
 """
 DASH = "\u2013"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.placement.known_groups import RegistryProcess
+from cluster.placement.registry_state import RegistryState
 from raftmq.commands.nodes import registry
 
 THREE = [RegistryProcess(number, f"10.0.0.{number}:9867", number != 2) for number in (1, 2, 3)]
@@ -31,8 +32,45 @@ async def test_a_majority_is_more_than_half(client: Any, node: Any, away: tuple[
     assert answer["processes"][0]["address"] == "10.0.0.1:9867"
 
 
+async def test_a_process_that_is_reached_says_how_it_is(client: Any, node: Any) -> None:
+    state = RegistryState(
+        ready=True,
+        missing=[2],
+        living=4,
+        has_majority=True,
+        leader=0,
+        operations=7,
+        entries=3,
+        accepted_ms=-1,
+        child_starts=2,
+    )
+    node.registry_processes = [THREE[0]._replace(state=state), THREE[1]]
+    first, second = (await told(client))["processes"]
+    assert first == {
+        "id": 1,
+        "address": "10.0.0.1:9867",
+        "reached": True,
+        "ready": True,
+        "missing": [2],
+        "living": 4,
+        "accepts": True,
+        "leader": None,
+        "operations": 7,
+        "journal_operations": 3,
+        "accepted_ms": None,
+        "child_restarts": 1,
+    }
+    assert {name: each for name, each in second.items() if each is not None} == {
+        "id": 2,
+        "address": "10.0.0.2:9867",
+        "reached": False,
+    }
+
+
 def test_lines_name_the_node_of_each_group(capsys: pytest.CaptureFixture[str]) -> None:
-    processes = [each._asdict() for each in THREE]
+    said = {"ready": True, "missing": [], "living": 4, "accepts": False, "leader": 2}
+    other = said | {"missing": [2, 7], "accepts": True}
+    processes = [each._asdict() | more for each, more in zip(THREE, (said, {}, other), strict=True)]
     registry.show_reached(
         {
             1: {"node": 3, "processes": processes, "has_majority": True},
@@ -41,10 +79,10 @@ def test_lines_name_the_node_of_each_group(capsys: pytest.CaptureFixture[str]) -
     )
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines if "10.0.0" in line] == [
-        ["3", "1", "10.0.0.1:9867", "yes"],
-        ["3", "2", "10.0.0.2:9867", "no"],
-        ["3", "3", "10.0.0.3:9867", "yes"],
-        ["2/1", "2", "10.0.0.2:9867", "no"],
+        ["3", "1", "10.0.0.1:9867", "yes", "yes", "4", "no", "2"],
+        ["3", "2", "10.0.0.2:9867", "no", "-", "-", "-", "-"],
+        ["3", "3", "10.0.0.3:9867", "yes", "without", "2,", "7", "4", "yes", "2"],
+        ["2/1", "2", "10.0.0.2:9867", "no", "-", "-", "-", "-"],
     ]
     assert lines[-1] == "node 2/1 reaches no majority of the registry"
     registry.show_reached({1: {"node": 3, "processes": [], "has_majority": True}})

@@ -19,6 +19,9 @@ from cluster.broker.groups.group_lag import QueueLag
 from cluster.node.event_watch import reason_of
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.link_state import LinkFigures, LinkState
+from cluster.placement.known_groups import RegistryProcess
+from cluster.placement.registry_metrics import RegistryMetrics
+from cluster.placement.registry_state import RegistryState
 from cluster.replication.metrics import Delays
 from cluster.replication.outcome import Outcome
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler
@@ -190,6 +193,8 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.messages_in("%DLQ%g", 1, 1)
     look = BrokerLook(6, {("JAVA", "1"): 1}, {("g", "JAVA", "1", "push"): 1}, 7, 0.5, 1.5)
     BrokerMetrics(metrics.registry, lambda: look)
+    state = RegistryState(True, [], 2, True, 1, 7, 3, 40, 1)
+    RegistryMetrics(metrics.registry, lambda: [RegistryProcess(1, "h:1", True, state)])
     metrics.refused("r")
     metrics.code_refused("41", "CPP")
     metrics.denied(enforced=True)

@@ -25,7 +25,7 @@ from raftmq.local.process import free_base_port
 from tests.support.pace import at_most
 from tests.support.registry_processes import RegistryProcesses
 from tests.support.small_segments import small_segments
-from tests.support.wait_until import until
+from tests.support.wait_until import until, wait
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 CLUSTER = uuid.UUID(int=7)
@@ -86,12 +86,32 @@ async def test_a_child_that_dies_is_started_again_and_its_lost_disk_is_filled(
     for at, server in enumerate(servers):
         child, starts = server.supervisor.pid, server.supervisor.starts
         assert child is not None
+        os.kill(
+            child, signal.SIGSTOP
+        )  # else it may write one of its files again, and the next one finds the others gone
         for path in (tmp_path / f"r{at}").iterdir():
             path.unlink()
         os.kill(child, signal.SIGKILL)
         await until(lambda server=server, starts=starts: server.supervisor.starts > starts)  # type: ignore[misc]
         await all_write(servers)
         await until(lambda server=server: server.records.view.groups == {1: RECORD})  # type: ignore[misc]
+
+
+async def test_a_process_says_how_it_is(servers: list[NameServer]) -> None:
+    await all_write(servers)
+    await until(lambda: len({server.state().leader for server in servers} - {0}) == 1)
+    before = servers[1].state()
+    assert (before.ready, before.missing, before.living, before.has_majority) == (False, [], 0, True)
+    assert 0 <= before.accepted_ms < 60_000
+    assert before.child_starts == 1
+    servers[1].supervisor.hand([RECORD])
+    await until(lambda: servers[1].state().operations > before.operations)
+    await until(lambda: servers[1].state().entries > before.entries)
+    child = servers[1].supervisor.pid
+    assert child is not None
+    os.kill(child, signal.SIGKILL)
+    await until(lambda: servers[1].state().child_starts == 2)
+    await until(lambda: servers[1].state().has_majority)
 
 
 async def test_another_secret_is_used_as_soon_as_all_have_it(servers: list[NameServer], tmp_path: Path) -> None:
@@ -137,6 +157,7 @@ def test_clients_that_know_the_registry_alone_are_served_and_its_loss_stops_noth
                 fresh.send("orders", b"as before")
             assert time.monotonic() - began < at_most(15)
             client.send("orders", b"and here")
+        wait(lambda: all(registry.log(number).count(" serves") == 2 for number in (1, 2, 3)))
         assert registry.stop() == [0, 0, 0]
     except BaseException:
         print(*(registry.log(number)[-3000:] for number in (1, 2, 3)), sep="\n")  # noqa: T201

@@ -6,11 +6,13 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.peer import group_links
@@ -18,15 +20,30 @@ from cluster.peer.keyring import OPEN, Keyring
 from cluster.placement import known_groups
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, encode
 from cluster.placement.groups_file import GroupsFile
+from cluster.placement.registry_metrics import RegistryMetrics
+from cluster.placement.registry_state import RegistryState, decode_state, encode_state
 from cluster.registry import registrations
 from cluster.registry.records import Place, Records
 from cluster.registry.registrations import Identity, Registrations
-from cluster.runtime.peer_frames import Kind
+from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
 from tests.support.group_node import FS, KEY, Node
 from tests.support.wait_until import until
 
 CLUSTER = uuid.UUID(int=7)
+
+
+STATE = RegistryState(
+    ready=True,
+    missing=[],
+    living=2,
+    has_majority=True,
+    leader=1,
+    operations=7,
+    entries=3,
+    accepted_ms=40,
+    child_starts=1,
+)
 
 
 class Registry:
@@ -38,7 +55,10 @@ class Registry:
         self.handed: list[GroupRecord] = []
         identity = Identity(cluster, number, ("127.0.0.1", self.port))
         self.places: dict[str, Place] = {}
-        self.links = Registrations(identity, KEY, self.records, 5, self.handed.extend, self.places.update)
+        self.links = Registrations(
+            identity, KEY, self.records, 5, self.handed.extend, self.places.update, lambda: self.state
+        )
+        self.state = STATE
 
     @property
     def groups(self) -> dict[int, GroupRecord]:
@@ -105,6 +125,28 @@ async def test_an_empty_registry_takes_nothing_away_and_is_filled_again(registry
     first.records.view = Records(CLUSTER.bytes).view  # all disks lost
     await until(lambda: first.groups == before)
     assert all(each.knows(*nodes) for each in nodes)
+
+
+async def test_a_node_that_runs_registers_with_others_when_its_settings_name_others(registry: Make, node: Make) -> None:
+    first, second = await registry(), await registry(2)
+    one = await node(1)
+    context = SimpleNamespace(cluster=SimpleNamespace(registry=[f"127.0.0.1:{first.port}"]))
+    one.part.reload(context)
+    await until(lambda: first.groups.keys() == {1})
+    (link,) = first.links.links.all()
+    one.part.reload(context)
+    context.cluster.registry = [f"127.0.0.1:{first.port}", f"127.0.0.1:{second.port}"]
+    one.part.reload(context)
+    await until(lambda: second.groups.keys() == {1})
+    assert first.links.links.all() == [link], "what is named as before keeps its connection"
+    context.cluster.registry = [f"127.0.0.1:{free_base_port(1)}", f"127.0.0.1:{second.port}"]
+    one.part.reload(context)
+    await until(lambda: not first.links.links.all())
+    assert [each.reached for each in one.known.registry()] == [False, True]
+    context.cluster.registry = []
+    one.part.reload(context)
+    await until(lambda: not second.links.links.all())
+    assert one.known.registry() == []
 
 
 async def test_one_group_registers_as_well(registry: Make, node: Make) -> None:
@@ -235,7 +277,7 @@ async def test_without_a_majority_of_the_registry_there_is_an_alarm_while_it_las
     await until(lambda: first.known._looks > looks + 10)
     assert first.alarms.all() == [], "two are a majority of three"
     await two.links.close()
-    await until(lambda: first.alarms.raised(known_groups.ALARM))
+    await until(lambda: first.alarms.raised(known_groups.REGISTRY_ALARM))
     assert "1 of 3 processes of the registry are reached" in first.alarms.all()[0].text
     await gone.links.start()
     await until(lambda: not first.alarms.all())
@@ -273,3 +315,58 @@ async def test_a_bad_frame_ends_a_link_and_nothing_else(registry: Make, node: Ma
         await until(lambda: first.links.all())
     newest = first.rises()
     await until(lambda: one.groups == {1: newest})
+
+
+async def test_a_registry_that_accepts_nothing_or_lacks_groups_is_an_alarm_while_it_lasts(
+    registry: Make, node: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_groups, "LOST_LOOKS", 5)
+    one, two = await registry(1), await registry(2)
+    first = await node(1, one, two)
+    await until(lambda: [each.state for each in first.known.registry()] == [STATE, STATE])
+    one.state = two.state = replace(STATE, has_majority=False)
+    await until(lambda: first.alarms.raised(known_groups.REGISTRY_ALARM))
+    assert "none has an operation accepted" in first.alarms.all()[0].text
+    two.state = replace(STATE, missing=[2, 5])
+    await until(lambda: [alarm.key for alarm in first.alarms.all()] == [known_groups.NOT_READY_ALARM])
+    said = "registry node 2 answers clients without group 2, 5: none of its nodes has registered there"
+    assert first.alarms.all()[0].text == said
+    two.state = STATE
+    await until(lambda: first.alarms.all() == [])
+
+
+async def test_metrics_have_what_each_process_says_and_none_without_a_registry(registry: Make, node: Make) -> None:
+    one = await registry(1)
+    first = await node(1, one, Registry(2))
+    await until(lambda: first.known.registry()[0].state == STATE)
+    collected = CollectorRegistry()
+    RegistryMetrics(collected, first.known.registry)
+    shown = [line for line in generate_latest(collected).decode().splitlines() if not line.startswith("#")]
+    assert sorted(shown) == [
+        'raftmq_registry_accepted_age_seconds{process="1"} 0.04',
+        'raftmq_registry_child_restarts_total{process="1"} 0.0',
+        'raftmq_registry_journal_operations{process="1"} 3.0',
+        'raftmq_registry_leader{process="1"} 1.0',
+        'raftmq_registry_members_living{process="1"} 2.0',
+        'raftmq_registry_operations_total{process="1"} 7.0',
+        'raftmq_registry_reached{process="1"} 1.0',
+        'raftmq_registry_reached{process="2"} 0.0',
+        'raftmq_registry_ready{process="1"} 1.0',
+    ]
+
+
+async def test_only_a_process_of_the_registry_tells_its_state(registry: Make, node: Make) -> None:
+    first, second = await node(1, await registry(1)), Registry(2)
+    await until(lambda: first.known.registry()[0].state == STATE)
+    (link,) = first.links.to(REGISTRY_GROUP)
+    with pytest.raises(WireError, match="speaks as the registry"):
+        first.links.on_frame(SimpleNamespace(group=2, node=1), Kind.REGISTRY_STATE, encode_state(STATE), b"")
+    with pytest.raises(WireError):
+        second.links.links.on_frame(link, Kind.REGISTRY_STATE, encode_state(STATE), b"")
+    await second.links.close()
+    assert decode_state([*encode_state(STATE), "of a later release"]) == STATE
+    for at, bad in ((0, 1), (1, [65]), (1, [0]), (2, -1), (4, "1"), (7, -2), (7, None)):
+        with pytest.raises(WireError):
+            decode_state([bad if number == at else each for number, each in enumerate(encode_state(STATE))])
+    with pytest.raises(WireError):
+        decode_state([])

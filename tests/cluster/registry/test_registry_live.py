@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import struct
+import time
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -137,6 +138,49 @@ async def test_a_full_disk_is_an_error_and_passes(trio: Trio, tmp_path: Path) ->
     await trio.put_somehow("end")
     assert all(child.process.returncode is None for child in trio.children.values())
     assert await trio.lacking() == {1: set(), 2: set(), 3: set()}
+
+
+@needs("mount")
+async def test_a_leader_with_a_full_disk_hands_over_and_does_not_end(trio: Trio, tmp_path: Path) -> None:
+    """Its journal is no mapped file: there a full disk is a SIGSEGV."""
+    reliefs = {number: tmp_path / f"relief-{number}" for number in trio.settings}
+    for number, settings in trio.settings.items():
+        (tmp_path / str(number)).mkdir()
+        trio.settings[number] = msgspec.structs.replace(settings, directory=f"{settings.directory}/registry")
+
+    def small(number: int) -> list[str]:
+        return ["unshare", "-Urm", "bash", "-c", SMALL, "small", str(tmp_path / str(number)), str(reliefs[number])]
+
+    await trio.start(prefix=small)
+    leader = await trio.leader()
+    try:
+        for number, relief in reliefs.items():
+            if number != leader:
+                relief.touch()
+        for number in range(400):
+            names = {f"{number}.{each}".ljust(200, "x"): Place(1, (1,)) for each in range(100)}
+            await trio.children[1 + number % 3].apply(topics_operation(CLUSTER, names), LIMIT_S)
+            if (await trio.status(leader)).is_full:
+                break
+        assert (await trio.status(leader)).is_full
+        others = [number for number in trio.children if number != leader]
+        deadline = time.monotonic() + at_most(20)
+        while not await _another_leads(trio, leader, others):
+            assert time.monotonic() < deadline, trio.log(leader)[-2000:]
+            await asyncio.sleep(0.05)
+        for number in others:
+            await trio.put_somehow(f"without-the-full-one-{number}")
+        assert not any([(await trio.status(number)).is_full for number in others])
+    finally:
+        reliefs[leader].touch()
+    await trio.put_somehow("end")
+    assert all(child.process.returncode is None for child in trio.children.values())
+    assert await trio.lacking() == {1: set(), 2: set(), 3: set()}
+
+
+async def _another_leads(trio: Trio, leader: int, others: list[int]) -> bool:
+    told = {(await trio.status(number)).leader for number in others}
+    return len(told) == 1 and not told & {0, leader}
 
 
 async def _fill(trio: Trio) -> None:

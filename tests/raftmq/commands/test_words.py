@@ -111,7 +111,9 @@ def test_up_names_the_program_as_the_shell_finds_it(tmp_path: Path, monkeypatch:
 
 
 def test_up_names_the_dashboard_and_commands_that_reach_this_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    cluster = SimpleNamespace(servers="127.0.0.1:9876", admin_url="http://127.0.0.1:9644", data=Path("/d"), nodes=[])
+    cluster = SimpleNamespace(
+        servers="127.0.0.1:9876", admin_url="http://127.0.0.1:9644", data=Path("/d"), nodes=[], registry=[]
+    )
     up._tell(cluster, view_of(), 1.0, " --data /d", detach=True, as_json=False)  # type: ignore[arg-type]
     told = capsys.readouterr().out
     assert "http://127.0.0.1:9644/\n" in told

@@ -38,10 +38,11 @@ from raftmq.cli import cli
 from raftmq.client.discovery import find_servers
 from raftmq.local import further_groups
 from raftmq.local import init as local_init
-from raftmq.local.cluster import LocalCluster, dead_group, dead_groups, lost_nodes, prepare_data_dir
+from raftmq.local.cluster import LocalCluster, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.init import check_data_dirs
+from raftmq.local.lost_disks import dead_group, dead_groups, lost_nodes
 from raftmq.local.status import ClusterView, NodeView, json_of
 from raftmq.local.tls.local_tls import certify
 from raftmq_wire.errors import ExitCode, LocalError

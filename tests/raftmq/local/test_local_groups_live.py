@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.config.loading import load
 from cluster.truth.write_decisions import abort_command
@@ -20,6 +21,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import check_data_dirs
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port, is_running
+from raftmq.local.registry_processes import PORTS, addresses_of, servers_of
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.queue_numbers import group_of, number_of
@@ -30,6 +32,7 @@ from tests.support.wait_until import wait
 pytestmark = pytest.mark.live
 
 Run = Callable[..., tuple[int, Any]]
+ALL = [1, "2/1", "registry/1", "registry/2", "registry/3"]
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def running(cluster: LocalCluster) -> list[int | str]:
 
 
 def test_two_groups_start_stop_and_start_again_together(cluster: LocalCluster, run: Run) -> None:
-    base = free_base_port(16)
+    base = free_base_port(8 + PORTS)
     code, told = run("up", "--nodes", "1", "--groups", "2", "--base-port", str(base), "--detach")
     assert code == 0, told
     assert [(node["id"], node.get("group"), node["admin_port"]) for node in told["nodes"]] == [
@@ -74,13 +77,13 @@ def test_two_groups_start_stop_and_start_again_together(cluster: LocalCluster, r
         (1, 1, True),
         (2, 1, True),
     ]
-    assert told["servers"] == f"127.0.0.1:{base}"
+    assert told["servers"] == servers_of(cluster.registry)
     assert running(cluster) == [1, "2/1"]
     assert run("up", "--groups", "2")[1]["error"]["what"].endswith("is already running")
     for name in ("2/9", "9/1", "9"):
         code, refused = run("kill", name)
         assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, f"there is no node {name}")
-        assert refused["error"]["why"] == "the members are 1, 2/1"
+        assert refused["error"]["why"] == "the members are 1, 2/1, registry/1, registry/2, registry/3"
     code, refused = run("kill", "2/x")
     assert (code, refused["error"]["what"]) == (ExitCode.USAGE, "'2/x' is no name of a node")
     assert running(cluster) == [1, "2/1"]
@@ -101,7 +104,7 @@ def test_two_groups_start_stop_and_start_again_together(cluster: LocalCluster, r
     assert "node 2/1 leads" in run("status", as_json=False)[1]
     assert "node 2/1 cluster." in run("logs", "2/1", "-n", "1", as_json=False)[1]
     lines = run("logs", "-n", "1", as_json=False)[1].splitlines()
-    assert [line.partition(" | ")[0] for line in lines] == ["n1", "n2/1"]
+    assert [line.partition(" | ")[0] for line in lines] == ["n1", "n2/1", "registry/1", "registry/2", "registry/3"]
     code, answer = run("node", "can-stop", "2/1", as_json=False)
     assert code == ExitCode.REFUSED
     assert "do not stop node 2/1 now" in answer
@@ -114,25 +117,26 @@ def test_two_groups_start_stop_and_start_again_together(cluster: LocalCluster, r
     assert {"node-1/log.txt", "g02-node-1/log.txt", "g02-node-1/raftmq.toml"} <= set(files)
     assert sum(name.endswith("/status.json") for name in files) == 2
 
-    assert run("down")[1]["stopped"] == [1, "2/1"]
+    assert run("down")[1]["stopped"] == ALL
     assert running(cluster) == []
     code, told = run("up", "--detach", as_json=False)
     assert code == 0, told
     assert "2 nodes, node 1 leads (term" in told
     assert "node 2/1 leads (term" in told
-    assert run("down", "--purge", "--yes")[1]["stopped"] == [1, "2/1"]
+    assert run("down", "--purge", "--yes")[1]["stopped"] == ALL
     assert not cluster.data.exists()
 
 
 def test_a_running_cluster_gets_a_second_group_and_stays_what_it_is(cluster: LocalCluster, run: Run) -> None:
-    base = free_base_port(16)
+    base = free_base_port(8 + PORTS)
     cluster.up(1, base)
     with connect(cluster.servers) as mq:
         mq.admin.create_topic("T", queues=1)
         for number in range(20):
             mq.send("T", b"%d" % number)
     (first,) = cluster.nodes
-    kept = {path: path.read_bytes() for path in (first.config_path, first.home / "data" / "IDENTITY")}
+    kept = {path: path.read_bytes() for path in (first.home / "data" / "IDENTITY",)}
+    settings = load(first.config_path)
     uuid = check_data_dirs([first])
     assert json.loads((cluster.data / "cluster.json").read_text())["schema"] == 10
     with connect(cluster.servers) as early:
@@ -146,6 +150,8 @@ def test_a_running_cluster_gets_a_second_group_and_stays_what_it_is(cluster: Loc
     assert [node.name for node in cluster.nodes] == [1, "2/1"]
     assert cluster.nodes[0] == first, "neither its process nor its ports changed"
     assert {path: path.read_bytes() for path in kept} == kept
+    with_registry = replace(settings.cluster, registry=addresses_of(cluster.registry))
+    assert load(first.config_path) == replace(settings, cluster=with_registry), "it hears of the registry, no more"
     assert check_data_dirs(cluster.nodes) == uuid
     with connect(cluster.servers) as mq, mq.consumer("readers", "T", follow=False) as consumer:
         assert [message.body for message in consumer] == [b"%d" % number for number in range(20)]

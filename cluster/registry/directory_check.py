@@ -1,0 +1,41 @@
+"""Says whether a registry process could start with its directory, and changes nothing in it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.registry.records import Records
+from cluster.registry.store import Store
+from raftlog.errors import RaftLogError
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import OsFileSystem
+
+
+class DirectoryReport(NamedTuple):
+    """The result of a check."""
+
+    directory: Path
+    fault: str = ""
+    """Why no process can start with the directory; "" if one can."""
+    last: int = 0
+    """The index of the last entry."""
+
+
+def check_directory(directory: Path, cluster: bytes, node: int) -> DirectoryReport:
+    """Opens a copy of the files of a process as the process would (blocking): opening writes. A process that runs with
+    the directory would change them meanwhile."""
+    if not any(path.name != layout.LOCK for path in directory.glob("*")):
+        return DirectoryReport(directory)
+    with tempfile.TemporaryDirectory(prefix="raftmq-registry-") as folder:
+        copy = Path(folder) / directory.name
+        try:
+            shutil.copytree(directory, copy)
+            store = Store(OsFileSystem(), copy, cluster, node, Records(cluster))
+        except (RaftLogError, OSError) as error:
+            return DirectoryReport(directory, str(error).replace(str(copy), str(directory)))
+        report = DirectoryReport(directory, "", store.journal.last.index)
+        store.close()
+        return report

@@ -1,0 +1,243 @@
+"""The story `registry-loss`: the registry of two groups of brokers is lost in every way, under load.
+
+Its clients know the registry alone. While one, two or all of its processes are away, come back with nothing, stand
+still, or come back with an old copy of their directory, each send is acknowledged, no route shrinks or names a leader
+of long ago, and soon after a majority is back an operation is accepted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+
+from jepsen_like.live.probes.route_probe import Leader, RouteProbe
+from jepsen_like.live.stories.groups_scene import SECOND, GroupsScene, groups_scene
+from jepsen_like.live.stories.story import WELL_S, Scene, Story, StoryEnds
+from jepsen_like.live.subjects.run_registry import RunRegistry
+from jepsen_like.live.subjects.subject import LoadPlan, leader_of
+from raftlog.types import FIRST_GROUP
+from raftmq.client import connect
+from raftmq.client.errors import RaftMQError
+from raftmq.local.init import check_data_dirs
+from raftmq.local.waiting import until
+
+QUEUES = 4
+ROUNDS = 20
+WARM_S = 3.0
+AWAY_S, CALM_S = (2.0, 6.0), (0.5, 2.0)
+COPY_S = 6.0
+"""Seconds in which an operation follows what is copied: the watchdog asks for one every 5 s."""
+TOPIC, PROBE = "both", "probe"
+SOON_S, LONGEST_S, SERVED_S = 10.0, 30.0, 5.0
+SOON_SHARE = 0.95
+TOLD_S = 1.0
+"""Seconds between two frames in which a process says how it is."""
+KINDS = ("one killed", "all killed", "all wiped", "two killed", "all stopped", "an old copy")
+
+
+class _Lost:
+    """The registry, and what was measured of it."""
+
+    def __init__(self, scene: Scene, groups: GroupsScene, registry: RunRegistry) -> None:
+        self.scene, self.groups, self.registry = scene, groups, registry
+        self.accepted_s: list[float] = []
+        """Per round: seconds from the return of a majority until an operation was accepted."""
+        self.served_s: list[float] = []
+        """Seconds from the registry's first route until a client that came meanwhile was served."""
+        places = {
+            f"127.0.0.1:{node.broker_port}": (group, node.id)
+            for group in (FIRST_GROUP, SECOND)
+            for node in groups.nodes_of(group).nodes
+        }
+        self.probe = RouteProbe(registry.ports, TOPIC, self._leaders, places.get)
+
+    def _leaders(self) -> dict[int, Leader]:
+        found = {}
+        for group in (FIRST_GROUP, SECOND):
+            states = self.groups.nodes_of(group).states()
+            leader = leader_of(states)
+            state = states[leader] if leader is not None else None
+            if leader is not None and state is not None:
+                found[group] = (state.term, leader)
+        return found
+
+    def play(self, kind: str, number: int) -> str:
+        """Plays one round; returns what came of it."""
+        registry, scene = self.registry, self.scene
+        away_s = scene.rng.uniform(*AWAY_S)
+        one = registry.ids[number % len(registry.ids)]
+        others = [each for each in registry.ids if each != one]
+        self._move_leader(scene.rng.choice((FIRST_GROUP, SECOND)))
+        with self._new_client(kind in ("all killed", "all wiped")) as served:
+            match kind:
+                case "one killed":
+                    registry.lose(one)
+                    since_s = time.monotonic()
+                    scene.stage.sleep(away_s)
+                    registry.start(one)
+                case "two killed":
+                    registry.lose(*others)
+                    scene.stage.sleep(away_s)
+                    since_s = time.monotonic()
+                    registry.start(*others)
+                case "all stopped":
+                    registry.halt(*registry.ids)
+                    scene.stage.sleep(away_s)
+                    since_s = time.monotonic()
+                    registry.go_on(*registry.ids)
+                case "an old copy":
+                    since_s = self._put_back(one)
+                case _:
+                    registry.lose(*registry.ids)
+                    if kind == "all wiped":
+                        registry.wipe(*registry.ids)
+                    scene.stage.sleep(away_s)
+                    since_s = time.monotonic()
+                    registry.start(*registry.ids)
+            took_s = self._until_accepted(since_s)
+            served.append(since_s)
+        self.accepted_s.append(took_s)
+        return f"{kind}: an operation was accepted after {took_s:.1f} s"
+
+    def _put_back(self, one: int) -> float:
+        """Gives a process back what its directory was a while ago; returns the moment of its loss."""
+        registry, directory = self.registry, self.registry.directory(one)
+        registry.lose(one)
+        copy = directory.with_name("copy")
+        shutil.copytree(directory, copy)
+        registry.start(one)
+        self.scene.stage.sleep(COPY_S)
+        registry.lose(one)
+        since_s = time.monotonic()
+        shutil.rmtree(directory)
+        copy.rename(directory)
+        registry.start(one)
+        return since_s
+
+    def _until_accepted(self, since_s: float) -> float:
+        """Returns the seconds until a process says that it had an operation accepted since; that is up to TOLD_S more
+        than it took."""
+
+        def is_accepted() -> bool:
+            for group in (FIRST_GROUP, SECOND):
+                nodes = self.groups.nodes_of(group)
+                with contextlib.suppress(OSError):
+                    told = nodes.request(nodes.node_ids[0], "GET", "/v1/registry")["processes"]
+                    now_s = time.monotonic()
+                    for each in told:
+                        age_ms = each["accepted_ms"]
+                        if each["accepts"] and age_ms is not None and now_s - age_ms / 1000 > since_s + TOLD_S:
+                            return True
+            return False
+
+        if not until(is_accepted, WELL_S, 0.1):
+            raise StoryEnds(f"no operation was accepted within {WELL_S:.0f} s after a majority was back")
+        return time.monotonic() - since_s
+
+    def _move_leader(self, group: int) -> None:
+        """Has another node lead the group, so that routes change: what the registry says must follow."""
+        nodes = self.groups.nodes_of(group)
+        leader = self.groups.leader(group)
+        to = self.scene.rng.choice([node for node in nodes.node_ids if node != leader])
+        with contextlib.suppress(OSError):
+            nodes.request(leader, "POST", "/v1/leader/transfer", {"to": to})
+        self.groups.wait_well(group)
+
+    @contextlib.contextmanager
+    def _new_client(self, comes: bool) -> Iterator[list[float]]:
+        """A context in which a client that knows the registry alone comes once it is away, if one `comes`, and is
+        served after it is back: its moment is put into the yielded list."""
+        since: list[float] = []
+        ended: list[float] = []
+        thread = threading.Thread(target=self._come, args=(ended,), name="new-client")
+        if comes:
+            timer = threading.Timer(AWAY_S[0] / 2, thread.start)
+            timer.start()
+        yield since
+        if comes:
+            timer.join()
+            thread.join()
+            ready_s = self.probe.first_route_after(since[0])
+            if ended and ready_s is not None:
+                self.served_s.append(max(0.0, ended[0] - ready_s))
+
+    def _come(self, ended: list[float]) -> None:
+        scene = self.scene
+        try:
+            with connect(self.registry.servers, timeout_s=WELL_S, **scene.subject.client_options) as mq:
+                mq.send(PROBE, b"a new client")
+                ended.append(time.monotonic())
+        except RaftMQError as error:
+            scene.demand(False, f"a client that came while the registry was away: {error}")
+
+
+def play(scene: Scene) -> None:
+    """The registry is lost again and again, in each way in turn."""
+    if scene.subject.has_users:
+        raise StoryEnds(
+            "the registry speaks no TLS, and the routes of nobody are judged here: run it without --secured"
+        )
+    registry = RunRegistry(scene.subject)
+    try:
+        with groups_scene(scene, registry.servers) as groups:
+            _lose(scene, groups, registry)
+    finally:
+        registry.stop()
+
+
+def _lose(scene: Scene, groups: GroupsScene, registry: RunRegistry) -> None:
+    with scene.act("a second group, and the registry") as told:
+        groups.join()
+        nodes = [*scene.subject.nodes, *groups.second.nodes]
+        registry.make(check_data_dirs(scene.subject.nodes), nodes)
+        begun_s = time.monotonic()
+        registry.start(*registry.ids)
+        for topic in (TOPIC, PROBE):
+            groups.mq.admin.create_topic(topic, queues=QUEUES, groups=[FIRST_GROUP, SECOND])
+        lost = _Lost(scene, groups, registry)
+        told.append(f"an operation was accepted after {lost._until_accepted(begun_s):.1f} s")
+        groups.begin(TOPIC)
+        names = {f"raftmq{suffix}": (QUEUES, QUEUES) for suffix in ("", "-g02")}
+        lost.probe.start(names)
+        scene.stage.sleep(WARM_S)
+    try:
+        with groups.no_key_moves([TOPIC]):
+            for number, kind in zip(range(scene.count(ROUNDS)), itertools.cycle(KINDS), strict=False):
+                with scene.act(f"round {number + 1}") as told:
+                    told.append(lost.play(kind, number))
+                    scene.stage.sleep(scene.rng.uniform(*CALM_S))
+    finally:
+        lost.probe.stop()
+    groups.finish()
+    _judge(scene, groups, lost)
+
+
+def _judge(scene: Scene, groups: GroupsScene, lost: _Lost) -> None:
+    counts, probe = groups.load.counts, lost.probe
+    scene.demand(not counts.failed + counts.unknown, f"{counts.failed} sends failed, {counts.unknown} are unknown")
+    wrong = probe.wrong()
+    for each in wrong[:5]:
+        scene.demand(False, each)
+    if len(wrong) > 5:
+        scene.demand(False, f"{len(wrong) - 5} more of this kind")
+    scene.demand({*probe.last_s} == {*lost.registry.ids}, f"only processes {[*probe.last_s]} told routes")
+    soon = sum(each <= SOON_S for each in lost.accepted_s) / len(lost.accepted_s)
+    scene.gate("share of rounds with an operation within 10 s", round(soon, 3), SOON_SHARE)
+    scene.gate("longest until an operation, s", round(max(lost.accepted_s), 1), LONGEST_S, at_most=True)
+    if lost.served_s:
+        longest_s = max(lost.served_s)
+        scene.gate("longest until a new client is served, s", round(longest_s, 2), SERVED_S, at_most=True)
+    scene.measured |= {
+        "routes told": len(probe.routes),
+        "routes refused": len(probe.refusals),
+        "leaders": {group: len(each) for group, each in sorted(probe.history.items())},
+        "operation accepted after, s": [round(each, 2) for each in lost.accepted_s],
+        "new clients served after, s": [round(each, 2) for each in lost.served_s],
+    }
+
+
+STORY = Story(play, load=LoadPlan(50, 64), is_direct=True)
