@@ -11,6 +11,7 @@ from typing import Final
 from statemachine.access.revocations import RevocationReads, Revocations
 from statemachine.access.users import Access, AccessReads
 from statemachine.cluster_wide.broker_groups import BrokerGroups
+from statemachine.cluster_wide.closed_log import ClosedLog, ClosedLogReads
 from statemachine.cluster_wide.cluster_level import ClusterLevel, LevelReads
 from statemachine.cluster_wide.members import MemberReads, Members
 from statemachine.cluster_wide.settings import SettingReads, Settings
@@ -61,6 +62,7 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     Members,
     TrimState,
     BrokerGroups,
+    ClosedLog,
     TruthJournal,
     Truth,
     ConsumeQueues,
@@ -94,5 +96,6 @@ class StateReads(
     MemberReads,
     LevelReads,
     TruthReads,
+    ClosedLogReads,
 ):
     """The reads of a state, on any thread."""

@@ -55,7 +55,9 @@ GROUPS_LEVEL: Final = _level(
     "keeps a journal of what the others copy",
 )
 """The level of broker groups (docs/adr/0108)."""
-DRAINS_LEVEL: Final = _level(15, "drains", "a group of brokers may be drained: it takes no new messages")
+DRAINS_LEVEL: Final = _level(
+    15, "drains", "a group of brokers may be drained, which takes no new messages then, and retired for ever"
+)
 """The level of drains (docs/adr/0113)."""
 
 LEVELS: Final = tuple(_list)

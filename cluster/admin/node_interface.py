@@ -316,6 +316,8 @@ class AdminPort:
     """Returns the processes of the registry, and which of them this node reaches."""
     hot: Callable[[], Window]
     """Returns what got most of the messages of the last window, while this node leads."""
+    grace_left_ms: Callable[[], int]
+    """Returns the milliseconds for which this leader still takes sends though its group drains."""
     evicted_bounds: EvictedBounds | None = None
     """Finds offsets of evicted messages by their times; None if no tier is configured."""
     evicted_pages: EvictedPages | None = None

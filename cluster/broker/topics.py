@@ -12,7 +12,7 @@ from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
-from statemachine.cluster_wide.broker_groups import is_draining
+from statemachine.cluster_wide.broker_groups import is_inactive, is_retired
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import (
     ACK_LEVELS,
@@ -130,11 +130,14 @@ def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tup
 
 def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
     """Returns the queues of a topic in each group of brokers as clients are told: in one that drains none to write, but
-    for topics of consumer groups, to which is sent what was consumed there in vain."""
+    for topics of consumer groups, to which is sent what was consumed there in vain; in one that has retired none."""
     groups, place = services.state.broker_groups.by_number, topic.queues_of_groups
-    if topic.name.startswith(DERIVED_NAMES) or not any(is_draining(groups, number) for number in place):
+    if not any(is_inactive(groups, number) for number in place):
         return place
-    return {number: (read, 0 if is_draining(groups, number) else write) for number, (read, write) in place.items()}
+    place = {number: queues for number, queues in place.items() if not is_retired(groups, number)}
+    if topic.name.startswith(DERIVED_NAMES):
+        return place
+    return {number: (read, 0 if is_inactive(groups, number) else write) for number, (read, write) in place.items()}
 
 
 def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, Queues]]:

@@ -4,7 +4,7 @@ slices, and forgets rows of ends that every group has copied."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORGET_EVERY_MS: Final = 10_000
+RETIRED_COPIES_MS: Final = 3_600_000
+"""Milliseconds of log time for which rows of ends are kept for a group that has retired: the copy of its own row comes
+after them. Nobody waits for its nodes after that: they may be gone."""
 _BYTES_PER_UNIT: Final = 16
 """Bytes of rows that are read and packed in a microsecond (a unit of `raftlog.work`)."""
 
@@ -133,10 +136,16 @@ class TruthSource:
                 self._submit([JournalNames(self._slice_names)], self._sliced)
         elif journal.oldest_end and now_ms - self._forgotten_ms >= FORGET_EVERY_MS:
             self._forgotten_ms = now_ms
-            others = self._state.broker_groups.by_number.keys() - {FIRST_GROUP}
-            known = min([self._copied.get(group, 0) for group in others], default=0)
+            known = min([self._copied.get(group, 0) for group in self._copying()], default=0)
             if known >= journal.oldest_end:
                 self._submit([ForgetEnds(known)], lambda result: None)
+
+    def _copying(self) -> Iterator[int]:
+        """Yields the groups that copy: all others, and one that has retired for so long that it should know it."""
+        now_ms = self._state.applied_mark.timestamp_ms
+        for number, row in self._state.broker_groups.by_number.items():
+            if number != FIRST_GROUP and not (row.is_retired and now_ms - row.since_ms >= RETIRED_COPIES_MS):
+                yield number
 
     def _sliced(self, result: ProposeResult) -> None:
         self._is_slicing = False

@@ -23,7 +23,7 @@ from statemachine.access.access_commands import (
     SetRules,
 )
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup, RetireBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command, CommandResult
@@ -122,6 +122,7 @@ def drawn_change(first: BrokerLog, rng: Random) -> Command:
             rng.randint(2, 4), f"n{rng.randrange(4)}", None if state.broker_groups.by_number else ("n", 3)
         ),
         lambda: DrainBrokerGroup(rng.randint(2, 4), rng.random() < 0.6),
+        lambda: RetireBrokerGroup(4),
         lambda: JournalNames(rng.choice([1, 2, 5])),
     ]
     return rng.choice(draws)()

@@ -32,7 +32,7 @@ from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
 from raftlog.work import charge
 from raftmq_wire.codes import GROUPS_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
-from statemachine.cluster_wide.broker_groups import active_groups, is_draining
+from statemachine.cluster_wide.broker_groups import active_groups, is_inactive
 
 if TYPE_CHECKING:
     from cluster.placement.route_map import BrokerData, BrokerGroup
@@ -222,7 +222,7 @@ class Routes:
         """Returns the group in which a first send makes its topic: this node's, or the first other one while that is
         drained."""
         groups, own = self._services.state.broker_groups, self._map.own
-        if not is_draining(groups.by_number, groups.own):
+        if not is_inactive(groups.by_number, groups.own):
             return own
         placed = (self._map.placed({number: (1, 1)}) for number in sorted(active_groups(groups.by_number)))
         return next((group for found in placed if found for group, _ in found), own)

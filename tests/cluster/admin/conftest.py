@@ -188,6 +188,7 @@ class FakeNode:
         self.idle: dict[str, set[str]] = {}
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
+        self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
         self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)
@@ -378,6 +379,9 @@ class FakeNode:
 
     def hot(self) -> Window:
         return self.window
+
+    def grace_left_ms(self) -> int:
+        return self.grace_ms
 
     def unread(self, group: str) -> dict[str, list[str]]:
         return {topic: sorted(clients) for topic, clients in self.idle.items()} if self.members(group) else {}

@@ -10,6 +10,7 @@ import pytest
 from cluster.replication.drain_grace import GRACE_MS
 from cluster.replication.outcome import Outcome
 from raftmq_wire.codec import encode_frame
+from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command
@@ -59,11 +60,19 @@ class Producer:
 
     def send(self, topic: str = TOPIC, **properties: str) -> tuple[int, str]:
         """Code and remark of the answer to a send."""
+        self.ask(topic, **properties)
+        return self.answer()
+
+    def ask(self, topic: str = TOPIC, **properties: str) -> None:
+        """Sends, and waits for no answer."""
         self.number += 1
         asked = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
         values = ("g", topic, "TBW102", "4", "1", "0", "1", "0", asked, "0", "false")
         ext = dict(zip("abcdefghijm", values, strict=True))
         self.path.ask(encode_frame(310, self.number, 0, ext=ext, body=b"x"))
+
+    def answer(self) -> tuple[int, str]:
+        """Code and remark of the answer to the last send."""
         self.sim.loop.run_until(lambda: self.number in self.path.replies, 10, "an answer")
         code, remark = self.path.replies[self.number][0][:2]
         return code, remark or ""
@@ -121,3 +130,60 @@ def test_no_first_send_makes_a_topic_in_a_group_that_drains(sim: SimCluster) -> 
     turn(sim, DRAINING)
     code, remark = producer.send("new")
     assert (code, "ask for the topic's route again" in remark) == (16, True)
+
+
+# -- the log is closed
+
+
+def close(sim: SimCluster, *, force: bool = False) -> bool:
+    """Asks to close the log of the drain under way, as of now; True if it was closed."""
+    state = sim.leader().state
+    since_ms = state.broker_groups.by_number[2].since_ms
+    results = sim.propose(sim.leader(), CloseBrokerGroup(since_ms, state.applied.index, force))
+    sim.loop.run_until(lambda: results, 20, "an answer")
+    assert results[0].outcome is Outcome.OK
+    return bool(results[0].results[0].ok)
+
+
+def test_a_log_that_is_closed_refuses_every_send(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    turn(sim, DRAINING)
+    assert producer.send()[0] == 0
+    assert close(sim)
+    says = "group 2 has retired; ask for the topic's route again"
+    for topic in (TOPIC, RETRIES, "new"):
+        assert producer.send(topic) == (16, says), "within the 70 s too, and of what was consumed in vain"
+    assert producer.send(DELAY="1") == (16, says)
+    before = sim.leader()
+    before.transfer(sim.followers()[0].node_id)
+    sim.leader(besides=before)
+    assert Producer(sim).send() == (16, says), "the next leader knows it"
+    turn(sim, ACTIVE)
+    assert Producer(sim).send() == (16, says), "a cancel that comes too late changes nothing"
+    assert len(sim.leader().bodies(TOPIC)) == 1
+
+
+def test_a_send_that_comes_while_the_log_is_closed_is_decided_by_that(sim: SimCluster) -> None:
+    """What came before goes before: the log stays open then. What comes after waits for the outcome."""
+    turn(sim, DRAINING)
+    state = sim.leader().state
+    for early in (True, False):
+        producer = Producer(sim)
+        if early:
+            producer.ask(TOPIC)
+        command = CloseBrokerGroup(state.broker_groups.by_number[2].since_ms, state.applied.index, False)
+        results = sim.propose(sim.leader(), command)
+        producer.ask(TOPIC)
+        assert producer.answer()[0] == (0 if early else 16)
+        assert results[0].results[0].ok is not early
+    assert len(sim.leader().bodies(TOPIC)) == 2
+
+
+def test_what_waits_in_a_log_that_was_closed_by_force_waits_for_ever(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    assert producer.send(DELAY="1")[0] == 0
+    turn(sim, DRAINING)
+    assert close(sim, force=True)
+    sim.loop.run_for(30)
+    assert sim.leader().state.timers.counts.pending == 1
+    assert len(sim.leader().bodies(TOPIC)) == 0
