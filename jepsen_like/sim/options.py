@@ -93,6 +93,8 @@ SECOND_FROM = 980_000_000
 """First seed of those of which a quarter have nodes of that second group."""
 GROUP_WRITES_FROM = 981_000_000
 """First seed of those of which every other one with nodes of a second group has a writer to both groups."""
+RETIRES_FROM = 983_000_000
+"""First seed of those of which every other one with nodes of a second group has that group retire."""
 DRAINS_FROM = 982_000_000
 """First seed of those of which every other one with a second group, and without nodes of it, has drains."""
 ROOT = ("root", "root-secret")
@@ -245,6 +247,8 @@ class Options(NamedTuple):
     """1: with `second`, a writer stages batches for queues of both groups (`sim/groups/placed_writers.py`)."""
     drains: int = 0
     """1: with `groups`, the operator drains the second group now and then, and cancels that."""
+    retires: int = 0
+    """1: with `second`, that group retires in the end (`sim/groups/retirement.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -349,6 +353,8 @@ def draw(seed: int) -> Options:
             carried = carried._replace(group_writes=stream(seed, "group writes").choice((0, 1)))
     if seed >= DRAINS_FROM and carried.groups and not carried.second:
         carried = carried._replace(drains=stream(seed, "drains").choice((0, 1)))
+    if seed >= RETIRES_FROM and carried.second:
+        carried = carried._replace(retires=stream(seed, "retires").choice((0, 1)))
     return _with_tier(carried, seed)
 
 
