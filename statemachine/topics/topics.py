@@ -340,6 +340,15 @@ class Topics(Family):
         self._journal.note(stage, TruthKind.TOPIC, topic.name)
 
 
+def living_place(groups: Mapping[int, BrokerGroup], topic: TopicConfig) -> Place:
+    """Returns the queues of a topic in the groups of brokers that have not retired. `groups`:
+    `BrokerGroups.by_number`."""
+    place = topic.queues_of_groups
+    if not any(is_retired(groups, number) for number in place):
+        return place
+    return {number: queues for number, queues in place.items() if not is_retired(groups, number)}
+
+
 def no_further(groups: Mapping[int, BrokerGroup], topic: str, wanted: Iterable[int], has: Container[int]) -> str:
     """Returns why a topic may not have queues in one of the `wanted` groups of brokers; "" if it may. One that drains
     keeps the queues that the topic `has` there, and makes its own topics: what fails there is tried again there. One

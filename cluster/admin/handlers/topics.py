@@ -28,7 +28,7 @@ from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import active_groups
-from statemachine.topics.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig, no_further
+from statemachine.topics.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig, living_place, no_further
 
 NewQueues = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": RANGES["read_queues"][1]})]
 NewGroups = Annotated[
@@ -336,7 +336,8 @@ def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] 
 async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
     state, held, hidden, evicted = call.port.state, 0, 0, 0
     stored, evicts = state.stored_queues(config), evicts_now(call.port.state)
-    place = sorted(config.queues_of_groups.items()) if state.broker_groups.by_number else ()
+    rows = state.broker_groups.by_number
+    place = sorted(living_place(rows, config).items()) if rows else ()
     placed = [QueuesInGroup(group=group, read_queues=read, write_queues=write) for group, (read, write) in place]
     for queue in range(stored):
         if queue % QUEUES_PER_STEP == 0:

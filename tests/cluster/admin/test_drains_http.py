@@ -264,6 +264,10 @@ async def test_a_group_that_is_done_retires_for_ever(node: SecondGroup, serve: S
         assert (status, answer["error"]["message"]) == (409, "group 2 has retired, for ever")
     listed = (await ask(client, path="/v1/broker-groups"))[1]["groups"]
     assert [row["state"] for row in listed] == ["active", "retired", "active"]
+    (topic,) = (await ask(client, path="/v1/topics"))[1]["topics"]
+    document = (await ask(client, path="/v1/metadata"))[1]
+    assert [row["group"] for row in topic["queues_in_groups"]] == [3]
+    assert [(row["name"], row["place"]) for row in document["topics"]] == [("both", [[3, 2, 2]])]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pytest
 
 from cluster.replication.drain_grace import GRACE_MS
 from cluster.replication.outcome import Outcome
+from jepsen_like.hostile.request_fields import topic_fields
 from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
 from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.truth_journal import TruthKind
@@ -18,8 +20,8 @@ from statemachine.levels import DRAINS_LEVEL
 from statemachine.truth import CopyTruth
 from tests.support.sim_cluster import ClientPath, SimCluster
 
-TOPIC, RETRIES, ELSEWHERE = "T", "%RETRY%g", "elsewhere"
-ACTIVE, DRAINING = ["raftmq-g02", 3], ["raftmq-g02", 3, 1, 5]
+TOPIC, RETRIES, ODD, ELSEWHERE = "T", "%RETRY%g", "%odd", "elsewhere"
+ACTIVE, DRAINING, RETIRED = ["raftmq-g02", 3], ["raftmq-g02", 3, 1, 5], ["raftmq-g02", 3, 2, 5]
 GRACE_S = GRACE_MS / 1000
 TICK_S = 2.0
 
@@ -34,7 +36,7 @@ def sim() -> Iterator[SimCluster]:
     with SimCluster(9, group=2) as made:
         propose(made, Finalize(DRAINS_LEVEL))
         groups = [(TruthKind.BROKER_GROUP, 1, ["raftmq", 3]), (TruthKind.BROKER_GROUP, 2, ACTIVE)]
-        topics = [(TruthKind.TOPIC, name, topic_of(2)) for name in (TOPIC, RETRIES)]
+        topics = [(TruthKind.TOPIC, name, topic_of(2)) for name in (TOPIC, RETRIES, ODD)]
         propose(made, CopyTruth(0, 5, [*groups, *topics, (TruthKind.TOPIC, ELSEWHERE, topic_of(1))]))
         yield made
 
@@ -98,6 +100,7 @@ def test_what_was_consumed_in_vain_is_stored_while_the_group_drains(sim: SimClus
     sim.loop.run_for(GRACE_S + TICK_S)
     assert producer.send()[0] == 16
     assert producer.send(RETRIES)[0] == 0
+    assert producer.send(ODD)[0] == 16, "a name of somebody's own"
 
 
 def test_a_drain_that_is_cancelled_takes_messages_at_once(sim: SimCluster) -> None:
@@ -130,6 +133,17 @@ def test_no_first_send_makes_a_topic_in_a_group_that_drains(sim: SimCluster) -> 
     turn(sim, DRAINING)
     code, remark = producer.send("new")
     assert (code, "ask for the topic's route again" in remark) == (16, True)
+
+
+@pytest.mark.parametrize("row", [DRAINING, RETIRED])
+def test_a_tool_that_makes_a_topic_in_all_groups_is_told_which_takes_none(sim: SimCluster, row: list[Any]) -> None:
+    """`mqadmin updateTopic -c` asks each group's leader in turn, with the request that `-b` makes too."""
+    turn(sim, row)
+    path = ClientPath(sim.leader())
+    path.ask(encode_frame(RequestCode.UPDATE_AND_CREATE_TOPIC, 1, 0, ext=topic_fields("new")))
+    sim.loop.run_until(lambda: 1 in path.replies, 10, "an answer")
+    says = "is drained, and takes no further topic" if row is DRAINING else "has retired, and takes no topic"
+    assert path.replies[1][0][:2] == (16, f"group 2 {says}; other groups of brokers do")
 
 
 # -- the log is closed
