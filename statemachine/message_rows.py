@@ -7,6 +7,7 @@ from typing import Self
 
 from raftlog.errors import InvariantViolationError
 from raftlog.types import Entry
+from statemachine.cluster_wide.broker_groups import BrokerGroups
 from statemachine.cluster_wide.closed_log import ClosedLog
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.dedup import Dedup
@@ -34,7 +35,7 @@ class MessageRows(Family):
         self._topics, self._queues = families[Topics], families[ConsumeQueues]
         self._timers, self._halves = families[Timers], families[HalfMessages]
         self._dedup, self._index = families[Dedup], families[MessageIndex]
-        self._closed_log = families[ClosedLog]
+        self._groups, self._closed_log = families[BrokerGroups], families[ClosedLog]
 
     @classmethod
     def made(cls, families: Families) -> Self:
@@ -55,7 +56,7 @@ class MessageRows(Family):
                 self._keep(stage, run, entry.timestamp_ms)
             else:
                 raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
-        if run is not None:
+        if run is not None and (self._groups.own_is_inactive or self._closed_log.is_shut):
             self._closed_log.stored(stage, entry.index)
         if decoded.sessions:
             for session in decoded.iter_sessions():

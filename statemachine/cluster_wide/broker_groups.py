@@ -134,6 +134,9 @@ class BrokerGroups(Family):
         self._journal = journal
         self._own = group
         self._groups = read_groups(kv)
+        self.own_is_inactive: bool = is_inactive(self._groups, group)
+        """True if the own group drains or has retired, with the changes of the batch being applied (apply thread
+        only)."""
         self.changed: bool = True
         self.by_number: Mapping[int, BrokerGroup] = {}
         """The groups by number; empty as long as the cluster has one."""
@@ -213,6 +216,7 @@ class BrokerGroups(Family):
     def copy(self, stage: Stage, number: int, group: BrokerGroup) -> None:
         """Puts a group as it is."""
         self._groups[number] = group
+        self.own_is_inactive = is_inactive(self._groups, self._own)
         self.changed = True
         stage.put(META, keys.broker_group_key(number), msgpack.packb(group.row()))
         self._journal.note(stage, TruthKind.BROKER_GROUP, number)

@@ -57,6 +57,8 @@ class ClosedLog(Family):
         self._end: LogEnd | None = None if row is None else LogEnd(*msgpack.unpackb(row))
         self.end: LogEnd | None = None
         """The end of the log as it knows it; None if its group never drained, or got no message since."""
+        self.is_shut: bool = self._end is not None and self._end.force is not None
+        """True if the log is closed, with the changes of the batch being applied (apply thread only)."""
         self.changed: bool = True
         self.publish()
 
@@ -71,9 +73,10 @@ class ClosedLog(Family):
         return self.end is not None and self.end.force is not None
 
     def stored(self, stage: Stage, index: int) -> None:
-        """Notes that the entry has messages. Raises InvariantViolationError if the log is closed."""
+        """Notes that the entry has messages; called if the own group is not active, or the log is shut. Raises
+        InvariantViolationError if it is."""
         end = self._end
-        if end is not None and end.force is not None:
+        if end is not None and self.is_shut:
             raise InvariantViolationError(f"messages after the log was closed; the last ones were in entry {end.last}")
         row = self._groups.staged.get(self._groups.own)
         if row is not None and row.state is GroupState.DRAINING:
@@ -84,7 +87,7 @@ class ClosedLog(Family):
         """Closes the log, unless a message came after the leader's look, or another drain is under way. The result's
         value is the LogEnd; a log that is closed stays as it is."""
         end = self._end
-        if end is not None and end.force is not None:
+        if self.is_shut:
             return done(end)
         row = self._groups.staged.get(self._groups.own)
         if row is None or row.state is not GroupState.DRAINING or row.since_ms != command.since_ms:
@@ -103,6 +106,7 @@ class ClosedLog(Family):
 
     def _put(self, stage: Stage, end: LogEnd) -> None:
         self._end, self.changed = end, True
+        self.is_shut = end.force is not None
         fields = end if end.force is not None else end[:2]
         stage.put(META, keys.CLOSED_KEY, msgpack.packb(fields))
 
