@@ -126,6 +126,8 @@ _ALL = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("hot-topic", "a topic of one group of brokers takes most of the load: it spreads over two by itself",
              subjects=("raftmq",), is_scripted=True),
+    Scenario("group-drain", "a second group of brokers is drained and retires under load, and its leader is killed: no"
+             " message is lost", subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

@@ -158,6 +158,7 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
         ("group-join", 0.05),
         ("first-group-lost", 0.1),
         ("hot-topic", 0.5),
+        ("group-drain", 0.25),
     ],
 )
 def test_rehearsals_of_scripted_scenarios_pass(tmp_path: Path, scenario: str, scale: float) -> None:
