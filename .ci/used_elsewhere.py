@@ -19,8 +19,9 @@ _.xxh3  # cluster/tier/manifest_format.py
 _.bytes_exact, _.bytes_applied_index  # cluster/admin/handlers/topics.py
 _.members_total  # cluster/admin/handlers/groups.py
 _.queues_in_groups  # cluster/admin/handlers/topics.py
-_.topics_alone, _.topics_alone_total, _.order_topics, _.order_topics_total  # cluster/admin/handlers/drains.py
-_.topics_shared  # cluster/admin/handlers/drains.py
+_.topics_alone, _.topics_alone_total, _.order_topics, _.order_topics_total  # cluster/admin/drain_plan.py
+_.topics_shared, _.unread_groups, _.unread_messages, _.topics_read_by_nobody  # cluster/admin/drain_plan.py
+_.groups_with_dead_letters, _.next_due_ms, _.tier_segments  # cluster/admin/drain_plan.py
 _.would_remove  # cluster/admin/handlers/backup.py
 _.broadcast_groups  # cluster/admin/handlers/upgrade.py
 _.damaged_bytes, _.finished_ms  # cluster/repair

@@ -100,20 +100,20 @@ COMMANDS = {
     "help": _here("about", "Show the help of a command.", "show_help"),
     "init": _here("nodes.serve", "Create the data directories of a new cluster.", "init"),
     "serve": _here("nodes.serve", "Run one node in the foreground.", "serve"),
+    "broker-group": _here("nodes.broker_group", "Drain and retire a group of brokers."),
     "registry": _here("nodes.registry", "Run a process of the registry of several groups."),
 }
 """Every command of this package. Commands of other packages come from the entry points `raftmq.commands`."""
 
 ALIASES = {
     "message": _here("messages.message", "Find messages by key, id or position."),
-    "broker-group": _here("nodes.broker_group", "Drain a group of brokers."),
 }
-"""Names that work and are not listed: older ones (`message` is `messages find`), and what is not complete yet."""
+"""Older names of commands, which work and are not listed."""
 
 SECTIONS = {
     "Start and stop": "up down status top logs kill restart rolling-restart upgrade init serve registry",
     "Topics and messages": "topic group produce consume messages dlq transactions writes",
-    "Members and configuration": "node links config reload",
+    "Members and configuration": "node broker-group links config reload",
     "Users, secrets and certificates": "user acl quota auth login logout audit secret cert",
     "Storage and backups": "retention tier export backup restore metadata index",
     "When something is wrong": (

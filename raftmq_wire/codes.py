@@ -168,6 +168,8 @@ STORED_QUEUES_FIELD = "raftmqStoredQueues"
 """The ext field of the reply to 351 with the number of queues that the topic has or had, if some of them are hidden."""
 
 GROUPS_FIELD = "raftmqGroups"
+RETIRED_FIELD = "raftmqRetiredGroups"
+"""The numbers of groups of brokers that have retired, in the same replies."""
 """The ext field of replies to 105 and 106 that says which broker name is which group of a cluster of several: its
 number, "/" and its name, separated by blanks."""
 

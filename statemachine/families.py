@@ -12,6 +12,7 @@ from statemachine.access.quotas import QuotaReads, Quotas
 from statemachine.access.revocations import RevocationReads, Revocations
 from statemachine.access.users import Access, AccessReads
 from statemachine.cluster_wide.broker_groups import BrokerGroups
+from statemachine.cluster_wide.closed_log import ClosedLog, ClosedLogReads
 from statemachine.cluster_wide.cluster_level import ClusterLevel, LevelReads
 from statemachine.cluster_wide.members import MemberReads, Members
 from statemachine.cluster_wide.settings import SettingReads, Settings
@@ -63,6 +64,7 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     Members,
     TrimState,
     BrokerGroups,
+    ClosedLog,
     TruthJournal,
     Truth,
     ConsumeQueues,
@@ -97,5 +99,6 @@ class StateReads(
     MemberReads,
     LevelReads,
     TruthReads,
+    ClosedLogReads,
 ):
     """The reads of a state, on any thread."""

@@ -55,7 +55,9 @@ GROUPS_LEVEL: Final = _level(
     "keeps a journal of what the others copy",
 )
 """The level of broker groups (docs/adr/0108)."""
-DRAINS_LEVEL: Final = _level(15, "drains", "a group of brokers may be drained: it takes no new messages")
+DRAINS_LEVEL: Final = _level(
+    15, "drains", "a group of brokers may be drained, which takes no new messages then, and retired for ever"
+)
 """The level of drains (docs/adr/0113)."""
 QUOTAS_LEVEL: Final = _level(16, "quotas", "quotas say how much a user, an address or a topic may ask of the cluster")
 """The level of quotas (docs/adr/0115)."""

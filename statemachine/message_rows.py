@@ -7,6 +7,8 @@ from typing import Self
 
 from raftlog.errors import InvariantViolationError
 from raftlog.types import Entry
+from statemachine.cluster_wide.broker_groups import BrokerGroups
+from statemachine.cluster_wide.closed_log import ClosedLog
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.dedup import Dedup
 from statemachine.delivery.half_messages import HalfMessages
@@ -33,6 +35,7 @@ class MessageRows(Family):
         self._topics, self._queues = families[Topics], families[ConsumeQueues]
         self._timers, self._halves = families[Timers], families[HalfMessages]
         self._dedup, self._index = families[Dedup], families[MessageIndex]
+        self._groups, self._closed_log = families[BrokerGroups], families[ClosedLog]
 
     @classmethod
     def made(cls, families: Families) -> Self:
@@ -43,6 +46,7 @@ class MessageRows(Family):
         """Adds the rows of an entry, which is `decoded`. The leader decided the rows, so a row that contradicts the
         state raises InvariantViolationError."""
         topics, append = self._topics, self._queues.append
+        run = None
         for run in decoded.iter_runs():
             topic_id, queue_id, base, count, kind, items = run
             known = topics.exists(topic_id)
@@ -52,6 +56,8 @@ class MessageRows(Family):
                 self._keep(stage, run, entry.timestamp_ms)
             else:
                 raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
+        if run is not None and (self._groups.own_is_inactive or self._closed_log.is_shut):
+            self._closed_log.stored(stage, entry.index)
         if decoded.sessions:
             for session in decoded.iter_sessions():
                 self._dedup.add_session(stage, session, entry.index, entry.timestamp_ms)

@@ -22,6 +22,7 @@ from cluster.config.local_layout import NodeName, name_of, names_of
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.kept_errors import bare
 from raftlog.types import NodeId
+from statemachine.cluster_wide.broker_groups import is_retired
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
 FOR_HEADER: Final = "X-RaftMQ-For"
@@ -113,6 +114,8 @@ class Forwarder:
         """Returns the answer of another group of brokers: of `member`, if one is named, else of its leader, or to a
         question of any other member while that does not answer. Raises ApiError."""
         record = self._port.services.routes.others().get(group)
+        if record is None and is_retired(self._port.state.broker_groups.by_number, group):
+            raise ApiError("refused", f"group {group} of brokers has retired", "GET /v1/broker-groups lists all")
         if record is None:
             why = f"this node knows no group {group} of brokers"
             raise ApiError("not_found", why, "GET /v1/broker-groups lists all")

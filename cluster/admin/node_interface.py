@@ -319,6 +319,8 @@ class AdminPort:
     """The sends that wait for their quota, and the quotas as this node judges by them while it leads."""
     hot: Callable[[], Window]
     """Returns what got most of the messages of the last window, while this node leads."""
+    grace_left_ms: Callable[[], int]
+    """Returns the milliseconds for which this leader still takes sends though its group drains."""
     evicted_bounds: EvictedBounds | None = None
     """Finds offsets of evicted messages by their times; None if no tier is configured."""
     evicted_pages: EvictedPages | None = None

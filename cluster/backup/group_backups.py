@@ -28,7 +28,7 @@ from cluster.config.node_files import of_group
 from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.cluster_wide.broker_groups import read_groups
+from statemachine.cluster_wide.broker_groups import living_groups, read_groups
 from statemachine.rows import keys
 from statemachine.rows.kv import META
 
@@ -37,7 +37,7 @@ class Truth(NamedTuple):
     """The part of a state that says which groups a cluster has, and how far they know the same."""
 
     groups: tuple[int, ...] = ()
-    """The numbers of the groups but the first, ascending; none if the cluster has one group."""
+    """The numbers of the groups but the first that have not retired, ascending; none if the cluster has one group."""
     forgotten: int = 0
     """The version of the newest end that the first group's journal has forgotten; 0 elsewhere."""
     version: int = 0
@@ -52,7 +52,7 @@ def truth_in(state: Path) -> Truth:
         known = read_groups(reader)
         journal, copied = reader.get(META, keys.JOURNAL_KEY), reader.get(META, keys.COPIED_KEY)
     version, forgotten, _ = (0, 0, None) if journal is None else msgpack.unpackb(journal, use_list=False)
-    others = tuple(sorted(group for group in known if group != FIRST_GROUP))
+    others = tuple(sorted(living_groups(known) - {FIRST_GROUP}))
     return Truth(others, forgotten, version, 0 if copied is None else keys.U64.unpack(copied)[0])
 
 

@@ -36,7 +36,7 @@ from raftmq_wire.topic_identity import TopicIdentity, why_another
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command
 from statemachine.consuming.groups import GroupConfig, PutGroup, Subscribe
-from statemachine.topics.topics import CreateTopic, TopicConfig, place_rows
+from statemachine.topics.topics import CreateTopic, Place, TopicConfig, living_place, place_rows
 
 SCHEMA = 11
 BrokerGroup = Annotated[int, msgspec.Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]
@@ -136,12 +136,13 @@ def export(state: BrokerState, cluster_uuid: str, group_id: int = 0) -> Metadata
     """Returns the metadata that the state holds. Entries that are applied during the call may be reflected in a part of
     it."""
     applied = state.applied.index
-    topics = sorted(state.topics.values(), key=lambda topic: topic.name)
+    rows = state.broker_groups.by_number
+    topics = sorted((each for each in state.topics.values() if living_place(rows, each)), key=lambda topic: topic.name)
     groups = sorted(state.groups.values(), key=lambda group: group.name)
     return Metadata(
         cluster_uuid=cluster_uuid,
         applied_index=applied,
-        topics=[topic_record(topic) for topic in topics],
+        topics=[topic_record(topic, living_place(rows, topic)) for topic in topics],
         groups=[group_record(group) for group in groups],
         offsets=[offset for group in groups for offset in _offsets(state, group.name)],
         ends={
@@ -153,11 +154,12 @@ def export(state: BrokerState, cluster_uuid: str, group_id: int = 0) -> Metadata
     )
 
 
-def topic_record(topic: TopicConfig) -> TopicRecord:
-    """Converts a topic into its record in the document."""
+def topic_record(topic: TopicConfig, living: Place) -> TopicRecord:
+    """Converts a topic into its record in the document. `living`: its queues in groups of brokers that have not
+    retired; no cluster gives a topic queues in others."""
     if not topic.place:
         return TopicRecord(**topic.to_map())
-    place = place_rows(topic.place)
+    place = place_rows(living)
     most = {"read_queues": max(read for _, read, _ in place), "write_queues": max(write for *_, write in place)}
     return TopicRecord(**(topic.to_map() | most), place=place)
 

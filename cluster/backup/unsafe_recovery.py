@@ -33,7 +33,7 @@ from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.types import EMPTY_TAIL, FIRST_GROUP, NOBODY, Entry, EntryType, HardState, LogTail
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.cluster_wide.broker_groups import read_groups
+from statemachine.cluster_wide.broker_groups import living_groups, read_groups
 from statemachine.trim import Trim, load_mark
 from statemachine.trim import encode as encode_trim
 
@@ -267,7 +267,7 @@ def _read(directory: Path) -> Survivor:
         withheld.reason if withheld else "",
         tuple(_damage(log, bases, group_id)),
         (begin, max(begin, bases[0])),
-        tuple(sorted({FIRST_GROUP, *known} - {group_id})) if known or group_id != FIRST_GROUP else (),
+        tuple(sorted(living_groups(known) - {group_id})) if known or group_id != FIRST_GROUP else (),
     )
 
 

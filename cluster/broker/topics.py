@@ -12,7 +12,7 @@ from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QUEUES_MAX
-from statemachine.cluster_wide.broker_groups import is_draining
+from statemachine.cluster_wide.broker_groups import is_inactive
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import (
     ACK_LEVELS,
@@ -21,6 +21,8 @@ from statemachine.topics.topics import (
     RETENTION,
     CreateTopic,
     is_retention,
+    living_place,
+    no_further,
     placed_in,
 )
 
@@ -86,8 +88,16 @@ class Topics:
             rest = {field: value for field, value in config.items() if field not in ("read_queues", "write_queues")}
             config = {**rest, "place": [[group, read, write] for group in groups]}
         elif here and services.state.broker_groups.by_number:
+            self._check_here(name)
             config = placed_in(services.state.broker_groups.own, config, services.state.topics.get(name))
         services.propose([CreateTopic(config, if_absent)], done, author=author)
+
+    def _check_here(self, name: str) -> None:
+        """Raises Refused (NO_PERMISSION) if the topic may not have queues in this node's group of brokers."""
+        groups, known = self._services.state.broker_groups, self._services.state.topics.get(name)
+        has = known.queues_of_groups if known is not None else {}
+        if why := no_further(groups.by_number, name, [groups.own], has):
+            raise Refused(Reason.NO_PERMISSION, f"{why}; other groups of brokers do")
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Judges what an administrator asks of a topic, whichever way it came. What a topic has already is never
@@ -130,11 +140,12 @@ def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tup
 
 def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
     """Returns the queues of a topic in each group of brokers as clients are told: in one that drains none to write, but
-    for topics of consumer groups, to which is sent what was consumed there in vain."""
-    groups, place = services.state.broker_groups.by_number, topic.queues_of_groups
-    if topic.name.startswith(DERIVED_NAMES) or not any(is_draining(groups, number) for number in place):
+    for topics of consumer groups, to which is sent what was consumed there in vain; in one that has retired none."""
+    groups = services.state.broker_groups.by_number
+    place = living_place(groups, topic)
+    if topic.name.startswith(DERIVED_NAMES) or not any(is_inactive(groups, number) for number in place):
         return place
-    return {number: (read, 0 if is_draining(groups, number) else write) for number, (read, write) in place.items()}
+    return {number: (read, 0 if is_inactive(groups, number) else write) for number, (read, write) in place.items()}
 
 
 def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, Queues]]:

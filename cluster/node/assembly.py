@@ -38,7 +38,7 @@ from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.sync_times import SyncTimes
 from cluster.placement.groups_file import GroupsFile
-from cluster.placement.known_groups import KnownGroups, added, own_record
+from cluster.placement.known_groups import KnownGroups, own_record
 from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
@@ -184,6 +184,7 @@ class Assembly:
         self.started_ms = self._clock.monotonic_ms()
         self.storage = NodeStorage(config, self.failpoints, environment, self.alarms)
         self.state: BrokerState = self.storage.state
+        self.storage.refuse_retired()
         try:
             self._build(config, proposer)
         except BaseException:
@@ -283,12 +284,13 @@ class Assembly:
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
         self.group_links = group_links = GroupLinks(self.transport, lambda group: self.other_groups.leader(group))
-        routes = RouteMap(self._own_group(), lambda: added(self.other_groups.others(), state.broker_groups.by_number))
+        routes = RouteMap(self._own_group(), lambda: self.other_groups.others())
         self.other_groups = KnownGroups(
             context,
             group_links,
             self._groups_file(),
             lambda: own_record(self.raw, self.membership, routes.own.name, self.links.unreached, state.level),
+            lambda: state.broker_groups.by_number,
         )
         RegistryMetrics(metrics.registry, self.other_groups.registry)
         replies = SendReplyWriter(store_host, routes.own.name, metrics)
@@ -379,7 +381,7 @@ class Assembly:
         is the first one. What it decides is copied into their logs."""
         if self.config.cluster.group != FIRST_GROUP:
             return []
-        return self.other_groups.below(level, self.state.broker_groups.by_number)
+        return self.other_groups.below(level)
 
     def _own_group(self) -> BrokerGroup:
         members = self.membership

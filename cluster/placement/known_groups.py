@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.types import FIRST_GROUP, NOBODY, NodeId
+from statemachine.cluster_wide.broker_groups import BrokerGroup, living_groups
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +82,12 @@ def own_record(
     return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found, away, level) if found else None
 
 
-def added(others: Groups, rows: Collection[int]) -> Groups:
+def added(others: Groups, rows: Mapping[int, BrokerGroup]) -> Groups:
     """Returns those of the groups that somebody told of that are groups of the cluster: they have a row in the truth,
-    whose copy has them as they were added. A group that has no copy yet has no rows, and believes what it hears."""
-    return {number: record for number, record in others.items() if number in rows} if rows else others
+    whose copy has them as they were added, and have not retired. A group that has no copy yet has no rows, and believes
+    what it hears."""
+    living = living_groups(rows)
+    return {number: record for number, record in others.items() if number in living} if rows else others
 
 
 class RegistryProcess(NamedTuple):
@@ -124,10 +127,15 @@ class KnownGroups:
     """The other groups of the cluster, as this node knows them. Event loop only."""
 
     def __init__(
-        self, context: NodeContext, links: GroupLinks, file: GroupsFile, own: Callable[[], GroupRecord | None]
+        self,
+        context: NodeContext,
+        links: GroupLinks,
+        file: GroupsFile,
+        own: Callable[[], GroupRecord | None],
+        rows: Callable[[], Mapping[int, BrokerGroup]] = dict,
     ) -> None:
-        """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none. Raises
-        ConfigError if this node could find nobody."""
+        """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none; `rows`
+        the groups of the truth (`BrokerGroups.by_number`). Raises ConfigError if this node could find nobody."""
         cluster = context.config.cluster
         self._group = cluster.group
         self._node = context.config.node_id
@@ -137,7 +145,7 @@ class KnownGroups:
         self._alarms = context.alarms
         self._links = links
         self._file = file
-        self._make_own = own
+        self._make_own, self._rows = own, rows
         self._own: GroupRecord | None = None
         self._others: Groups = file.load()
         self.groups_here = 1
@@ -178,8 +186,9 @@ class KnownGroups:
         )
 
     def others(self) -> Groups:
-        """Returns number -> record of each other group."""
-        return self._others
+        """Returns number -> record of each other group that is there: a record of one that has retired is kept, and
+        told, and nobody asks it for anything."""
+        return added(self._others, self._rows())
 
     def registry(self) -> list[RegistryProcess]:
         """Returns the processes of the registry, in the order of `cluster.registry`; none if there are none."""
@@ -195,11 +204,12 @@ class KnownGroups:
         record = self._others.get(group)
         return record.leader if record is not None else NOBODY
 
-    def below(self, level: int, added: Iterable[int]) -> list[str]:
-        """Returns what is known of the groups that are not known to have that level. `added`: the numbers of all groups
-        of the cluster, also of such as have told nothing yet."""
-        told = []
-        for group in sorted({*added, *self._others} - {self._group}):
+    def below(self, level: int) -> list[str]:
+        """Returns what is known of the groups that are not known to have that level, also of such as have told nothing
+        yet."""
+        told, rows = [], self._rows()
+        groups = {*rows, *self._others} & living_groups(rows) if rows else {*self._others}
+        for group in sorted(groups - {self._group}):
             record = self._others.get(group)
             if record is None or not record.level:
                 told.append(f"group {group} has not told its level")
@@ -295,7 +305,7 @@ class KnownGroups:
             found += [Target(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
             if self._first and not any(self._links.reaches(FIRST_GROUP, NodeId(each.node)) for each in members):
                 found.append(Target(FIRST_GROUP, NOBODY, self._first))
-        for group in dialled(self._group, self._others):
+        for group in dialled(self._group, self.others()):
             addresses = [(each.host, each.port) for each in self._others[group].members]
             at = self._node % len(addresses)  # members of a group begin with different ones
             found.append(Target(group, NOBODY, tuple(addresses[at:] + addresses[:at])))
@@ -304,7 +314,7 @@ class KnownGroups:
     def _count_here(self) -> int:
         own = self._own.members if self._own is not None else []
         host = next((each.host for each in own if each.node == self._node), None)
-        return 1 + sum(any(each.host == host for each in record.members) for record in self._others.values())
+        return 1 + sum(any(each.host == host for each in record.members) for record in self.others().values())
 
     def _judge(self, known: Groups) -> None:
         said = [

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_wide.broker_groups import is_draining
+from statemachine.cluster_wide.broker_groups import is_inactive
+from statemachine.topics.topics import DERIVED_NAMES
 
 GRACE_MS: Final = 70_000
 """Milliseconds for which a leader takes sends after it has learnt that its group drains: two routes, and some."""
-ANY: Final = "%"
-"""The beginning of names of topics to which sends are never refused: what was consumed in vain is sent there."""
 
 
 class DrainGrace:
@@ -30,16 +29,24 @@ class DrainGrace:
     def drains(self) -> bool:
         """True if the node's group drains, as far as this node has applied the log."""
         groups = self._state.broker_groups
-        return is_draining(groups.by_number, groups.own)
+        return is_inactive(groups.by_number, groups.own)
 
     def remark(self) -> str:
         """Returns the reason for a refusal."""
         own = self._state.broker_groups.own
+        if self.is_closed:
+            return f"group {own} has retired; ask for the topic's route again"
         return f"group {own} is drained and takes no new messages; ask for the topic's route again"
 
+    @property
+    def is_closed(self) -> bool:
+        """True if the node's log takes no message any more, whoever sends it."""
+        return self._state.closed_log.is_closed
+
     def takes(self, topic: str) -> bool:
-        """Returns True if sends to the topic are not refused."""
-        return not self.refuses or topic[:1] == ANY
+        """Returns True if sends to the topic are not refused. Those of what was consumed in vain never are, until the
+        log is closed."""
+        return not self.refuses or topic.startswith(DERIVED_NAMES)
 
     def look(self, now_ms: int) -> bool:
         """Takes note of what the group does at this monotonic time; returns True if `refuses` has changed."""
@@ -50,6 +57,12 @@ class DrainGrace:
         refuses = self._since_ms is not None and now_ms - self._since_ms >= GRACE_MS
         changed, self.refuses = refuses is not self.refuses, refuses
         return changed
+
+    def left_ms(self, now_ms: int) -> int:
+        """Returns the milliseconds from this monotonic time on for which sends are taken though the group drains."""
+        if self.refuses or not self.drains:
+            return 0
+        return GRACE_MS if self._since_ms is None else max(0, self._since_ms + GRACE_MS - now_ms)
 
     def begin(self) -> None:
         """Begins a new term of leadership: the time counts again."""

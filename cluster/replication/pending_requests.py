@@ -13,6 +13,7 @@ from raftlog.types import EntryId, EntryType
 from raftlog.work import charge
 from raftmq_wire.crc import crc32
 from statemachine import payload
+from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command, join, name_of, pack_bare, pack_change
 from statemachine.consuming.groups import PutGroup
@@ -352,15 +353,18 @@ class TopicBarriers:
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
+        self._of_all = 0
+        """The commands in flight after which no topic may take a message: each one is a barrier of all topics."""
 
     def __bool__(self) -> bool:
-        return bool(self._count)
+        return bool(self._count or self._of_all)
 
     def __contains__(self, topic: object) -> bool:
-        return topic in self._count
+        return topic in self._count or self._of_all > 0
 
     def raise_for(self, commands: list[Command]) -> list[str]:
         """Raises the barrier of every topic that the commands change; returns these topics."""
+        self._of_all += closes(commands)
         names = [name for command in commands for name in _topics_of(command)]
         for name in names:
             self._count[name] = self._count.get(name, 0) + 1
@@ -369,6 +373,7 @@ class TopicBarriers:
     def lower_for(self, calls: Iterable[PendingCommands]) -> None:
         """Lowers the barriers of these calls, whose changes were applied, are lost, or were not proposed after all."""
         for call in calls:
+            self._of_all = max(0, self._of_all - closes(call.commands))
             for command in call.commands:
                 for name in _topics_of(command):
                     left = self._count.pop(name, 0) - 1
@@ -378,6 +383,12 @@ class TopicBarriers:
     def clear(self) -> None:
         """Lowers all barriers: in a new term of leadership nothing is in flight."""
         self._count.clear()
+        self._of_all = 0
+
+
+def closes(commands: Iterable[Command]) -> int:
+    """Returns how many of the commands close the log."""
+    return sum([isinstance(command, CloseBrokerGroup) for command in commands])
 
 
 def _topics_of(command: Command) -> list[str]:

@@ -43,6 +43,7 @@ from cluster.replication.pending_requests import (
     StrictNames,
     TopicBarriers,
     UnacceptableError,
+    closes,
     cut_calls,
     encode,
     entry_of,
@@ -159,8 +160,9 @@ class Proposals:
         self.now_ms = clock.monotonic_ms()
         """The time at the last timer call, in milliseconds: precise enough for deadlines, without a clock call per
         message."""
-        self.refusing = ""
-        """The reason why sends are refused at present (the disk is full); "" if they are accepted."""
+        self._full = self.refusing = ""
+        """`refusing`: the reason why sends are refused at present (the disk is full, the log is closed); "" if they are
+        accepted."""
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
         self._elsewhere: Elsewhere | None = None
@@ -218,7 +220,7 @@ class Proposals:
         slot = self._slots.get(topic)
         if slot is None:
             config = self._state.topics.get(topic)
-            if config is None or topic in self._barriers:
+            if config is None or self.changing(topic):
                 return None
             slot = self._slots[topic] = slot_of(config, self.early.default, self._cursor)
             if not self.drain.takes(topic):
@@ -226,12 +228,17 @@ class Proposals:
         return slot
 
     def changing(self, topic: str) -> bool:
-        """Returns True while a proposed change of the topic is not applied: its sends wait."""
-        return topic in self._barriers
+        """Returns True while a proposed change of the topic is not applied: its sends wait. In a log that is closed, or
+        about to be, each topic is as one whose change does not end."""
+        return topic in self._barriers or self.drain.is_closed
 
     def refuse(self, why: str) -> None:
-        """Refuses sends with this reason until further notice; "" accepts them again."""
-        self.refusing = why
+        """Refuses sends with this reason until further notice; "" accepts them again, unless the log is closed."""
+        self._full = why
+        self._look_if_closed()
+
+    def _look_if_closed(self) -> None:
+        self.refusing = self.drain.remark() if self.drain.is_closed else self._full
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
@@ -276,6 +283,9 @@ class Proposals:
         except UnacceptableError as error:
             done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))
             return
+        if closes(commands):
+            self._slots.clear()
+            self.plain.clear()
         for name in self._barriers.raise_for(commands):
             self._slots.pop(name, None)
             self.plain.clear()
@@ -491,6 +501,7 @@ class Proposals:
         self.offsets.open()
         self.session_max.clear()
         self._open_term = term
+        self._look_if_closed()
         self.limit.forget()
         self.paced.buckets.forget()
         self.paced.look()
@@ -730,6 +741,7 @@ class Proposals:
     def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
         if waiter.calls:
             self._barriers.lower_for(waiter.calls)
+            self._look_if_closed()
             self.offsets.decided(waiter.calls)
             self.paced.look()  # before whoever has set a quota is answered
         took_s = self.figures.settled(waiter, Outcome.OK, len(waiter.sends), len(waiter.calls))

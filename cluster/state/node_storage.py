@@ -25,7 +25,7 @@ from cluster.state.suspect_state import mark_suspect
 from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.core.raw_node import RawNode
 from raftlog.core.state.config import RaftConfig
-from raftlog.errors import StorageError
+from raftlog.errors import IdentityError, StorageError
 from raftlog.storage.files import vote_withheld
 from raftlog.storage.files.fs import FileSystem
 from raftlog.storage.files.identity import Expected
@@ -169,6 +169,18 @@ class NodeStorage:
             # Nothing was appended: the next opening, after a checkpoint was fetched, need not scan the log again.
             self.directory.close(clean=isinstance(error, StateLostError))
             raise
+
+    def refuse_retired(self) -> None:
+        """Closes, and raises IdentityError, if the node's group of brokers has retired, as far as this node knows."""
+        groups = self.state.broker_groups
+        row = groups.by_number.get(groups.own)
+        if row is not None and row.is_retired:
+            self.close(clean=True)
+            raise IdentityError(
+                f"group {groups.own} of brokers ({row.name}) has retired, and its nodes run no more.\n"
+                f"the cluster has decided that, for ever; {self.directory.path} is left as it is\n"
+                f"delete the directory when nobody needs what is in it (local: raftmq broker-group retire {groups.own})"
+            )
 
     def _open_state(self, environment: Environment, path: Path, alarms: Alarms) -> None:
         fs, clock, log = environment.fs, environment.clock, self.directory.log

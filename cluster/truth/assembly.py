@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.runtime.peer_frames import Kind
 from cluster.truth.places_told import PlacesTold
+from cluster.truth.retirement import Retirement
 from cluster.truth.revocation_offers import RevocationOffers
 from cluster.truth.truth_acts import ActsAsked, ActsTaken
 from cluster.truth.truth_copies import TruthCopies
@@ -75,4 +76,6 @@ def truth_of(
     submit, group, alarms = proposals.submit_commands, config.cluster.group, context.alarms
     decisions = WriteDecisions(state, services, submit, group, alarms)
     offers = RevocationOffers(state, services, acts.offer, submit, group, alarms)
-    return TruthEnd((copies.part(), acts.part(), decisions.part(), offers.part()), copies.why_stale)
+    retirement = Retirement(state, services.writes_open, acts.ask)
+    parts = (copies.part(), acts.part(), decisions.part(), offers.part(), retirement.part())
+    return TruthEnd(parts, copies.why_stale)

@@ -8,7 +8,7 @@ for until it has copied all."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cluster.peer.wire import INDEX_MAX
@@ -34,6 +34,9 @@ FORGET_EVERY_MS: Final = 10_000
 COPIED_MS: Final = 1_000
 """Milliseconds after its last question for which a group is in contact, and for which a change waits for it at most: a
 copy is less old than that."""
+RETIRED_COPIES_MS: Final = 3_600_000
+"""Milliseconds of log time for which rows of ends are kept for a group that has retired: the copy of its own row comes
+after them. Nobody waits for its nodes after that: they may be gone."""
 _BYTES_PER_UNIT: Final = 16
 """Bytes of rows that are read and packed in a microsecond (a unit of `raftlog.work`)."""
 
@@ -216,10 +219,16 @@ class TruthSource:
                 self._submit([JournalNames(self._slice_names)], self._sliced)
         elif journal.oldest_end and now_ms - self._forgotten_ms >= FORGET_EVERY_MS:
             self._forgotten_ms = now_ms
-            others = self._state.broker_groups.by_number.keys() - {FIRST_GROUP}
-            known = min([self._copied.get(group, 0) for group in others], default=0)
+            known = min([self._copied.get(group, 0) for group in self._copying()], default=0)
             if known >= journal.oldest_end:
                 self._submit([ForgetEnds(known)], lambda result: None)
+
+    def _copying(self) -> Iterator[int]:
+        """Yields the groups that copy: all others, and one that has retired for so long that it should know it."""
+        now_ms = self._state.applied_mark.timestamp_ms
+        for number, row in self._state.broker_groups.by_number.items():
+            if number != FIRST_GROUP and not (row.is_retired and now_ms - row.since_ms >= RETIRED_COPIES_MS):
+                yield number
 
     def _sliced(self, result: ProposeResult) -> None:
         self._is_slicing = False

@@ -93,6 +93,8 @@ SECOND_FROM = 980_000_000
 """First seed of those of which a quarter have nodes of that second group."""
 GROUP_WRITES_FROM = 981_000_000
 """First seed of those of which every other one with nodes of a second group has a writer to both groups."""
+RETIRES_FROM = 983_000_000
+"""First seed of those of which every other one with nodes of a second group has that group retire."""
 DRAINS_FROM = 982_000_000
 """First seed of those of which every other one with a second group, and without nodes of it, has drains."""
 QUOTAS_FROM = 983_000_000
@@ -249,6 +251,8 @@ class Options(NamedTuple):
     """1: with `groups`, the operator drains the second group now and then, and cancels that."""
     quotas: int = 0
     """1: an operator sets quotas and takes them away (`sim/quotas.py`)."""
+    retires: int = 0
+    """1: with `second`, that group retires in the end (`sim/groups/retirement.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -355,6 +359,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(drains=stream(seed, "drains").choice((0, 1)))
     if seed >= QUOTAS_FROM and not carried.levels:
         carried = carried._replace(quotas=int(stream(seed, "quotas").random() < 1 / 4))
+    if seed >= RETIRES_FROM and carried.second:
+        carried = carried._replace(retires=stream(seed, "retires").choice((0, 1)))
     return _with_tier(carried, seed)
 
 

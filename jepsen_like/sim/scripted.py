@@ -296,6 +296,12 @@ class Stage(World, Interpreter):
         self._start(self.second.clients)
         self._pass_time(float(seconds))
 
+    def do_retire(self) -> None:
+        retirement = None if self.second is None else self.second.retirement
+        if retirement is None:
+            raise ValueError("`nodes` says second=1 groups=1 retires=1")
+        retirement.play(self._wait)
+
     def do_apart(self, way: str = "both") -> None:
         if self.second is None or way not in ("both", "to", "from"):
             raise ValueError("`nodes` says second=1 groups=1; apart, apart to (the first group), apart from")

@@ -15,7 +15,15 @@ from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets, identity_in
 from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
 from raftmq.client.message import FoundMessages, Message, decode_messages
-from raftmq_wire.codes import GROUPS_FIELD, MORE_FIELD, NOT_HIDING_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
+from raftmq_wire.codes import (
+    GROUPS_FIELD,
+    MORE_FIELD,
+    NOT_HIDING_FIELD,
+    RETIRED_FIELD,
+    STORED_QUEUES_FIELD,
+    RequestCode,
+    ResponseCode,
+)
 from raftmq_wire.queue_numbers import FIRST_GROUP, number_of, queue_in_group
 from raftmq_wire.topic_identity import TopicIdentity
 
@@ -276,7 +284,7 @@ class AsyncAdmin(Offsets):
         accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # any answer tells
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         reply = await self._call(code, {}, what="cluster info", accept=accept, any_group=True)
-        self._view.groups.take(reply.ext.get(GROUPS_FIELD, ""))
+        self._view.groups.take(reply.ext.get(GROUPS_FIELD, ""), reply.ext.get(RETIRED_FIELD, ""))
         return self._view.groups.numbers()
 
     async def _known_groups(self) -> list[int]:

@@ -39,7 +39,7 @@ from raftmq.client.retries import OnRetry, Retries, Retry
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route, route_over
 from raftmq.client.tls import TlsError
 from raftmq_wire.codec import CodecError
-from raftmq_wire.codes import GROUPS_FIELD, RequestCode, ResponseCode, is_unknown
+from raftmq_wire.codes import GROUPS_FIELD, RETIRED_FIELD, RequestCode, ResponseCode, is_unknown
 from raftmq_wire.denial import how_to_allow
 from raftmq_wire.queue_numbers import FIRST_GROUP
 
@@ -414,7 +414,7 @@ class ClusterView:
         if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
             return None
         table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
-        self.groups.take(reply.ext.get(GROUPS_FIELD, ""))
+        self.groups.take(reply.ext.get(GROUPS_FIELD, ""), reply.ext.get(RETIRED_FIELD, ""))
         known = {name: self.groups.group_of_name(name) for name in table}
         addresses = [data.brokerAddrs for name, data in table.items() if known[name] == self.group]
         self.by_id = {k: v for each in addresses for k, v in each.items()}
@@ -644,7 +644,7 @@ class ClusterView:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         reply = await self.call(code, ext, what=what, timeout_s=timeout_s, refused_s=refused_s, any_group=True)
         queues = _decode(reply, RouteBody, what).queueDatas
-        self.groups.take(reply.ext.get(GROUPS_FIELD, ""))
+        self.groups.take(reply.ext.get(GROUPS_FIELD, ""), reply.ext.get(RETIRED_FIELD, ""))
         route = read_route(topic, queues, asyncio.get_running_loop().time(), exists, self.groups.group_of_name)
         if route is None:
             raise Failed(f"{what}: the answer names no queues", retryable=True)

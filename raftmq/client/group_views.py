@@ -77,6 +77,7 @@ class GroupViews(Generic[_V]):
         self.first = first
         self.names: dict[str, int] = {}
         """Name of a group -> its number; empty while only one is known."""
+        self._has_retired = False
         self._told = asyncio.Event()
         self._told_s = 0.0
         self.clusters: tuple[str, ...] = ()
@@ -95,8 +96,9 @@ class GroupViews(Generic[_V]):
 
     @property
     def several(self) -> bool:
-        """True if the cluster is known to have more than one group."""
-        return len(self.names) > 1
+        """True if the cluster is known to have more than one group, or to have had: sends that wait for a group stay
+        sorted by it."""
+        return len(self.names) > 1 or self._has_retired
 
     def numbers(self) -> list[int]:
         """Returns the numbers of the known groups, ascending."""
@@ -151,13 +153,23 @@ class GroupViews(Generic[_V]):
         """Sets the uuids of the cluster that this client belongs to, and of those that it continues."""
         self.clusters = clusters
 
-    def take(self, told: str) -> None:
-        """Takes the names of groups from an answer (ext field `raftmqGroups`); what cannot be read is left out."""
+    def take(self, told: str, retired: str = "") -> None:
+        """Takes the names of groups from an answer (ext fields `raftmqGroups`, `raftmqRetiredGroups`); what cannot be
+        read is left out. A group is forgotten only if it has retired: a node may not have heard of one yet."""
         self._told.set()
         self._told_s = asyncio.get_running_loop().time()
         for row in told.split():
             if (found := _ROW.fullmatch(row)) and int(found[1]) <= GROUPS_MAX:
                 self.names[found[2]] = int(found[1])
+        for number in retired.split():
+            self._forget(number)
+
+    def _forget(self, number: str) -> None:
+        """Forgets a group that has retired, for ever; the first one never does."""
+        gone = {name for name, group in self.names.items() if str(group) == number and group != FIRST_GROUP}
+        self._has_retired = self._has_retired or bool(gone)
+        for name in gone:
+            self._views.pop(self.names.pop(name), None)
 
     def group_of_name(self, broker_name: str) -> int:
         """Returns the number of the group that a broker name or an alias belongs to; the first if there is one group,

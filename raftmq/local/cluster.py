@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from cluster.config.loading import load
 from cluster.config.local_layout import (
     CLUSTER_FILE,
+    GROUP_FOLDERS,
     ClusterFile,
     NodeName,
     NodeRecord,
@@ -273,7 +274,7 @@ class LocalCluster:
             if running := [node_object(*each.key) for each in cluster.processes if is_running(each)]:
                 why = "the files of a running node are in use; nothing was deleted"
                 raise LocalError(f"{running[0]} is running", why, "raftmq down --purge", ExitCode.REFUSED)
-            removed = [group_folder(self.data, group) / REMOVED for group in groups_of(nodes)]
+            removed = [folder / REMOVED for folder in (self.data, *self.data.glob(GROUP_FOLDERS))]
             for folder in (*(node.home for node in nodes), *removed, (self.data / LOCAL_CA).parent):
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -441,7 +442,7 @@ class LocalCluster:
             nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
         self._write_nodes(nodes)
         for group in range(FIRST_GROUP + 1, 1 + (groups or 1)):
-            if group not in groups_of(nodes):
+            if group not in groups_of(nodes) and not (group_folder(self.data, group) / REMOVED).exists():
                 on_stage(f"creating the data directories of group {group}")
                 nodes = self._with_group(group, nodes, count, base_port)
         return read_cluster(self.data)

@@ -86,8 +86,16 @@ def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
     names = {node.group: load(node.config_path).cluster.broker_name for node in nodes}
     if names:
         api = AdminApi([address_of(node) for node in first], "raftmq status")
-        known = {row["group"] for row in api.local("/v1/broker-groups")["groups"]}
-        for group in sorted(names.keys() - known):
+        known = {row["group"]: row["state"] for row in api.local("/v1/broker-groups")["groups"]}
+        for group in sorted(names):
+            if known.get(group) == "retired":
+                raise LocalError(
+                    f"group {group} has retired",
+                    f"its number is never used again; its folder is {group_folder(nodes[0].data, group)}",
+                    f"raftmq broker-group retire {group}    (sets its nodes aside; then repeat the command)",
+                    ExitCode.REFUSED,
+                )
+        for group in sorted(names.keys() - known.keys()):
             api.post("/v1/broker-groups", {"group": group, "name": names[group]})
 
 

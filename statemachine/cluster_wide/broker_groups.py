@@ -40,6 +40,8 @@ class GroupState(IntEnum):
     ACTIVE = 0
     DRAINING = 1
     """It takes no new messages, and is read until nothing is left (docs/adr/0113)."""
+    RETIRED = 2
+    """It is there no more, for ever. Its number and its name are never used again."""
 
 
 class BrokerGroup(NamedTuple):
@@ -56,6 +58,11 @@ class BrokerGroup(NamedTuple):
     def is_active(self) -> bool:
         """True if the group takes new messages."""
         return self.state is GroupState.ACTIVE
+
+    @property
+    def is_retired(self) -> bool:
+        """True if the group is there no more."""
+        return self.state is GroupState.RETIRED
 
     def row(self) -> list[str | int]:
         """Returns the fields of the group's row. That of an active group is the one of level 14."""
@@ -105,6 +112,14 @@ class DrainBrokerGroup(Command, tag="drain_broker_group", frozen=True):
     draining: bool
 
 
+class RetireBrokerGroup(Command, tag="retire_broker_group", frozen=True):
+    """Retires a group of brokers, whose log is closed (closed_log.py)."""
+
+    LEVEL: ClassVar[int] = DRAINS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    number: Annotated[int, Meta(ge=FIRST_GROUP + 1, le=GROUPS_MAX)]
+
+
 class BrokerGroups(Family):
     """The groups of brokers. `by_number` is replaced and never changed, so any thread may read it."""
 
@@ -119,6 +134,9 @@ class BrokerGroups(Family):
         self._journal = journal
         self._own = group
         self._groups = read_groups(kv)
+        self.own_is_inactive: bool = is_inactive(self._groups, group)
+        """True if the own group drains or has retired, with the changes of the batch being applied (apply thread
+        only)."""
         self.changed: bool = True
         self.by_number: Mapping[int, BrokerGroup] = {}
         """The groups by number; empty as long as the cluster has one."""
@@ -135,14 +153,15 @@ class BrokerGroups(Family):
         return self._own
 
     def exists(self, number: int) -> bool:
-        """Returns True if there is such a group, with the changes of the batch being applied (apply thread only)."""
-        return number == FIRST_GROUP or number in self._groups
-
-    def is_active(self, number: int) -> bool:
-        """Returns True unless there is such a group and it is drained, with the changes of the batch being applied
+        """Returns True if there is such a group and it has not retired, with the changes of the batch being applied
         (apply thread only)."""
         group = self._groups.get(number)
-        return group is None or group.is_active
+        return number == FIRST_GROUP if group is None else not group.is_retired
+
+    @property
+    def staged(self) -> Mapping[int, BrokerGroup]:
+        """The groups by number, with the changes of the batch being applied (apply thread only)."""
+        return self._groups
 
     @applies(AddBrokerGroup)
     def add(self, stage: Stage, command: AddBrokerGroup) -> CommandResult:
@@ -173,6 +192,8 @@ class BrokerGroups(Family):
         group = self._groups.get(command.number)
         if group is None:
             return not_found(f"there is no group {command.number}")
+        if group.is_retired:
+            return CommandResult(False, "refused", f"group {command.number} has retired, for ever")
         if group.is_active is command.draining:
             group = BrokerGroup(group.name, group.aliases)
             if command.draining:
@@ -180,9 +201,22 @@ class BrokerGroups(Family):
             self.copy(stage, command.number, group)
         return done(group)
 
+    @applies(RetireBrokerGroup)
+    def retire(self, stage: Stage, command: RetireBrokerGroup) -> CommandResult:
+        """Retires a group, from whichever state: a drain may have been cancelled after its log was closed. The result's
+        value is the BrokerGroup; one that has retired stays as it is."""
+        group = self._groups.get(command.number)
+        if group is None:
+            return not_found(f"there is no group {command.number}")
+        if not group.is_retired:
+            group = group._replace(state=GroupState.RETIRED, since_ms=stage.stamp.now_ms)
+            self.copy(stage, command.number, group)
+        return done(group)
+
     def copy(self, stage: Stage, number: int, group: BrokerGroup) -> None:
         """Puts a group as it is."""
         self._groups[number] = group
+        self.own_is_inactive = is_inactive(self._groups, self._own)
         self.changed = True
         stage.put(META, keys.broker_group_key(number), msgpack.packb(group.row()))
         self._journal.note(stage, TruthKind.BROKER_GROUP, number)
@@ -192,15 +226,26 @@ class BrokerGroups(Family):
         self.by_number, self.changed = dict(self._groups), False
 
 
-def is_draining(groups: Mapping[int, BrokerGroup], number: int) -> bool:
-    """Returns True if the group is there, and is not active. `groups`: `BrokerGroups.by_number`."""
+def is_inactive(groups: Mapping[int, BrokerGroup], number: int) -> bool:
+    """Returns True if the group drains or has retired. `groups`: `BrokerGroups.by_number`."""
     group = groups.get(number)
     return group is not None and not group.is_active
 
 
+def is_retired(groups: Mapping[int, BrokerGroup], number: int) -> bool:
+    """Returns True if the group has retired. `groups`: `BrokerGroups.by_number`."""
+    group = groups.get(number)
+    return group is not None and group.is_retired
+
+
 def active_groups(groups: Mapping[int, BrokerGroup]) -> set[int]:
     """Returns the numbers of the groups that take new messages. `groups`: `BrokerGroups.by_number`."""
-    return {number for number in (FIRST_GROUP, *groups) if not is_draining(groups, number)}
+    return {number for number in (FIRST_GROUP, *groups) if not is_inactive(groups, number)}
+
+
+def living_groups(groups: Mapping[int, BrokerGroup]) -> set[int]:
+    """Returns the numbers of the groups that have not retired. `groups`: `BrokerGroups.by_number`."""
+    return {number for number in (FIRST_GROUP, *groups) if not is_retired(groups, number)}
 
 
 def usual_name(first: str, number: int) -> str:

@@ -38,7 +38,11 @@
              "audit_count" | 00 | user, UTF-8                              u64, its rows of "audit" since level 13
              "audit_kept" | 00 | user, UTF-8 | its number of the user u64  number u64 of a row of "audit" that is kept
                                                                            for the user alone
-             "broker_group" | 00 | number u32                              msgpack [name, aliases], broker_groups.py
+             "broker_group" | 00 | number u32                              msgpack [name, aliases], and of a group that
+                                                                           is not active [.., state, since_ms],
+                                                                           broker_groups.py
+             "closed"                                                      msgpack [last u64, since_ms], and of a log
+                                                                           that is closed [.., force], closed_log.py
              "journal"                                                     msgpack [version, forgotten, [kind, name]
                                                                            or nil], truth_journal.py
              "truth" | 00 | version u64                                    msgpack [kind, name, ended]
@@ -166,6 +170,7 @@ SETTING_CHANGES = within(SETTING_CHANGE_PREFIX)
 MAINTENANCES = within(MAINTENANCE_PREFIX)
 BROKER_GROUP_PREFIX = b"broker_group\0"
 BROKER_GROUPS = within(BROKER_GROUP_PREFIX)
+CLOSED_KEY = b"closed"
 JOURNAL_KEY = b"journal"
 TRUTH_PREFIX = b"truth\0"
 COPIED_KEY = b"copied"

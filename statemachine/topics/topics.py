@@ -6,7 +6,7 @@ later topic with the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Self, cast
 
@@ -16,7 +16,7 @@ from msgspec import Meta
 from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
-from statemachine.cluster_wide.broker_groups import BrokerGroups
+from statemachine.cluster_wide.broker_groups import BrokerGroup, BrokerGroups, is_inactive, is_retired
 from statemachine.cluster_wide.cluster_level import ClusterLevel
 from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import (
@@ -312,12 +312,12 @@ class Topics(Family):
         if given:
             raise InvalidCommandError(f"place says the queues of each group: {' and '.join(given)} must be left out")
         rows = converted(config[_PLACE], PlaceRows)
-        unknown = [group for group, *_ in rows if not self._broker_groups.exists(group)]
+        known = self._broker_groups.staged
+        unknown = [group for group, *_ in rows if group != FIRST_GROUP and group not in known]
         if unknown:
             raise InvalidCommandError(f"place: there is no group {unknown[0]}")
-        further = [group for group, *_ in rows if group not in before and not self._broker_groups.is_active(group)]
-        if further and not str(config["name"]).startswith(OWN_TOPICS):
-            raise InvalidCommandError(f"place: group {further[0]} is drained, and takes no further topic")
+        if why := no_further(known, str(config["name"]), [group for group, *_ in rows], before):
+            raise InvalidCommandError(f"place: {why}")
         return {**before, **{group: (read, write) for group, read, write in rows}}
 
     def _placed(self, topic: TopicConfig, place: Place, topic_id: int) -> TopicConfig:
@@ -338,6 +338,27 @@ class Topics(Family):
         self._ids[topic.id] = topic
         self.changed[topic.name] = topic
         self._journal.note(stage, TruthKind.TOPIC, topic.name)
+
+
+def living_place(groups: Mapping[int, BrokerGroup], topic: TopicConfig) -> Place:
+    """Returns the queues of a topic in the groups of brokers that have not retired. `groups`:
+    `BrokerGroups.by_number`."""
+    place = topic.queues_of_groups
+    if not any(is_retired(groups, number) for number in place):
+        return place
+    return {number: queues for number, queues in place.items() if not is_retired(groups, number)}
+
+
+def no_further(groups: Mapping[int, BrokerGroup], topic: str, wanted: Iterable[int], has: Container[int]) -> str:
+    """Returns why a topic may not have queues in one of the `wanted` groups of brokers; "" if it may. One that drains
+    keeps the queues that the topic `has` there, and makes its own topics: what fails there is tried again there. One
+    that has retired takes none. `groups`: `BrokerGroups.by_number`."""
+    for number in wanted:
+        if is_retired(groups, number):
+            return f"group {number} has retired, and takes no topic"
+        if is_inactive(groups, number) and number not in has and not topic.startswith(OWN_TOPICS):
+            return f"group {number} is drained, and takes no further topic"
+    return ""
 
 
 def placed_in(group: int, config: Mapping[str, object], known: TopicConfig | None) -> Mapping[str, object]:

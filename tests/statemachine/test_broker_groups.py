@@ -16,7 +16,7 @@ from statemachine.cluster_wide.broker_groups import (
     BrokerGroup,
     DrainBrokerGroup,
     GroupState,
-    is_draining,
+    is_inactive,
 )
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
@@ -195,7 +195,7 @@ def test_a_group_drains_from_the_time_of_the_entry_on(drained: BrokerLog) -> Non
     assert drained.state.truth_journal.version == version
     drained.restart()
     assert drained.state.broker_groups.by_number[2] == group
-    assert [number for number in range(5) if is_draining(drained.state.broker_groups.by_number, number)] == [2]
+    assert [number for number in range(5) if is_inactive(drained.state.broker_groups.by_number, number)] == [2]
 
 
 def test_a_drain_that_is_cancelled_leaves_the_row_that_was_there(drained: BrokerLog) -> None:
@@ -223,7 +223,7 @@ def test_other_groups_learn_of_a_drain_and_of_its_end(drained: BrokerLog, new_lo
         drained.run(DrainBrokerGroup(2, draining))
         copy_all(drained, second)
         assert second.state.broker_groups.by_number == drained.state.broker_groups.by_number
-        assert is_draining(second.state.broker_groups.by_number, 2) is draining
+        assert is_inactive(second.state.broker_groups.by_number, 2) is draining
         assert row_of(second, 2) == row_of(drained, 2)
 
 

@@ -50,9 +50,11 @@ NEVER_DRAWN = {
     "prepare_write": "is refused in the first group of brokers: test_prepared_writes.py",
     "copy_truth": "is refused in the first group of brokers: test_truth.py",
     "revoke": "is refused in the first group of brokers: test_revocations.py",
+    "close_broker_group": "is refused in the first group of brokers: test_closed_log.py",
 }
 """The commands that take no effect in drawn logs, and what shows of them what the tests below show of the others."""
 NEVER_SEEN = {
+    "ClosedLog": "the first group of brokers does not drain: test_closed_log.py",
     "HalfMessages": "no drawn log has half messages: test_half_messages.py draws them",
     "Members": "no drawn log has a MEMBERSHIP entry",
     "MessageIndex": "is read from rows: test_message_index.py",

@@ -21,6 +21,7 @@ from cluster.runtime.alarms import Alarms
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from statemachine.cluster_wide.broker_groups import BrokerGroup
 from statemachine.levels import GROUPS_LEVEL
 
 FS = OsFileSystem()
@@ -54,7 +55,9 @@ class Node:
             config=load(None, {}, base | keys | changes), loop=asyncio.get_running_loop(), alarms=self.alarms
         )
         self.file = GroupsFile(FS, self.folder, cluster, group)
-        self.known = KnownGroups(context, self.links, self.file, lambda: self.record)
+        self.rows: dict[int, BrokerGroup] = {}
+        """The groups of the truth; none as long as it is not copied."""
+        self.known = KnownGroups(context, self.links, self.file, lambda: self.record, lambda: self.rows)
         self.part: Any = self.known.part()
 
     async def start(self) -> Node:
@@ -65,6 +68,10 @@ class Node:
     async def close(self) -> None:
         await self.part.close()
         await self.transport.close()
+
+    def add(self, *groups: int) -> None:
+        """These are the groups of the truth."""
+        self.rows = {number: BrokerGroup(f"g{number}", 3) for number in groups}
 
     def rises(self, **changes: Any) -> GroupRecord:
         """Another leader is elected in its group."""

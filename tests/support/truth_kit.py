@@ -24,7 +24,7 @@ from statemachine.access.access_commands import (
 )
 from statemachine.access.quotas import SetQuotas
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup, RetireBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import Command, CommandResult
@@ -126,6 +126,7 @@ def drawn_change(first: BrokerLog, rng: Random) -> Command:
         lambda: SetQuotas(
             [(rng.choice(["user=*", "topic=t0"]), rng.choice([None, {"send_messages": rng.randint(1, 3)}]))], 5, "ann"
         ),
+        lambda: RetireBrokerGroup(4),
         lambda: JournalNames(rng.choice([1, 2, 5])),
     ]
     return rng.choice(draws)()

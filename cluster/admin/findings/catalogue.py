@@ -62,6 +62,7 @@ CODES: Final[dict[str, Code]] = {
     "truth_unconfirmed": Code("warning", "raftmq status"),
     "revocations_wait": Code("warning", "raftmq status"),
     "group_draining": Code("info", "raftmq status"),
+    "group_retired": Code("info", "raftmq status"),
     # starts
     "recovering": Code("info", "raftmq recovery --node {n}"),
     "unclean_restart": Code("info", "raftmq recovery --node {n}"),

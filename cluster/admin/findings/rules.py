@@ -376,9 +376,16 @@ def _maintenance(port: AdminPort) -> Iterator[Condition]:
 def _drain(port: AdminPort) -> Iterator[Condition]:
     groups = port.state.broker_groups
     row = groups.by_number.get(groups.own)
-    if row is not None and not row.is_active:
+    if row is None or row.is_active:
+        return
+    if row.is_retired:
+        says = f"group {groups.own} has retired: nobody sends to its nodes or reads there, and they do not start again"
+        do_now = f"raftmq broker-group retire {groups.own}"
+        yield Condition("group_retired", CLUSTER, says, do_now=do_now, since_ms=row.since_ms)
+    else:
         says = f"group {groups.own} takes no new messages, and is read until nothing is left"
-        yield Condition("group_draining", CLUSTER, says, since_ms=row.since_ms)
+        do_now = f"raftmq broker-group drain {groups.own} --plan"
+        yield Condition("group_draining", CLUSTER, says, do_now=do_now, since_ms=row.since_ms)
 
 
 def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:

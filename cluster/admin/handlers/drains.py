@@ -1,5 +1,5 @@
-"""/v1/broker-groups/{group}/drain: what is left in a group of brokers, and the begin and the end of its drain
-(docs/adr/0113). A node of the group itself answers: what is left is in its log."""
+"""/v1/broker-groups/{group}/drain and /retire: what is left in a group of brokers, the begin and the end of its drain,
+and its end (docs/adr/0113). A node of the group itself answers: what is left is in its log."""
 
 from __future__ import annotations
 
@@ -9,89 +9,40 @@ from typing import Final
 import msgspec
 
 from cluster.admin import route, route_rights
+from cluster.admin.drain_plan import SHOWN_MAX, TOPICS_SHOWN, DrainPlan, Topics, active_others, plan_of, topics_of
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, applied, decided
+from cluster.admin.handler_request import Call, applied, comes_true, decided
 from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route import Route
-from cluster.broker.drain_plan import SHOWN_MAX, TOPICS_SHOWN, DrainPlan, Topics, active_others, plan_of, topics_of
 from cluster.requests.verb import Serves
 from raftlog.types import FIRST_GROUP
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import BrokerGroup, DrainBrokerGroup
+from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.commands import Command
 from statemachine.levels import DRAINS_LEVEL
 from statemachine.topics.topics import CreateTopic
 
 SPREAD_AT_ONCE: Final = 64
 """The topics that get queues elsewhere in one entry."""
+RETIRED_WAIT_S: Final = 5.0
+"""Seconds for which an answer waits until the first group has retired this one. It is told until it does."""
 NAMED: Final = 3
 """The topics that a refusal names."""
 
 
-class DrainUnreadView(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer group that has messages to read in the group of brokers."""
-
-    consumer_group: str
-    messages: int
-    topics: list[str]
-    """The first of the topics, by name."""
-    members: int
-    """Its members that are connected to this group of brokers. Without one, nobody reads."""
-    broadcasts: bool
-    """True if these members keep their places themselves. Nobody here knows what they have read, so this is all that
-    is kept."""
-
-
-class DrainTopicView(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic with messages that no consumer group reads."""
-
-    topic: str
-    messages: int
-
-
-class DrainDeadLettersView(msgspec.Struct, frozen=True, kw_only=True):
-    """The dead letters of a consumer group."""
-
-    consumer_group: str
-    messages: int
-
-
-class BrokerGroupDrainView(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a group of brokers, and what is left in it. Of each kind 100 are named, and all are counted."""
+class BrokerGroupDrainView(DrainPlan, frozen=True, kw_only=True):
+    """The state of a group of brokers, and what is left in it."""
 
     node: int
     group: int
     state: str
-    """`active` or `draining`."""
+    """`active`, `draining`, `retired`; `closed`: its log takes no message any more, and the first group is told so."""
     since_ms: int | None
-    """Log time of the first group since when it drains; null if it does not."""
+    """Log time of the first group since when it is not active; null if it is."""
     applied_index: int
-    done: bool
-    """True if nothing is left to read, to wait for or to look at."""
     other_groups: list[int]
     """The other groups that take messages."""
-    topics_alone: list[str]
-    """Topics to which nobody could write while the group drains: they have queues in no other active group."""
-    topics_alone_total: int
-    order_topics: list[str]
-    """`order` topics with queues here, whose keys come to other queues."""
-    order_topics_total: int
-    topics_shared: int
-    """Topics with queues here and in another active group. What is sent to them by a key comes to other queues."""
-    unread: list[DrainUnreadView]
-    unread_groups: int
-    unread_messages: int
-    unread_by_nobody: list[DrainTopicView]
-    topics_read_by_nobody: int
-    dead_letters: list[DrainDeadLettersView]
-    groups_with_dead_letters: int
-    timers: int
-    """Messages that wait for a time, also those to be tried again."""
-    next_due_ms: int | None
-    half_messages: int
-    attempts: int
-    """Attempts at staged writes that are not finished."""
-    prepared_writes: int
     dry_run: bool = False
     """True if nothing was changed."""
 
@@ -103,6 +54,15 @@ class BrokerGroupDrainRequest(msgspec.Struct, frozen=True, kw_only=True):
     """True to give topics that have queues in no other active group as many in each of those first."""
     move_keys: bool = False
     """True if keys of `order` topics may come to other queues."""
+    dry_run: bool = False
+    """True to only answer what is left."""
+
+
+class BrokerGroupRetireRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/broker-groups/{group}/retire`."""
+
+    force: bool = False
+    """True to retire it though something is left, which nobody reads any more."""
     dry_run: bool = False
     """True to only answer what is left."""
 
@@ -123,25 +83,94 @@ async def begin_drain(call: Call) -> BrokerGroupDrainView:
     row = _own_row(call)
     if wanted.dry_run:
         return msgspec.structs.replace(await _view(call), dry_run=True)
+    _check_is_there(call, row)
+    state = call.port.state
+    others = active_others(state)
+    if row.is_active and not others:
+        raise ApiError("refused", "no other group of brokers takes messages", "add one: raftmq up --groups")
+    topics = await call.done(topics_of(state))
     if row.is_active:
-        state = call.port.state
-        others = active_others(state)
-        if not others:
-            raise ApiError("refused", "no other group of brokers takes messages", "add one: raftmq up --groups")
-        topics = await call.done(topics_of(state))
         _check(topics, wanted)
+    if wanted.spread:
         await _spread(call, topics.alone, others)
+    if row.is_active:
         await _change(call, draining=True)
         call.note_change(f"group {state.broker_groups.own}", "a drain of this group of brokers was begun")
+        if wanted.spread:  # a topic may have been made here meanwhile
+            await _spread(call, (await call.done(topics_of(state))).alone, others)
     return await _view(call)
 
 
 async def cancel_drain(call: Call) -> BrokerGroupDrainView:
     """Ends the drain of a group of brokers: it takes messages again."""
-    if not _own_row(call).is_active:
+    row = _own_row(call)
+    _check_is_there(call, row)
+    if not row.is_active:
         await _change(call, draining=False)
         call.note_change(f"group {call.port.state.broker_groups.own}", "the drain of this group of brokers was ended")
     return await _view(call)
+
+
+async def retire_group(call: Call) -> BrokerGroupDrainView:
+    """Closes the log of a group of brokers that has drained, and retires the group for ever.
+
+    The group of the path must be the node's own (?broker_group=2 asks group 2). Something may be left only by `force`.
+    """
+    wanted: BrokerGroupRetireRequest = call.body
+    row, state = _own_row(call), call.port.state
+    view = await _view(call)
+    if wanted.dry_run:
+        return msgspec.structs.replace(view, dry_run=True)
+    if not (row.is_retired or state.closed_log.is_closed):
+        _check_left(call, row, view, wanted)
+        close = CloseBrokerGroup(row.since_ms, view.applied_index, force=not view.done)
+        _, (result,) = await decided(partial(call.port.services.propose, [close], author=call.asker))
+        if not result.ok:
+            raise ApiError("refused", f"nothing was changed: {result.value}", "ask again")
+        left = "" if view.done else ", with what was left"
+        call.note_change(f"group {state.broker_groups.own}", f"this group of brokers was retired{left}")
+    await comes_true(lambda: state.broker_groups.by_number[state.broker_groups.own].is_retired, RETIRED_WAIT_S)
+    return await _view(call)
+
+
+def _check_is_there(call: Call, row: BrokerGroup) -> None:
+    """Raises ApiError if the group has retired, or is about to."""
+    if row.is_retired or call.port.state.closed_log.is_closed:
+        why = f"group {call.port.state.broker_groups.own} has retired, for ever"
+        raise ApiError("refused", why, "add another group: raftmq up --groups")
+
+
+def _check_left(call: Call, row: BrokerGroup, view: BrokerGroupDrainView, wanted: BrokerGroupRetireRequest) -> None:
+    """Raises ApiError unless the group drains, and nothing is left there, or it may be lost."""
+    if row.is_active:
+        why = f"group {view.group} takes messages, and is drained before it retires"
+        raise ApiError("refused", why, f"raftmq broker-group drain {view.group}")
+    if wanted.force:
+        return
+    if not view.done:
+        why = f"something is left in group {view.group}: {_left(view)}"
+        fix = f'raftmq broker-group drain {view.group} --plan shows all; "force": true (--force) loses it'
+        raise ApiError("refused", why, fix)
+    if left_ms := call.port.grace_left_ms():
+        why = f"clients with a route of before may send to group {view.group} for {-(-left_ms // 1000)} s more"
+        raise ApiError("refused", why, "ask again after that")
+
+
+def _left(view: BrokerGroupDrainView) -> str:
+    """Names the first thing that is left."""
+    for unread in view.unread:
+        return f"consumer group {unread.consumer_group} has {unread.messages} messages to read"
+    for topic in view.unread_by_nobody:
+        return f"topic {topic.topic} has {topic.messages} messages, and no consumer group reads it"
+    for dead in view.dead_letters:
+        return f"consumer group {dead.consumer_group} has {dead.messages} dead letters"
+    counts = {
+        "messages are not due": view.timers,
+        "half messages": view.half_messages,
+        "attempts at staged writes": view.attempts,
+        "prepared writes": view.prepared_writes,
+    }
+    return next(f"{count} {what}" for what, count in counts.items() if count)
 
 
 def _own_row(call: Call) -> BrokerGroup:
@@ -210,51 +239,21 @@ async def _view(call: Call) -> BrokerGroupDrainView:
     state = call.port.state
     applied_index = state.applied.index
     row = state.broker_groups.by_number[state.broker_groups.own]
-    return _shown(
-        call, row, applied_index, await call.done(plan_of(state, call.port.member_count, call.port.broadcasts))
-    )
-
-
-def _shown(call: Call, row: BrokerGroup, applied_index: int, plan: DrainPlan) -> BrokerGroupDrainView:
-    state, topics = call.port.state, plan.topics
+    plan = await call.done(plan_of(state, call.port.member_count, call.port.broadcasts))
+    closed = state.closed_log.is_closed and not row.is_retired
     return BrokerGroupDrainView(
         node=call.port.config.node.id,
         group=state.broker_groups.own,
-        state=row.state.name.lower(),
+        state="closed" if closed else row.state.name.lower(),
         since_ms=None if row.is_active else row.since_ms,
         applied_index=applied_index,
-        done=plan.is_done,
         other_groups=active_others(state),
-        topics_alone=list(topics.alone[:SHOWN_MAX]),
-        topics_alone_total=len(topics.alone),
-        order_topics=list(topics.ordered[:SHOWN_MAX]),
-        order_topics_total=len(topics.ordered),
-        topics_shared=topics.shared,
-        unread=[
-            DrainUnreadView(
-                consumer_group=each.consumer_group,
-                messages=each.messages,
-                topics=list(each.topics),
-                members=each.members,
-                broadcasts=each.broadcasts,
-            )
-            for each in plan.unread
-        ],
-        unread_groups=plan.unread_groups,
-        unread_messages=plan.unread_messages,
-        unread_by_nobody=[DrainTopicView(topic=topic, messages=count) for topic, count in plan.unread_by_nobody],
-        topics_read_by_nobody=plan.topics_read_by_nobody,
-        dead_letters=[DrainDeadLettersView(consumer_group=name, messages=count) for name, count in plan.dead_letters],
-        groups_with_dead_letters=plan.groups_with_dead_letters,
-        timers=plan.timers,
-        next_due_ms=plan.next_due_ms,
-        half_messages=plan.half_messages,
-        attempts=plan.attempts,
-        prepared_writes=plan.prepared_writes,
+        **{name: getattr(plan, name) for name in DrainPlan.__struct_fields__},
     )
 
 
 _PATH: Final = "/v1/broker-groups/{group}/drain"
+_RETIRE: Final = "/v1/broker-groups/{group}/retire"
 _COST: Final = route.page((5 + TOPICS_SHOWN) * SHOWN_MAX)
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", _PATH, get_drain, BrokerGroupDrainView, _COST, route_rights.CLUSTER_GET, Serves.CONFIRMED),
@@ -269,4 +268,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         BrokerGroupDrainRequest,
     ),
     Route("DELETE", _PATH, cancel_drain, BrokerGroupDrainView, _COST, route_rights.SUPER, Serves.LEADER),
+    Route(
+        "POST",
+        _RETIRE,
+        retire_group,
+        BrokerGroupDrainView,
+        _COST,
+        route_rights.SUPER,
+        Serves.LEADER,
+        BrokerGroupRetireRequest,
+    ),
 )

@@ -24,10 +24,9 @@ from cluster.members.service import EVENT
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
 from raftlog.types import EntryId
-from statemachine.cluster_wide.broker_groups import is_draining
 from statemachine.cluster_wide.members import Acknowledge
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
-from statemachine.topics.topics import OWN_TOPICS
+from statemachine.topics.topics import no_further
 
 ROWS_PER_STEP = 128
 COST = Cost(1, lambda limits: 24 << 20)
@@ -132,15 +131,15 @@ def _check_topics(records: Sequence[TopicRecord]) -> None:
 
 
 def _check_places(port: AdminPort, records: Sequence[TopicRecord]) -> None:
-    """Raises ApiError for a topic that would get its first queues in a group of brokers that drains."""
+    """Raises ApiError for a topic that would get queues in a group of brokers that takes none: it drains, or has
+    retired."""
     rows = port.state.broker_groups.by_number
     for record in records:
         known = port.state.topics.get(record.name)
         has = known.queues_of_groups if known is not None else {}
-        closed = [group for group, *_ in record.place if group not in has and is_draining(rows, group)]
-        if closed and not record.name.startswith(OWN_TOPICS):
-            why = f"topic {record.name}: group {closed[0]} is drained, and takes no further topic"
-            raise ApiError("refused", why, "give it queues in other groups in the document; nothing was changed")
+        if why := no_further(rows, record.name, [group for group, *_ in record.place], has):
+            fix = "give it queues in other groups in the document; nothing was changed"
+            raise ApiError("refused", f"topic {record.name}: {why}", fix)
 
 
 def _check_groups(port: AdminPort, records: Sequence[GroupRecord]) -> None:

@@ -28,7 +28,7 @@ from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import active_groups
-from statemachine.topics.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig
+from statemachine.topics.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig, living_place, no_further
 
 NewQueues = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": RANGES["read_queues"][1]})]
 NewGroups = Annotated[
@@ -313,16 +313,16 @@ def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] 
     if it keeps those that it has, or the cluster has one. Raises ApiError."""
     state = call.port.state
     known = {FIRST_GROUP, *state.broker_groups.by_number}
-    active = active_groups(state.broker_groups.by_number)
     asked = set(wanted.groups or ())
     if unknown := asked - known:
         raise ApiError("bad_field", f"groups: there is no group {min(unknown)}", "GET /v1/broker-groups lists all")
     topic = state.topics.get(wanted.name)
-    if closed := asked - active - (topic.queues_of_groups.keys() if topic is not None else set()):
-        why = f"groups: group {min(closed)} is drained, and takes no further topic"
-        raise ApiError("refused", why, "leave it out: GET /v1/broker-groups says which groups are active")
+    rows, has = state.broker_groups.by_number, topic.queues_of_groups if topic is not None else {}
+    if why := no_further(rows, wanted.name, sorted(asked), has):
+        fix = "leave it out: GET /v1/broker-groups says which groups are active"
+        raise ApiError("refused", f"groups: {why}", fix)
     if not existed:
-        return sorted(asked or active) if state.broker_groups.by_number or asked else None
+        return sorted(asked or active_groups(rows)) if rows or asked else None
     if wanted.if_exists != "update" or not asked or topic is None:
         return None
     if further := asked - topic.queues_of_groups.keys():
@@ -336,7 +336,8 @@ def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] 
 async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
     state, held, hidden, evicted = call.port.state, 0, 0, 0
     stored, evicts = state.stored_queues(config), evicts_now(call.port.state)
-    place = sorted(config.queues_of_groups.items()) if state.broker_groups.by_number else ()
+    rows = state.broker_groups.by_number
+    place = sorted(living_place(rows, config).items()) if rows else ()
     placed = [QueuesInGroup(group=group, read_queues=read, write_queues=write) for group, (read, write) in place]
     for queue in range(stored):
         if queue % QUEUES_PER_STEP == 0:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.name_rules import PERM_READ
 from cluster.broker.services import Services
+from cluster.broker.topics import place_of
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]]
     config = services.state.topics.get(topic)
     if config is None or not config.perm & PERM_READ:
         return None
-    placed = services.routes.placed(config.queues_of_groups)
+    placed = services.routes.placed(place_of(services, config))
     return None if placed is None else [(group, read) for group, (read, _) in placed]
 
 

@@ -19,6 +19,7 @@ import msgpack
 from cluster.broker.groups.group_members import CLIENT_ID_MAX, FIRST_HEARTBEAT_MS
 from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.work import ITEM_UNITS, charge
+from statemachine.cluster_wide.broker_groups import living_groups
 
 if TYPE_CHECKING:
     from cluster.broker.groups.consumer_group import ConsumerGroup
@@ -93,7 +94,8 @@ class OtherMembers:
             return []
         charge(ITEM_UNITS * len(group.subscriptions))
         topics = [topic for name in group.subscriptions if (topic := state.topics.get(name)) is not None]
-        return sorted({number for topic in topics for number in topic.queues_of_groups} - {state.broker_groups.own})
+        named = {number for topic in topics for number in topic.queues_of_groups}
+        return sorted((named & living_groups(state.broker_groups.by_number)) - {state.broker_groups.own})
 
     def ask(self, name: str, groups: Sequence[int], done: Done) -> None:
         """Asks these groups of brokers for the members of the consumer group."""

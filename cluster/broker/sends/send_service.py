@@ -114,7 +114,7 @@ class Sends(Generic[_Origin]):
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
         if (refusing or over is not None) and not self._held_already(origin, wish):
             if refusing or over is None:
-                raise Refused(Reason.UNAVAILABLE, refusing)
+                raise self._refusal(refusing)
             raise over_limit(proposals.gate, over)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
         if topic[:1] == "%":
@@ -356,6 +356,12 @@ class Sends(Generic[_Origin]):
             return asked, None, kind
         addressed_to = addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)
         return addressed_to.decode(), delayed.schedule, RowKind.SCHEDULED
+
+    def _refusal(self, why: str) -> Refused:
+        """Returns the refusal of a send while this node takes none."""
+        if self._proposals.drain.is_closed:  # a client that gets 14 asks here again
+            return NotTaken(Reason.NO_PERMISSION, why)
+        return Refused(Reason.UNAVAILABLE, why)
 
     def _not_writable(self, slot: TopicSlot) -> Refused:
         if slot.perm & PERM_WRITE:

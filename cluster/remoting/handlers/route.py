@@ -31,8 +31,8 @@ from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
 from raftlog.work import charge
-from raftmq_wire.codes import GROUPS_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
-from statemachine.cluster_wide.broker_groups import active_groups, is_draining
+from raftmq_wire.codes import GROUPS_FIELD, RETIRED_FIELD, STORED_QUEUES_FIELD, RequestCode, ResponseCode
+from statemachine.cluster_wide.broker_groups import active_groups, is_inactive
 
 if TYPE_CHECKING:
     from cluster.placement.route_map import BrokerData, BrokerGroup
@@ -101,10 +101,13 @@ class Routes:
             answer()
 
     def _numbers(self) -> dict[str, str]:
-        """Returns the ext field that tells the groups' numbers, as "1/raftmq 2/raftmq-g02"; none if there is one
-        group."""
-        numbers = self._map.numbers()
-        return {GROUPS_FIELD: " ".join(f"{number}/{name}" for name, number in numbers.items())} if numbers else {}
+        """Returns the ext field that tells the groups' numbers, as "1/raftmq 2/raftmq-g02", none if there is one
+        group; and the one that tells which have retired."""
+        numbers, rows = self._map.numbers(), self._services.state.broker_groups.by_number
+        told = {GROUPS_FIELD: " ".join(f"{number}/{name}" for name, number in numbers.items())} if numbers else {}
+        if retired := [str(number) for number, row in rows.items() if row.is_retired]:
+            told[RETIRED_FIELD] = " ".join(retired)
+        return told
 
     def _topic_config(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -222,7 +225,7 @@ class Routes:
         """Returns the group in which a first send makes its topic: this node's, or the first other one while that is
         drained."""
         groups, own = self._services.state.broker_groups, self._map.own
-        if not is_draining(groups.by_number, groups.own):
+        if not is_inactive(groups.by_number, groups.own):
             return own
         placed = (self._map.placed({number: (1, 1)}) for number in sorted(active_groups(groups.by_number)))
         return next((group for found in placed if found for group, _ in found), own)

@@ -128,6 +128,8 @@ _ALL = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("registry-loss", "the registry of two groups of brokers is killed, wiped, stopped, put back from a copy:"
              " no send fails and no route shrinks", subjects=("raftmq",), is_scripted=True),
+    Scenario("group-drain", "a second group of brokers is drained and retires under load, and its leader is killed: no"
+             " message is lost", subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

@@ -76,6 +76,10 @@ class GroupsLoad(Lanes):
         """"alone" or "pair" -> queue -> offsets that its members got."""
         self.again = 0
         """The messages that came again to a consumer group."""
+        self.pulled: set[Queue] = set()
+        """The queues that are pulled, or were."""
+        self._left: set[int] = set()
+        """The groups of brokers whose queues nobody pulls any more."""
         self.wrong: list[str] = []
         """Promises that consumers saw broken."""
 
@@ -152,7 +156,16 @@ class GroupsLoad(Lanes):
 
     def pull(self, topic: str, queues: Iterable[int]) -> None:
         """Begins to pull these queues and to commit what was pulled."""
-        self.add(*(self.consume(PULLERS, topic, queue, f"{topic}-") for queue in queues))
+        fresh = [queue for queue in queues if (topic, queue) not in self.pulled]
+        self.pulled |= {(topic, queue) for queue in fresh}
+        self.add(*(self.consume(PULLERS, topic, queue, f"{topic}-") for queue in fresh))
+
+    def leave(self, group: int) -> None:
+        """Ends to pull the queues of a group of brokers."""
+        self._left.add(group)
+
+    def _is_over(self, topic: str, queue_id: int) -> bool:
+        return group_of(queue_id) in self._left
 
     def read(self, topics: Sequence[str]) -> None:
         """Starts the members of consumer groups that read these topics."""

@@ -142,7 +142,7 @@ class Lanes:
                     self._commit(group, topic, queue_id, offset),
                     writes=True,
                 )
-            if self._stopping:
+            if self._stopping or self._is_over(topic, queue_id):
                 return
             if self._rng.random() < RESTART_SHARE:
                 process, fetched = await self._do(
@@ -157,6 +157,10 @@ class Lanes:
                     moved = {"consumer": consumer, "group": group, "queues": [[topic, queue_id]]}
                     self._history.ok(self._history.invoke(process, "rebalance", moved), moved)
             await asyncio.sleep(PAUSE_S)
+
+    def _is_over(self, topic: str, queue_id: int) -> bool:
+        """Returns True if nobody is to consume the queue any more."""
+        return False
 
     async def _pull(self, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
         assert self._client is not None

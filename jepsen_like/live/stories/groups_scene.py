@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jepsen_like.live.probes.groups_load import PULLERS, GroupsLoad
@@ -153,8 +153,9 @@ class GroupsScene:
         found = self.second.request(self.leader(SECOND), "GET", "/v1/findings")["findings"]
         return any(each["code"] == code for each in found)
 
-    def finish(self) -> None:
-        """Ends the load, reads all replicas of both groups, and compares the states of the second group's nodes."""
+    def finish(self, groups: Sequence[int] = (FIRST_GROUP, SECOND)) -> None:
+        """Ends the load, reads all replicas of these groups, and compares the states of the second group's nodes if it
+        is among them."""
         scene = self.scene
         with scene.act("the load ends") as told:
             for wrong in [*self.load.finish(), *self.load.wrong]:
@@ -169,9 +170,10 @@ class GroupsScene:
                 "came again": self.load.again,
             }
         with scene.act("read all replicas") as told:
-            told.append(f"{self._read_back():,} rows")
-        with scene.act("states of the second group"), scene.quiet():
-            self._sum_up()
+            told.append(f"{self._read_back(groups):,} rows")
+        if SECOND in groups:
+            with scene.act("states of the second group"), scene.quiet():
+                self._sum_up()
 
     def _sum_up(self) -> None:
         """Compares digests of the states of the second group's nodes. An entry that the leader makes by itself may come
@@ -189,13 +191,23 @@ class GroupsScene:
         if not until(lambda: is_caught_up(self.nodes_of(group).states()), WELL_S, 0.05):
             raise StoryEnds(f"the replicas of group {group} had not applied the same after {WELL_S:.0f} s")
 
-    def _read_back(self) -> int:
-        for group in (FIRST_GROUP, SECOND):
+    def read_running(self, group: int, queues: Mapping[str, Sequence[int]]) -> int:
+        """Reads these queues of topics from the nodes of a group that run; returns the number of rows."""
+        nodes = self.nodes_of(group)
+        running = [node for node in nodes.nodes if nodes.is_running(node.id)]
+        return sum(
+            read_node(self.mq, node, topic, own, self.scene.history, id_of)
+            for topic, own in queues.items()
+            for node in running
+        )
+
+    def _read_back(self, groups: Sequence[int]) -> int:
+        for group in groups:
             self._wait_caught_up(group)
         rows = 0
         for topic in self.topics:
             queues = self.queues_of(topic)
-            for group in (FIRST_GROUP, SECOND):
+            for group in groups:
                 own = [queue for queue in queues if group_of(queue) == group]
                 for node in self.nodes_of(group).nodes:
                     rows += read_node(self.mq, node, topic, own, self.scene.history, id_of)

@@ -6,6 +6,7 @@ from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE
 from jepsen_like.live.stories import (
     story_bitflip,
     story_failover,
+    story_group_drain,
     story_groups,
     story_hostile,
     story_hot_topic,
@@ -36,6 +37,7 @@ STORIES: dict[str, Story] = {
     "first-group-lost": story_groups.FIRST_LOST,
     "hot-topic": story_hot_topic.STORY,
     "registry-loss": story_registry.STORY,
+    "group-drain": story_group_drain.STORY,
     HOSTILE: story_hostile.HOSTILE,
     ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
 }

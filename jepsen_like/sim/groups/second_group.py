@@ -33,6 +33,7 @@ from jepsen_like.sim.groups.placed_clients import (
     route_of,
 )
 from jepsen_like.sim.groups.placed_writers import PlacedWriter
+from jepsen_like.sim.groups.retirement import Retirement
 from jepsen_like.sim.machines.loop import Process
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, name_of
 from raftlog.errors import InvariantViolationError
@@ -130,6 +131,9 @@ class SecondGroup:
         more = [] if self.writer is None else [self.writer]
         self.clients: list[Placed] = [*self.producers, *self.readers, self.changer, *more]
         self._auditor = add_host()
+        self.retirement: Retirement | None = None
+        if world.options.retires:
+            self.retirement = Retirement(self, options, world.loop, world.nemesis_leader, add_host())
         faults = plan(options) if planned else ()
         client_hosts = [client.host.process.host for client in self.clients]
         self.nemesis = Nemesis(world.loop, world.network, self.machines, self.monitor, faults, client_hosts, further)
@@ -228,6 +232,7 @@ class SecondGroup:
             and all(self._judge_log(group, wait) for group in self._groups)
             and self._judge_writes()
             and self._judge_insides()
+            and (self.retirement is None or self.retirement.play(wait))
         )
 
     def _copied(self) -> bool:

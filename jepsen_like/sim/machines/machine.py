@@ -55,7 +55,7 @@ from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.network import Network
 from jepsen_like.sim.machines.turn_bounds import SEND_BYTES, TURN_SHARE
 from jepsen_like.sim.options import Options, stream
-from raftlog.errors import RaftLogError
+from raftlog.errors import IdentityError, RaftLogError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import read_file, write_file
 from raftlog.storage.files.genesis import Genesis, Voter
@@ -201,6 +201,8 @@ class Machine:
         """Virtual time in seconds at which the newest level came into the log; None if it is not there."""
         self.retired = False
         """True once the machine was switched off for good."""
+        self.has_retired = False
+        """True once the node has ended at its start, because its group of brokers has retired."""
         self.open_store: Callable[[str], object] | None = None
         """Function that opens the object store of tier.url as this machine reaches it; None without tiered storage."""
         self.config = config or config_of(node_id, options, group)
@@ -301,6 +303,9 @@ class Machine:
         expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
         if self.level < LEVEL and self._is_too_old(str(failure), process):
             expected, self.level = True, LEVEL  # somebody reads it, and installs the newer version
+        if isinstance(failure, IdentityError) and "has retired" in str(failure):
+            expected = self.has_retired = True
+            self.held += 1
         reason = "; ".join(self.fs.failed) or str(failure)
         reboots = self.rng.random() < 0.5
         self._end("stopped" if failure is None and not self.fs.failed else f"failed: {reason}", power=reboots)

@@ -1,24 +1,55 @@
-"""`raftmq broker-group`: drains a group of brokers (docs/adr/0113). It is not listed until a group can be retired."""
+"""`raftmq broker-group`: lists, drains and retires groups of brokers (docs/adr/0113)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
+from cluster.config.local_layout import locked, name_of
+from cluster.runtime.byte_sizes import size_of
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq.commands.command_group import command_group
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import cluster_options, counted, print_json
-from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.commands.shared_options import cluster_options, counted, data_dir, print_json, print_table
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal, GivenAddresses, admin_addresses
+from raftmq.local.retired_groups import set_aside
+from raftmq_wire.errors import ExitCode
 
 NAMES_SHOWN = 5
+AGAIN_S = 2.0
+"""Seconds between two tries of a command that waits."""
 
 
 @command_group("broker-group")
 def broker_group() -> None:
-    """Drain a group of brokers."""
+    """Drain and retire a group of brokers."""
+
+
+@broker_group.command("list")
+@cluster_options
+def list_groups(data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the groups of brokers: their state, leader and nodes."""
+    view = AdminApi(admin_addresses(admin, data)).local("/v1/broker-groups")
+    if as_json:
+        print_json({"schema": 1, **view})
+        return
+    rows = [
+        [
+            row["group"],
+            row["name"],
+            row["state"],
+            time_text(row["since_ms"]) if row["since_ms"] is not None else "",
+            row["leader"] or "",
+            ", ".join(str(name_of(row["group"], each["id"])) for each in row["members"]),
+        ]
+        for row in view["groups"]
+    ]
+    print_table(["group", "name", "state", "since", "leader", "nodes"], rows, left=("name", "state", "since", "nodes"))
+    if not rows:
+        click.echo("the cluster has one group")
 
 
 @broker_group.command("drain")
@@ -66,6 +97,79 @@ def drain(
     _show(api.post(path, body), as_json)
 
 
+@broker_group.command("retire")
+@click.argument("group", type=click.IntRange(FIRST_GROUP, GROUPS_MAX))
+@click.option("--plan", is_flag=True, help="Only show what is left, which --force would lose.")
+@click.option("--force", is_flag=True, help="Retire it though something is left. Nobody reads that any more.")
+@click.option("--wait", "wait_s", type=click.IntRange(0), default=0, metavar="SECONDS", help="Try again for so long.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def retire(
+    group: int,
+    plan: bool,
+    force: bool,
+    wait_s: int,
+    yes: bool,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> int:
+    """Retire the drained group of brokers number GROUP, for ever: its number and its name are never used again.
+
+    It is refused while something is left. In a local cluster, the nodes are stopped and set aside; nothing is deleted.
+    """
+    addresses = admin_addresses(admin, data)
+    api = AdminApi(addresses, f"raftmq broker-group drain {group} --plan")
+    drained = f"/v1/broker-groups/{group}/drain?broker_group={group}"
+    if plan:
+        _show(api.local(drained), as_json)
+        return ExitCode.OK
+    known = {row["group"]: row for row in api.local("/v1/broker-groups")["groups"]}
+    view: dict[str, Any] = known.get(group, {})
+    if view.get("state") != "retired":
+        if not yes:
+            _ask(api.local(drained), group, force=force)
+        path = f"/v1/broker-groups/{group}/retire?broker_group={group}"
+        view = _until_done(lambda: api.post(path, {"force": force}), wait_s)
+    folder = None
+    if view["state"] == "retired" and not isinstance(addresses, GivenAddresses):
+        with locked(data_dir(data)):
+            folder = set_aside(data_dir(data), group)
+    if as_json:
+        print_json({"schema": 1, **view, "set_aside": None if folder is None else str(folder)})
+    elif view["state"] != "retired":
+        click.echo(f"the log of group {group} is closed; group {FIRST_GROUP} retires it as soon as it has a leader")
+    else:
+        click.echo(f"group {group} has retired, for ever")
+        if folder is not None:
+            click.echo(f"its nodes are stopped; what they had is in {folder} until you delete it")
+        elif isinstance(addresses, GivenAddresses):
+            click.echo("stop its nodes; they do not start again, and their directories stay until you delete them")
+    return ExitCode.OK
+
+
+def _ask(left: dict[str, Any], group: int, *, force: bool) -> None:
+    """Asks a person for a confirmation, who reads first what is lost."""
+    question = f"retire group {group} for ever? Its number and its name are never used again"
+    lost = [] if left["done"] else [*_left(left)]
+    if force and lost:
+        click.echo("\n".join(lost), err=True)
+        question = f"retire group {group} for ever, and lose all that?"
+    click.confirm(question, abort=True, err=True)
+
+
+def _until_done(post: Callable[[], dict[str, Any]], wait_s: float) -> dict[str, Any]:
+    """Asks until the group retires, for at most so many seconds. Raises LocalError."""
+    ends = time.monotonic() + wait_s
+    while True:
+        try:
+            return post()
+        except ApiRefusal as error:
+            if not (error.code == "refused" or error.is_passing) or time.monotonic() + AGAIN_S > ends:
+                raise
+        time.sleep(AGAIN_S)
+
+
 def _show(view: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, **view})
@@ -100,6 +204,9 @@ def _left(view: dict[str, Any]) -> Iterator[str]:
     for name, what in _COUNTS.items():
         if view[name]:
             yield counted(view[name], what)
+    if view["tier_segments"]:
+        size = size_of(view["tier_bytes"])
+        yield f"{counted(view['tier_segments'], 'segment')} ({size}) in the tier: they stay, and no node reads them"
 
 
 _COUNTS = {

@@ -15,6 +15,7 @@ from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, print_json, print_table
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, GivenAddresses, admin_addresses, raise_if_refused, status_of
 from raftmq.local.http.credentials import address_of
+from raftmq.local.retired_groups import retired_groups
 from raftmq.local.status import json_of
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -46,6 +47,9 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
         for view in views:
             _print_group(view)
         _print_registry(registry)
+        if not elsewhere_named(data, admin):
+            for group, folder in retired_groups(data_dir(data)).items():
+                click.echo(f"group {group} has retired; what its nodes had is in {folder} until you delete it")
     if not answered:
         if as_json:
             return ExitCode.UNREACHABLE
@@ -122,11 +126,16 @@ def _look(data: str | None, admin: str | None) -> tuple[list[ClusterView], list[
     from raftmq.local.registry_processes import view_registry
     from raftmq.local.status import view_addresses
 
-    if admin or (not data and os.environ.get(ADMIN_VARIABLE)):
+    if elsewhere_named(data, admin):
         addresses = admin_addresses(admin, data)
         return [view_addresses(addresses)], [], f"at {', '.join(addresses)}"
     cluster = LocalCluster(data_dir(data))
     return cluster.views(), view_registry(cluster.registry), f"of {cluster.data}"
+
+
+def elsewhere_named(data: str | None, admin: str | None) -> bool:
+    """Returns True if a person named a cluster by addresses, and not one on this machine."""
+    return bool(admin or (not data and os.environ.get(ADMIN_VARIABLE)))
 
 
 def _headline(view: ClusterView) -> str:

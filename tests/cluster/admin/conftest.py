@@ -192,6 +192,7 @@ class FakeNode:
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
         self.paced = PacedSends(QuotaBuckets(self.state.quotas, self.state.access), Gate(self.config), self.config)
+        self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
         self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)
@@ -382,6 +383,9 @@ class FakeNode:
 
     def hot(self) -> Window:
         return self.window
+
+    def grace_left_ms(self) -> int:
+        return self.grace_ms
 
     def unread(self, group: str) -> dict[str, list[str]]:
         return {topic: sorted(clients) for topic, clients in self.idle.items()} if self.members(group) else {}

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from cluster.admin.findings.rules import own_conditions
+from cluster.admin.handlers import drains
 from cluster.replication.outcome import Outcome
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup, RetireBrokerGroup
+from statemachine.cluster_wide.closed_log import LogEnd
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.levels import DRAINS_LEVEL
+from statemachine.tier import MoveSegment, SegmentSpan, TierPart, TierState
 from statemachine.topics.topics import CreateTopic
 from tests.cluster.admin.conftest import FakeNode, Serve
 from tests.cluster.admin.test_finding_rules import NOW_MS
@@ -25,12 +28,15 @@ from tests.support.truth_kit import SECOND, BrokerLog, copy
 
 NewLog = Callable[[], LogBuilder]
 PATH = "/v1/broker-groups/2/drain"
+RETIRE = "/v1/broker-groups/2/retire"
 
 
 class SecondGroup(FakeNode):
     """Node 1 of the second group, which leads. The first group decides at once, and this one copies."""
 
     log_of = 2
+    retires = True
+    """True if the first group hears of it that this one's log is closed."""
 
     def __init__(self, new_log: NewLog, level: int = DRAINS_LEVEL) -> None:
         others = {"cluster__id": str(CLUSTER), "cluster__first_group": ["127.0.0.1:10912"]}
@@ -46,7 +52,11 @@ class SecondGroup(FakeNode):
 
     def apply(self, commands: list[Command]) -> list[Any]:
         if not all(command.OF_TRUTH for command in commands):
-            return super().apply(commands)
+            results = super().apply(commands)
+            if self.retires and self.state.closed_log.is_closed:  # as `cluster.truth.retirement` does
+                self.first.run(RetireBrokerGroup(2))
+                self.copy()
+            return results
         results = self.first.run(*commands)
         self.copy()
         return results
@@ -232,3 +242,137 @@ async def test_a_drain_is_a_finding_while_it_lasts(node: SecondGroup, serve: Ser
     assert said() == [("group 2 takes no new messages, and is read until nothing is left", begun["since_ms"])]
     await ask(client, "DELETE")
     assert said() == []
+
+
+# -- retiring
+
+
+async def test_a_group_that_is_done_retires_for_ever(node: SecondGroup, serve: Serve) -> None:
+    client = await serve(node)
+    status, answer = await ask(client, "POST", RETIRE)
+    says = "group 2 takes messages, and is drained before it retires"
+    assert (status, answer["error"]["message"]) == (409, says)
+    await ask(client, "POST")
+    status, dry = await ask(client, "POST", RETIRE, dry_run=True)
+    assert (status, dry["dry_run"], dry["state"], dry["done"]) == (200, True, "draining", True)
+    status, retired = await ask(client, "POST", RETIRE)
+    assert (status, retired["state"], node.state.closed_log.is_closed) == (200, "retired", True)
+    assert node.state.closed_log.end == LogEnd(0, dry["since_ms"], force=False)
+    assert (await ask(client, "POST", RETIRE))[1]["state"] == "retired", "asked again"
+    for method in ("POST", "DELETE"):
+        status, answer = await ask(client, method)
+        assert (status, answer["error"]["message"]) == (409, "group 2 has retired, for ever")
+    listed = (await ask(client, path="/v1/broker-groups"))[1]["groups"]
+    assert [row["state"] for row in listed] == ["active", "retired", "active"]
+    (topic,) = (await ask(client, path="/v1/topics"))[1]["topics"]
+    document = (await ask(client, path="/v1/metadata"))[1]
+    assert [row["group"] for row in topic["queues_in_groups"]] == [3]
+    assert [(row["name"], row["place"]) for row in document["topics"]] == [("both", [[3, 2, 2]])]
+
+
+@pytest.mark.parametrize(
+    ("left", "says"),
+    [
+        ("unread", "consumer group g has 3 messages to read"),
+        ("nobodys", "topic both has 3 messages, and no consumer group reads it"),
+        ("dead", "consumer group g has 3 dead letters"),
+    ],
+)
+async def test_what_is_left_is_lost_only_by_force(node: SecondGroup, serve: Serve, left: str, says: str) -> None:
+    topic = "%DLQ%g" if left == "dead" else "both"
+    place(node, "%DLQ%g", [2])
+    if left == "unread":
+        node.apply([PutGroup({"name": "g"}, False)])
+        FakeNode.apply(node, [Subscribe("g", [("both", "TAG", "*", 1)])])
+        FakeNode.apply(node, [CommitOffsets([("g", node.state.topics["both"].id, 0, 0)])])
+    node.add_messages(topic, 0, 3)
+    client = await serve(node)
+    await ask(client, "POST")
+    status, answer = await ask(client, "POST", RETIRE)
+    assert (status, answer["error"]["message"]) == (409, f"something is left in group 2: {says}")
+    assert not node.state.closed_log.is_closed
+    status, retired = await ask(client, "POST", RETIRE, force=True)
+    end = node.state.closed_log.end
+    assert (status, retired["state"], end is not None and end.force) == (200, "retired", True)
+
+
+async def test_clients_with_a_route_of_before_are_waited_for(node: SecondGroup, serve: Serve) -> None:
+    client = await serve(node)
+    await ask(client, "POST")
+    node.grace_ms = 1_500
+    status, answer = await ask(client, "POST", RETIRE)
+    says = "clients with a route of before may send to group 2 for 2 s more"
+    assert (status, answer["error"]["message"]) == (409, says)
+    assert (await ask(client, "POST", RETIRE, force=True))[1]["state"] == "retired"
+
+
+async def test_a_message_that_comes_meanwhile_keeps_the_log_open(
+    node: SecondGroup, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await serve(node)
+    await ask(client, "POST")
+    apply = node.apply
+
+    def late(commands: list[Command]) -> list[Any]:
+        node.add_messages("both", 0, 1)
+        return apply(commands)
+
+    monkeypatch.setattr(node, "apply", late)
+    status, answer = await ask(client, "POST", RETIRE)
+    assert (status, "nothing was changed: a message was stored in entry" in answer["error"]["message"]) == (409, True)
+
+
+async def test_a_log_that_is_closed_is_told_until_the_first_group_knows(
+    node: SecondGroup, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drains, "RETIRED_WAIT_S", 0.05)
+    node.retires = False
+    client = await serve(node)
+    await ask(client, "POST")
+    assert (await ask(client, "POST", RETIRE))[1]["state"] == "closed"
+    status, answer = await ask(client, "DELETE")
+    assert (status, answer["error"]["message"]) == (409, "group 2 has retired, for ever")
+
+
+async def test_a_topic_that_is_made_while_a_drain_begins_gets_queues_elsewhere(
+    node: SecondGroup, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, apply = await serve(node), node.apply
+
+    def made_before(commands: list[Command]) -> list[Any]:
+        if any(isinstance(command, DrainBrokerGroup) for command in commands):
+            apply([CreateTopic({"name": "fresh", "place": [[2, 2, 2]]}, False)])
+        return apply(commands)
+
+    monkeypatch.setattr(node, "apply", made_before)
+    status, begun = await ask(client, "POST", spread=True)
+    assert (status, begun["state"], begun["topics_alone"]) == (200, "draining", [])
+    assert node.state.topics["fresh"].queues_of_groups.keys() == {1, 2, 3}
+
+
+async def test_a_drain_that_is_under_way_spreads_when_it_is_asked_to(node: SecondGroup, serve: Serve) -> None:
+    client = await serve(node)
+    await ask(client, "POST")
+    node.first.run(DrainBrokerGroup(2, draining=False), CreateTopic({"name": "late", "place": [[2, 2, 2]]}, False))
+    node.first.run(DrainBrokerGroup(2, draining=True))
+    node.copy()
+    assert (await ask(client, "POST"))[1]["topics_alone"] == ["late"]
+    assert (await ask(client, "POST", spread=True))[1]["topics_alone"] == []
+
+
+async def test_segments_in_the_tier_are_named_and_hold_nothing_up(node: SecondGroup, serve: Serve) -> None:
+    span = SegmentSpan(2048, 0, 1, 1, 1)
+    part = TierPart("log/0", 2048, b"d" * 16, 1)
+    FakeNode.apply(node, [MoveSegment(0, TierState.UPLOADING, 1, span, None)])
+    FakeNode.apply(node, [MoveSegment(0, TierState.UPLOADED, 1, None, [part])])
+    _, plan = await ask(await serve(node))
+    assert (plan["tier_segments"], plan["tier_bytes"], plan["done"]) == (1, 2048, True)
+
+
+async def test_a_group_that_has_retired_is_a_finding_while_its_nodes_run(node: SecondGroup, serve: Serve) -> None:
+    client = await serve(node)
+    await ask(client, "POST")
+    await ask(client, "POST", RETIRE)
+    found = {each.code: each for each in own_conditions(node, node.status(), NOW_MS)}  # type: ignore[arg-type]
+    assert "group_draining" not in found
+    assert found["group_retired"].do_now == "raftmq broker-group retire 2"

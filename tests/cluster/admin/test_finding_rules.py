@@ -33,6 +33,7 @@ from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
 from statemachine.access.access_commands import ChangeUser, Origin, SetAuthMode
 from statemachine.access.quotas import SetQuotas
+from statemachine.cluster_wide.broker_groups import GroupState
 from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -396,8 +397,12 @@ class OfSecond(FakeNode):
 
 def draining() -> set[str]:
     node = OfSecond(1)
-    node.apply([CopyTruth(0, 1, [(TruthKind.BROKER_GROUP, 2, ["raftmq-g02", 3, 1, 5])])])
-    return set(conditions(node))
+    found = set[str]()
+    for version, state in enumerate((GroupState.DRAINING, GroupState.RETIRED), 1):
+        row = ["raftmq-g02", 3, int(state), 5]
+        node.apply([CopyTruth(version - 1, version, [(TruthKind.BROKER_GROUP, 2, row)])])
+        found |= set(conditions(node))
+    return found
 
 
 def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ SUPER = {
     "POST /v1/broker-groups",
     "POST /v1/broker-groups/{group}/drain",
     "DELETE /v1/broker-groups/{group}/drain",
+    "POST /v1/broker-groups/{group}/retire",
     "POST /v1/writes/forget",
     "POST /v1/members",
     "POST /v1/members/{id}/promote",

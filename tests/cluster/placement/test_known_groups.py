@@ -22,6 +22,7 @@ from cluster.placement.known_groups import ALARM, added, own_record
 from cluster.runtime.peer_frames import Kind
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.types import NodeId
+from statemachine.cluster_wide.broker_groups import BrokerGroup, GroupState
 from statemachine.levels import GROUPS_LEVEL
 from tests.support.group_node import Node
 from tests.support.wait_until import until
@@ -65,7 +66,9 @@ async def test_all_groups_hear_of_each_other_and_of_every_change(
 def test_only_groups_that_were_added_are_routed_to() -> None:
     """A node that proves the secret may tell of groups that were never added, or are gone with a backup."""
     told = {number: GroupRecord(number, f"g{number}", Epoch(1, 0), 1, []) for number in (2, 3, 64)}
-    assert added(told, {1: 0, 2: 0, 3: 0}) == {2: told[2], 3: told[3]}
+    rows = {number: BrokerGroup(f"g{number}", 3) for number in (1, 2, 3, 4)}
+    rows[4] = rows[4]._replace(state=GroupState.RETIRED, since_ms=5)
+    assert added({**told, 4: told[2]}, rows) == {2: told[2], 3: told[3]}, "nor to one that has retired"
     assert added(told, {}) == told, "before the first copy nothing else is known"
 
 
@@ -98,16 +101,22 @@ async def test_a_level_is_told_when_it_rises_and_who_is_below_is_named(made: Cal
     two = await made(2, one.port)
     await until(lambda: one.knows(one, two))
     said = ["group 2 has not told its level", "group 3 has not told its level"]
-    assert one.known.below(14, [1, 2, 3]) == said, "group 3 was added and has never run"
+    one.add(1, 2, 3)
+    assert one.known.below(14) == said, "group 3 was added and has never run"
     two.record = replace(two.record, level=13)
     await until(lambda: one.known.others()[2].level == 13)
     assert one.known.others()[2].epoch == Epoch(1, 0, 1), "the leader counts it"
-    assert one.known.below(14, [1, 2]) == ["group 2 has level 13, as it told last"]
-    assert one.known.below(13, []) == []
+    one.add(1, 2)
+    assert one.known.below(14) == ["group 2 has level 13, as it told last"]
+    assert one.known.below(13) == []
+    one.rows[2] = one.rows[2]._replace(state=GroupState.RETIRED, since_ms=5)
+    assert one.known.below(14) == [], "nobody waits for a group that has retired"
+    assert one.known.others() == {}
+    one.add(1, 2)
     two.record = replace(two.record, level=14, leader=7)
     await until(lambda: one.known.others()[2].level == 14)
     assert one.known.others()[2].epoch == Epoch(1, 0, 1), "others than the leader do not"
-    assert one.known.below(14, [1, 2]) == []
+    assert one.known.below(14) == []
 
 
 async def test_a_group_that_the_first_one_refuses_says_why(made: Callable[..., Any], tmp_path: Path) -> None:

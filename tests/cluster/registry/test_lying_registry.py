@@ -21,6 +21,7 @@ from cluster.placement.registry_state import RegistryState, encode_state
 from cluster.registry import registrations
 from cluster.runtime.peer_frames import GROUP_KINDS, REGISTRY_KINDS, Kind
 from raftlog.types import NodeId
+from statemachine.cluster_wide.broker_groups import BrokerGroup
 from tests.cluster.registry.test_registrations import CLUSTER, STATE, Registry
 from tests.support.group_node import Node
 from tests.support.wait_until import until
@@ -92,7 +93,8 @@ async def test_older_epochs_and_foreign_groups_take_nothing_away(liar: Registry,
     await until(lambda: all(each.known.others().keys() >= set(range(3, 65)) for each in (one, two)))
     for each, other in ((one, two), (two, one)):
         known = each.known.others()
-        assert added(known, {1: 0, 2: 0}).keys() == {other.record.group}  # type: ignore[union-attr]
+        rows = {number: BrokerGroup(f"g{number}", 3) for number in (1, 2)}
+        assert added(known, rows).keys() == {other.record.group}  # type: ignore[union-attr]
         assert known[other.record.group] == other.record  # type: ignore[union-attr]
 
 

@@ -31,6 +31,7 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.peer.reachability import stand_ins
 from cluster.placement.group_map import GroupRecord
+from cluster.placement.known_groups import added
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.handler_table import once_confirmed
 from cluster.remoting.handlers.assignment import Assignments
@@ -244,7 +245,7 @@ class FakeNode:
                 http=lambda node: "",
                 slots=lambda: 3 if self.state.broker_groups.by_number else 0,
             ),
-            lambda: self.other_groups,
+            lambda: added(self.other_groups, self.state.broker_groups.by_number),
         )
         self.other_groups: dict[int, GroupRecord] = {}
         self.figures: dict[str, str] = {}

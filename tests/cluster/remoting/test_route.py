@@ -15,7 +15,8 @@ from cluster.remoting.handlers.route import HOLD_MS
 from cluster.requests.table import ROWS
 from raftlog.types import NOBODY, NodeId
 from raftmq.client.route import QueueData, read_route
-from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
+from raftmq_wire.codes import GROUPS_FIELD, RETIRED_FIELD
+from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup, RetireBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
@@ -165,6 +166,22 @@ def test_a_drain_that_is_cancelled_leaves_the_route_of_before(drained: Any) -> N
     drained.command(DrainBrokerGroup(2, draining=False))
     assert queues_of(drained, "T")["raftmq-g02-1"] == (6, 0, 2)
     assert queues_of(drained, "T")["raftmq-g02"] == (4, 8, 2)
+
+
+def test_a_group_that_has_retired_is_left_out(drained: Any) -> None:
+    drained.command(RetireBrokerGroup(2))
+    aliases = {f"raftmq-{slot}" for slot in (1, 2, 3)}
+    assert {*queues_of(drained, "T")} == {"raftmq", *aliases}
+    answer = drained.ask(106).answer
+    table = json.loads(answer.body)
+    assert (table["clusterAddrTable"], {*table["brokerAddrTable"]} - aliases) == (
+        {"DefaultCluster": ["raftmq"]},
+        {"raftmq"},
+    )
+    assert (answer.ext.get(RETIRED_FIELD), answer.ext.get(GROUPS_FIELD)) == ("2", None)
+    for topic in ("there", "%RETRY%g"):
+        body = drained.ask(105, topic=topic).answer.body
+        assert not body or json.loads(body)["queueDatas"] == []
 
 
 def test_a_topic_to_be_made_is_made_in_another_group(node_with: Any, drained: Any) -> None:

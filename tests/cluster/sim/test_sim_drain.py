@@ -9,7 +9,10 @@ import pytest
 
 from cluster.replication.drain_grace import GRACE_MS
 from cluster.replication.outcome import Outcome
+from jepsen_like.hostile.request_fields import topic_fields
 from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
+from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command
@@ -17,8 +20,8 @@ from statemachine.levels import DRAINS_LEVEL
 from statemachine.truth import CopyTruth
 from tests.support.sim_cluster import ClientPath, SimCluster
 
-TOPIC, RETRIES, ELSEWHERE = "T", "%RETRY%g", "elsewhere"
-ACTIVE, DRAINING = ["raftmq-g02", 3], ["raftmq-g02", 3, 1, 5]
+TOPIC, RETRIES, ODD, ELSEWHERE = "T", "%RETRY%g", "%odd", "elsewhere"
+ACTIVE, DRAINING, RETIRED = ["raftmq-g02", 3], ["raftmq-g02", 3, 1, 5], ["raftmq-g02", 3, 2, 5]
 GRACE_S = GRACE_MS / 1000
 TICK_S = 2.0
 
@@ -33,7 +36,7 @@ def sim() -> Iterator[SimCluster]:
     with SimCluster(9, group=2) as made:
         propose(made, Finalize(DRAINS_LEVEL))
         groups = [(TruthKind.BROKER_GROUP, 1, ["raftmq", 3]), (TruthKind.BROKER_GROUP, 2, ACTIVE)]
-        topics = [(TruthKind.TOPIC, name, topic_of(2)) for name in (TOPIC, RETRIES)]
+        topics = [(TruthKind.TOPIC, name, topic_of(2)) for name in (TOPIC, RETRIES, ODD)]
         propose(made, CopyTruth(0, 5, [*groups, *topics, (TruthKind.TOPIC, ELSEWHERE, topic_of(1))]))
         yield made
 
@@ -59,11 +62,19 @@ class Producer:
 
     def send(self, topic: str = TOPIC, **properties: str) -> tuple[int, str]:
         """Code and remark of the answer to a send."""
+        self.ask(topic, **properties)
+        return self.answer()
+
+    def ask(self, topic: str = TOPIC, **properties: str) -> None:
+        """Sends, and waits for no answer."""
         self.number += 1
         asked = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
         values = ("g", topic, "TBW102", "4", "1", "0", "1", "0", asked, "0", "false")
         ext = dict(zip("abcdefghijm", values, strict=True))
         self.path.ask(encode_frame(310, self.number, 0, ext=ext, body=b"x"))
+
+    def answer(self) -> tuple[int, str]:
+        """Code and remark of the answer to the last send."""
         self.sim.loop.run_until(lambda: self.number in self.path.replies, 10, "an answer")
         code, remark = self.path.replies[self.number][0][:2]
         return code, remark or ""
@@ -89,6 +100,7 @@ def test_what_was_consumed_in_vain_is_stored_while_the_group_drains(sim: SimClus
     sim.loop.run_for(GRACE_S + TICK_S)
     assert producer.send()[0] == 16
     assert producer.send(RETRIES)[0] == 0
+    assert producer.send(ODD)[0] == 16, "a name of somebody's own"
 
 
 def test_a_drain_that_is_cancelled_takes_messages_at_once(sim: SimCluster) -> None:
@@ -121,3 +133,71 @@ def test_no_first_send_makes_a_topic_in_a_group_that_drains(sim: SimCluster) -> 
     turn(sim, DRAINING)
     code, remark = producer.send("new")
     assert (code, "ask for the topic's route again" in remark) == (16, True)
+
+
+@pytest.mark.parametrize("row", [DRAINING, RETIRED])
+def test_a_tool_that_makes_a_topic_in_all_groups_is_told_which_takes_none(sim: SimCluster, row: list[Any]) -> None:
+    """`mqadmin updateTopic -c` asks each group's leader in turn, with the request that `-b` makes too."""
+    turn(sim, row)
+    path = ClientPath(sim.leader())
+    path.ask(encode_frame(RequestCode.UPDATE_AND_CREATE_TOPIC, 1, 0, ext=topic_fields("new")))
+    sim.loop.run_until(lambda: 1 in path.replies, 10, "an answer")
+    says = "is drained, and takes no further topic" if row is DRAINING else "has retired, and takes no topic"
+    assert path.replies[1][0][:2] == (16, f"group 2 {says}; other groups of brokers do")
+
+
+# -- the log is closed
+
+
+def close(sim: SimCluster, *, force: bool = False) -> bool:
+    """Asks to close the log of the drain under way, as of now; True if it was closed."""
+    state = sim.leader().state
+    since_ms = state.broker_groups.by_number[2].since_ms
+    results = sim.propose(sim.leader(), CloseBrokerGroup(since_ms, state.applied.index, force))
+    sim.loop.run_until(lambda: results, 20, "an answer")
+    assert results[0].outcome is Outcome.OK
+    return bool(results[0].results[0].ok)
+
+
+def test_a_log_that_is_closed_refuses_every_send(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    turn(sim, DRAINING)
+    assert producer.send()[0] == 0
+    assert close(sim)
+    says = "group 2 has retired; ask for the topic's route again"
+    for topic in (TOPIC, RETRIES, "new"):
+        assert producer.send(topic) == (16, says), "within the 70 s too, and of what was consumed in vain"
+    assert producer.send(DELAY="1") == (16, says)
+    before = sim.leader()
+    before.transfer(sim.followers()[0].node_id)
+    sim.leader(besides=before)
+    assert Producer(sim).send() == (16, says), "the next leader knows it"
+    turn(sim, ACTIVE)
+    assert Producer(sim).send() == (16, says), "a cancel that comes too late changes nothing"
+    assert len(sim.leader().bodies(TOPIC)) == 1
+
+
+def test_a_send_that_comes_while_the_log_is_closed_is_decided_by_that(sim: SimCluster) -> None:
+    """What came before goes before: the log stays open then. What comes after waits for the outcome."""
+    turn(sim, DRAINING)
+    state = sim.leader().state
+    for early in (True, False):
+        producer = Producer(sim)
+        if early:
+            producer.ask(TOPIC)
+        command = CloseBrokerGroup(state.broker_groups.by_number[2].since_ms, state.applied.index, False)
+        results = sim.propose(sim.leader(), command)
+        producer.ask(TOPIC)
+        assert producer.answer()[0] == (0 if early else 16)
+        assert results[0].results[0].ok is not early
+    assert len(sim.leader().bodies(TOPIC)) == 2
+
+
+def test_what_waits_in_a_log_that_was_closed_by_force_waits_for_ever(sim: SimCluster) -> None:
+    producer = Producer(sim)
+    assert producer.send(DELAY="1")[0] == 0
+    turn(sim, DRAINING)
+    assert close(sim, force=True)
+    sim.loop.run_for(30)
+    assert sim.leader().state.timers.counts.pending == 1
+    assert len(sim.leader().bodies(TOPIC)) == 0

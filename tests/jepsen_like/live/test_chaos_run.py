@@ -159,6 +159,7 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
         ("first-group-lost", 0.1),
         ("hot-topic", 0.5),
         ("registry-loss", 0.3),
+        ("group-drain", 0.25),
     ],
 )
 def test_rehearsals_of_scripted_scenarios_pass(tmp_path: Path, scenario: str, scale: float) -> None:

@@ -103,3 +103,23 @@ def witness_GR16() -> None:
 
 def witness_GR17() -> None:
     holds("GR17")
+
+
+def witness_GR18() -> None:
+    holds("GR18")
+
+
+def witness_GR19() -> None:
+    holds("GR19")
+
+
+def witness_GR20() -> None:
+    holds("GR20")
+
+
+def witness_GR21() -> None:
+    holds("GR21")
+
+
+def witness_GR22() -> None:
+    holds("GR22")

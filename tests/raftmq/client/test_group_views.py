@@ -78,3 +78,16 @@ def test_members_that_any_group_lists() -> None:
     assert (both.sharers("t"), both.sharers("u")) == (["a", "b", "c"], ["b", "c"])
     nobody_said = _together([first, MemberList(["d"])])
     assert nobody_said.sharers("t") == ["a", "b", "d"], "a list without wishes: all topics are shared by all"
+
+
+async def test_a_group_is_forgotten_only_once_it_has_retired(groups: GroupViews[ClusterView]) -> None:
+    made = groups
+    made.take("1/raftmq 2/raftmq-g02 3/c")
+    second = made.of(2)
+    made.take("1/raftmq")
+    assert made.numbers() == [1, 2, 3], "a node that has not heard of it says nothing"
+    made.take("1/raftmq 3/c", "2 x 77 1")
+    assert (made.numbers(), made.group_of_name("raftmq-g02-1")) == ([1, 3], 0)
+    assert made.of(2) is made.first is not second
+    made.take("", "2 3")
+    assert (made.numbers(), made.several) == ([1], True), "sends stay sorted"

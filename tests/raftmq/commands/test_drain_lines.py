@@ -26,6 +26,8 @@ DONE = {
     "half_messages": 0,
     "attempts": 0,
     "prepared_writes": 0,
+    "tier_segments": 0,
+    "tier_bytes": 0,
 }
 
 
@@ -63,6 +65,8 @@ def test_all_that_may_be_left(capsys: pytest.CaptureFixture[str]) -> None:
         half_messages=1,
         attempts=2,
         prepared_writes=1,
+        tier_segments=2,
+        tier_bytes=2048,
     )
     assert [line for line in told if "not due" not in line] == [
         "group 2 is active",
@@ -77,5 +81,6 @@ def test_all_that_may_be_left(capsys: pytest.CaptureFixture[str]) -> None:
         "1 half message",
         "2 unfinished staged attempts",
         "1 prepared write",
+        "2 segments (2.0 KiB) in the tier: they stay, and no node reads them",
     ]
     assert any(line.startswith("2 messages not due, the next at 1970-01-01T") for line in told)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,8 +137,39 @@ def test_a_group_drains_under_work(cluster: LocalCluster, mq: Client, run: Run) 
     assert (code, cancelled["state"], cancelled["since_ms"]) == (0, "active", None)
 
 
+def test_a_group_that_is_done_retires(cluster: LocalCluster, mq: Client, run: Run) -> None:
+    """After the test above: what is left in group 2 is read, and nothing reads the other topics."""
+    assert run("broker-group", "drain", "2", "--yes", "--spread")[0] == 0
+    code, refused = run("broker-group", "retire", "2", "--yes")
+    assert (code, "may send to group 2 for" in str(refused)) == (ExitCode.REFUSED, True), "for 70 s"
+    configs = [str(node.config_path) for node in cluster.of_group(2)]
+    code, retired = run("broker-group", "retire", "2", "--yes", "--wait", "150")
+    assert (code, retired["state"]) == (0, "retired")
+    assert cluster.of_group(2) == [], "its nodes are stopped and set aside"
+    code, listed = run("broker-group", "list")
+    assert [(row["group"], row["state"]) for row in listed["groups"]] == [(1, "active"), (2, "retired")]
+    with mq.producer() as producer:
+        assert {group_of(producer.send(TOPIC, b"x").queue_id) for _ in range(8)} == {1}
+    assert run("backup", "create", "--to", str(cluster.data / "backups"), as_json=False)[0] == 0
+    assert run("topic", "list")[0] == 0
+    cluster.down()
+    cluster.up(groups=2)
+    assert cluster.of_group(2) == [], "a start makes no other group of that number"
+    assert "group 2 has retired" in run("status", as_json=False)[1]
+    code, said = run("topic", "create", "late", "--in-group", "2", as_json=False)
+    assert (code != 0, "group 2 has retired, and takes no topic" in said) == (True, True)
+    aside = [Path(retired["set_aside"]) / Path(config).parent.name for config in configs]
+    for home in aside:  # a node that somebody starts all the same says why it ends
+        home.rename(home.parent.parent / home.name)
+    ended = subprocess.run(
+        [sys.executable, "-m", "cluster.node", "--config", configs[0]], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == ExitCode.REFUSED
+    assert "group 2 of brokers (raftmq-g02) has retired, and its nodes run no more." in ended.stderr
+    code, again = run("broker-group", "retire", "2", "--yes")
+    assert (code, again["state"]) == (0, "retired")
+
+
 def test_the_first_group_is_not_drained(run: Run) -> None:
     code, refused = run("broker-group", "drain", "1", "--yes")
     assert (code, "It cannot be drained" in str(refused)) == (ExitCode.REFUSED, True)
-    text = run("broker-group", "drain", "2", "--plan", as_json=False)[1]
-    assert text.splitlines()[0] == "group 2 is active"

@@ -35,7 +35,7 @@ TABLE = {
         config history, config set, config show, user create, user delete, user disable, user enable, user list,
         user password, user revoke, user token, user tokens, user type, acl delete, acl import, acl list, acl
         set, acl test, quota delete, quota list, quota set, login, logout, audit, topic spread, group
-        create
+        create, broker-group drain, broker-group list, broker-group retire
     """,
     NAMED: """
         kill, restart, node add, node can-stop, node drain, node maintenance, node move, node promote, node

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator
 from typing import Final, NamedTuple
 
+import msgspec
+
 from cluster.broker.groups.group_lag import QUEUES_PER_STEP, bounds, each_lag
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX
 from raftlog.work import ITEM_UNITS, charge
@@ -14,23 +16,73 @@ from statemachine.cluster_wide.broker_groups import active_groups
 from statemachine.topics.topics import OWN_TOPICS, TopicConfig
 
 TOPICS_PER_STEP: Final = 256
+SEGMENTS_PER_UNIT: Final = 4
+"""Segments of the tier that are added up in a microsecond (a unit of `raftlog.work`)."""
 SHOWN_MAX: Final = 100
 """The most rows of one kind that a plan names; it counts all."""
 TOPICS_SHOWN: Final = 5
 """The most topics that a plan names of what one consumer group has to read."""
 
 
-class Unread(NamedTuple):
+class DrainUnread(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group that has messages to read in the group of brokers."""
 
     consumer_group: str
     messages: int
-    topics: tuple[str, ...]
-    """The first topics that it has to read, at most TOPICS_SHOWN."""
+    topics: list[str]
+    """The first of the topics, by name."""
     members: int
-    """Its members that are connected to this group of brokers."""
+    """Its members that are connected to this group of brokers. Without one, nobody reads."""
     broadcasts: bool
-    """True if these members keep their places themselves: nobody here knows what they have read."""
+    """True if these members keep their places themselves. Nobody here knows what they have read, so this is all that
+    is kept."""
+
+
+class DrainTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic with messages that no consumer group reads."""
+
+    topic: str
+    messages: int
+
+
+class DrainDeadLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """The dead letters of a consumer group."""
+
+    consumer_group: str
+    messages: int
+
+
+class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is left in a group of brokers. Of each kind 100 are named, and all are counted."""
+
+    done: bool
+    """True if nothing is left to read, to wait for or to look at."""
+    topics_alone: list[str]
+    """Topics to which nobody could write while the group drains: they have queues in no other active group."""
+    topics_alone_total: int
+    order_topics: list[str]
+    """`order` topics with queues here, whose keys come to other queues."""
+    order_topics_total: int
+    topics_shared: int
+    """Topics with queues here and in another active group. What is sent to them by a key comes to other queues."""
+    unread: list[DrainUnread]
+    unread_groups: int
+    unread_messages: int
+    unread_by_nobody: list[DrainTopic]
+    topics_read_by_nobody: int
+    dead_letters: list[DrainDeadLetters]
+    groups_with_dead_letters: int
+    timers: int
+    """Messages that wait for a time, also those to be tried again."""
+    next_due_ms: int | None
+    """The time at which the first of them is due; null if none waits."""
+    half_messages: int
+    attempts: int
+    """Attempts at staged writes that are not finished."""
+    prepared_writes: int
+    tier_segments: int
+    """Segments of this group's log in the tier. They stay there when it retires, and no node reads them any more."""
+    tier_bytes: int
 
 
 class Topics(NamedTuple):
@@ -42,34 +94,6 @@ class Topics(NamedTuple):
     """`order` topics: their keys move."""
     shared: int
     """The number of topics that have queues in another active group too."""
-
-
-class DrainPlan(NamedTuple):
-    """All that is left. Every kind is named up to SHOWN_MAX times."""
-
-    topics: Topics
-    unread: tuple[Unread, ...]
-    unread_groups: int
-    unread_messages: int
-    unread_by_nobody: tuple[tuple[str, int], ...]
-    """(topic, messages) of topics that no consumer group reads."""
-    topics_read_by_nobody: int
-    dead_letters: tuple[tuple[str, int], ...]
-    """(consumer group, messages) of topics of dead letters."""
-    groups_with_dead_letters: int
-    timers: int
-    next_due_ms: int | None
-    """The time at which the first of them is due; None if none waits."""
-    half_messages: int
-    attempts: int
-    """Attempts at staged writes that are not finished."""
-    prepared_writes: int
-
-    @property
-    def is_done(self) -> bool:
-        """True if nothing is left to read, to wait for or to look at."""
-        left = (self.unread_groups, self.topics_read_by_nobody, self.groups_with_dead_letters, self.timers)
-        return not any((*left, self.half_messages, self.attempts, self.prepared_writes))
 
 
 def active_others(state: BrokerState) -> list[int]:
@@ -105,7 +129,7 @@ def plan_of(
     that are connected; `broadcasts`, if they read by broadcasting."""
     topics = yield from topics_of(state)
     read: set[str] = set()
-    unread: list[Unread] = []
+    unread: list[DrainUnread] = []
     for name, config in state.groups.items():
         yield
         behind: dict[str, int] = {}
@@ -116,26 +140,47 @@ def plan_of(
             if lag.lag:
                 behind[lag.topic] = behind.get(lag.topic, 0) + lag.lag
         if behind:
-            shown = tuple(sorted(behind)[:TOPICS_SHOWN])
-            unread.append(Unread(name, sum(behind.values()), shown, members(name), broadcasts(name)))
+            unread.append(
+                DrainUnread(
+                    consumer_group=name,
+                    messages=sum(behind.values()),
+                    topics=sorted(behind)[:TOPICS_SHOWN],
+                    members=members(name),
+                    broadcasts=broadcasts(name),
+                )
+            )
     held = yield from _held(state, read)
-    dead = [(name.removeprefix(DEAD_LETTER_PREFIX), count) for name, count in held if _is_dead(name)]
-    nobodys = [(name, count) for name, count in held if not _is_dead(name)]
-    timers = state.timers
+    dead = [
+        DrainDeadLetters(consumer_group=name.removeprefix(DEAD_LETTER_PREFIX), messages=count)
+        for name, count in held
+        if _is_dead(name)
+    ]
+    nobodys = [DrainTopic(topic=name, messages=count) for name, count in held if not _is_dead(name)]
+    timers, attempts = state.timers, sum(1 for _ in state.writes.attempts())
+    waiting = (timers.counts.pending, state.halves.pending.count, attempts, len(state.prepared_writes.prepared))
+    segments = state.kept_segments
+    charge(1 + len(segments) // SEGMENTS_PER_UNIT)
     return DrainPlan(
-        topics=topics,
-        unread=tuple(unread[:SHOWN_MAX]),
+        done=not any((unread, nobodys, dead, *waiting)),
+        topics_alone=list(topics.alone[:SHOWN_MAX]),
+        topics_alone_total=len(topics.alone),
+        order_topics=list(topics.ordered[:SHOWN_MAX]),
+        order_topics_total=len(topics.ordered),
+        topics_shared=topics.shared,
+        unread=unread[:SHOWN_MAX],
         unread_groups=len(unread),
         unread_messages=sum(each.messages for each in unread),
-        unread_by_nobody=tuple(nobodys[:SHOWN_MAX]),
+        unread_by_nobody=nobodys[:SHOWN_MAX],
         topics_read_by_nobody=len(nobodys),
-        dead_letters=tuple(dead[:SHOWN_MAX]),
+        dead_letters=dead[:SHOWN_MAX],
         groups_with_dead_letters=len(dead),
-        timers=timers.counts.pending,
-        next_due_ms=timers.earliest if timers.counts.pending else None,
-        half_messages=state.halves.pending.count,
-        attempts=sum(1 for _ in state.writes.attempts()),
-        prepared_writes=len(state.prepared_writes.prepared),
+        timers=waiting[0],
+        next_due_ms=timers.earliest if waiting[0] else None,
+        half_messages=waiting[1],
+        attempts=attempts,
+        prepared_writes=waiting[3],
+        tier_segments=len(segments),
+        tier_bytes=sum([segment.stored_bytes for segment in segments]),
     )
 
 

@@ -1,0 +1,257 @@
+"""The end of the second group: it is drained, and retires. Its log is closed while a client still sends, and its leader
+is killed (docs/adr/0113)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of
+from jepsen_like.sim.clients.stored_messages import stored_on
+from jepsen_like.sim.groups.placed_clients import QUEUES, TOPIC, Hosts, Placed
+from jepsen_like.sim.options import stream
+from raftlog.types import FIRST_GROUP
+from raftmq_wire.codes import ResponseCode
+from statemachine.cluster_wide.broker_groups import (
+    AddBrokerGroup,
+    BrokerGroup,
+    DrainBrokerGroup,
+    GroupState,
+    RetireBrokerGroup,
+)
+from statemachine.cluster_wide.closed_log import CloseBrokerGroup
+
+if TYPE_CHECKING:
+    from cluster.node.node import Node
+    from cluster.replication.outcome import ProposeResult
+    from jepsen_like.sim.checks.monitor import Monitor
+    from jepsen_like.sim.clients.raw_client import Report
+    from jepsen_like.sim.group_states import GroupStates
+    from jepsen_like.sim.machines.loop import SimLoop
+    from jepsen_like.sim.machines.machine import Machine
+    from jepsen_like.sim.options import Options
+    from raftlog.types import NodeId
+    from statemachine.broker_state import BrokerState
+    from statemachine.commands import Command
+
+CHECKER = "retirement"
+NUMBER = FIRST_GROUP + 1
+SENDS_S = 4.0
+"""Virtual seconds of the drain in which the client still sends."""
+DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
+"""Virtual seconds within which the group drains, has retired on all nodes, and a node of it ends that starts again."""
+CLOSE_P, CANCEL_P, KILL_P = 0.3, 0.03, 0.05
+"""Probabilities, in a look, of an attempt to close the log, of the end or the begin of the drain, and of the kill of
+the leader, which happens once."""
+SLOTS = 10
+"""Sends that the client has in flight."""
+BEHIND = (0, 1, 2, 4, 9)
+"""Entries by which the look of an attempt may be behind what is applied when it is proposed."""
+
+
+class Group(Protocol):
+    """The attributes of the second group that are used here."""
+
+    machines: dict[NodeId, Machine]
+    states: GroupStates
+
+    @property
+    def monitor(self) -> Monitor:
+        """The monitor of its nodes."""
+
+    def hosts(self) -> dict[int, list[str]]:
+        """Returns number of a group -> the hosts of its nodes."""
+
+
+class LateSender(Placed):
+    """A client with a route of before: it sends to the second group, whatever that does."""
+
+    def __init__(self, host: ClientHost, report: Report, hosts: Hosts) -> None:
+        super().__init__(NUMBER, host, report, hosts)
+        self.acked: set[str] = set()
+        self.refused = 0
+
+    async def _work(self) -> None:
+        rng = random.Random(self.rng.random())
+        await asyncio.gather(*(self._slot(random.Random(rng.random()), slot) for slot in range(SLOTS)))
+
+    async def _slot(self, rng: random.Random, slot: int) -> None:
+        number = 0
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(0.001, 0.02))
+            number += 1
+            message_id = f"late-{slot}-{number}"
+            link = await self._link(rng.choice(self._hosts()[NUMBER]))
+            if link is None:
+                continue
+            ext, body = foreign_send(TOPIC, message_id, rng.randrange(QUEUES)), self.host.body(TOPIC, message_id, 10)
+            answer = await self._asked(link, SEND_CODE, ext, body)
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self.acked.add(message_id)
+            elif answer is not None and answer.code == ResponseCode.NO_PERMISSION:
+                self.refused += 1
+
+
+class Retirement:
+    """The phase. Nothing else disturbs the cluster in it."""
+
+    def __init__(
+        self,
+        group: Group,
+        options: Options,
+        loop: SimLoop,
+        first: Callable[[], Machine | None],
+        host: ClientHost,
+    ) -> None:
+        """`first` returns the machine of the first group's leader. `host`: a machine for one more client."""
+        self._rng = stream(options.seed, "retirement")
+        self._group, self._first = group, first
+        self._report, self._loop = group.monitor.report, loop
+        self.sender = LateSender(host, self._report, group.hosts)
+        self._ends_s = 0.0
+        self._has_killed = self._has_started = False
+        self._before: dict[int, BrokerGroup] = {}
+        self._asked_at = 0
+        self.closes = 0
+        """Attempts to close the log that were refused, because a message or another drain came between."""
+
+    # --- the phase ---------------------------------------------------------------------------------------------------
+
+    def play(self, wait: Callable[..., bool]) -> bool:
+        """Plays the phase; returns False if something is wrong."""
+        self.sender.start()
+        self._ends_s = self._loop.now + SENDS_S
+        return (
+            wait(self._drains, DRAINED_S, "group 2 does not drain", CHECKER)
+            and wait(self._retires, RETIRED_S, "group 2 does not retire", CHECKER)
+            and wait(self._has_stopped, ENDED_S, "a client waits for ever")
+            and self._judge()
+            and wait(self._asks_again, ENDED_S, "the first group has no leader", CHECKER)
+            and wait(self._is_decided, ENDED_S, "the first group decides nothing", CHECKER)
+            and wait(self._ends, ENDED_S, "a node of a group that has retired starts again", CHECKER)
+        )
+
+    def _leader(self) -> Node | None:
+        return next((node for node in self._group.states.running() if node.proposals.open), None)
+
+    def _tell_first(self, run: list[Command]) -> BrokerState | None:
+        """Proposes commands to the first group; returns its leader's state, None if there is no leader."""
+        machine = self._first()
+        if machine is None or machine.node is None or machine.process is None or machine.process.paused:
+            return None
+        node = machine.node
+        if run:
+            machine.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
+        return node.state
+
+    def _drains(self) -> bool:
+        leader = self._leader()
+        if leader is not None and _state_in(leader.state) is GroupState.DRAINING:
+            return True
+        self._tell_first([DrainBrokerGroup(NUMBER, draining=True)])
+        return False
+
+    def _retires(self) -> bool:
+        """Goes on; returns True once all nodes know that the group has retired."""
+        now, rng, leader = self._loop.now, self._rng, self._leader()
+        self.sender.stopped = self.sender.stopped or now >= self._ends_s
+        for node in self._group.states.running():
+            if _state_in(node.state) is GroupState.RETIRED and not node.state.closed_log.is_closed:
+                self._report(CHECKER, f"node {node.config.node.id} has retired, and its log is not closed")
+        if leader is not None and not leader.state.closed_log.is_closed:
+            if rng.random() < CANCEL_P and now < self._ends_s:
+                self._tell_first([DrainBrokerGroup(NUMBER, draining=rng.random() < 0.5)])
+            elif _state_in(leader.state) is GroupState.ACTIVE:
+                self._tell_first([DrainBrokerGroup(NUMBER, draining=True)])
+            if rng.random() < CLOSE_P:
+                self._close(leader)
+        if not self._has_killed and rng.random() < KILL_P:
+            self._kill()
+        first = self._tell_first([])
+        nodes = self._group.states.running()
+        return (
+            first is not None
+            and all(_state_in(state) is GroupState.RETIRED for state in (first, *(node.state for node in nodes)))
+            and len(nodes) == len([machine for machine in self._group.machines.values() if not machine.has_retired])
+        )
+
+    def _close(self, leader: Node) -> None:
+        row = leader.state.broker_groups.by_number[NUMBER]
+        checked = max(0, leader.state.applied.index - self._rng.choice(BEHIND))
+
+        def told(result: ProposeResult) -> None:
+            for each in result.results:
+                end = each.value
+                if not each.ok:
+                    self.closes += 1
+                elif end.since_ms == row.since_ms and end.last > checked:
+                    what = f"the log was closed after a look at entry {checked}, with messages in entry {end.last}"
+                    self._report(CHECKER, what)
+
+        machine = self._group.machines[leader.node_id]
+        if machine.process is not None and machine.process.alive and not machine.process.paused:
+            command = CloseBrokerGroup(row.since_ms, checked, force=True)
+            machine.process.run(lambda: leader.services.propose([command], told, author="the operator"))
+
+    def _kill(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self._has_killed = True
+            machine = self._group.machines[leader.node_id]
+            machine.kill(power=self._rng.random() < 0.5)
+            self._loop.call_outside(self._rng.uniform(0.1, 2.0), machine.start)
+
+    def _has_stopped(self) -> bool:
+        self.sender.stopped = True
+        return self.sender.done
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> bool:
+        """Judges the logs of the nodes that run: every message that was acknowledged is there."""
+        for machine in self._group.states.members():
+            if machine.readable is None:
+                continue
+            messages, trimmed = stored_on(machine, TOPIC)
+            lost = self.sender.acked - {id_of(message.body) for message in messages}
+            if lost and not trimmed:
+                self._report(CHECKER, f"node {machine.node_id} does not have {min(lost)}, which was acknowledged")
+        return not self._group.monitor.violations
+
+    def _asks_again(self) -> bool:
+        """Asks the first group for all that could bring the group back; returns True once there was a leader to ask."""
+        state = self._tell_first([])
+        if state is None:
+            return False
+        self._before = dict(state.broker_groups.by_number)
+        name = self._before[NUMBER].name
+        again = [DrainBrokerGroup(NUMBER, draining) for draining in (False, True)]
+        others = [AddBrokerGroup(NUMBER, "another", None), AddBrokerGroup(NUMBER + 1, name, None)]
+        self._tell_first([*again, *others, RetireBrokerGroup(NUMBER)])
+        self._asked_at = state.applied.index
+        return True
+
+    def _is_decided(self) -> bool:
+        """Returns True once the first group has decided that; reports a group that came back."""
+        state = self._tell_first([])
+        if state is None or state.applied.index <= self._asked_at:
+            return False
+        if dict(state.broker_groups.by_number) != self._before:
+            what = f"groups were {self._before}, and are {dict(state.broker_groups.by_number)}"
+            self._report(CHECKER, f"a group that has retired comes back: {what}")
+        return True
+
+    def _ends(self) -> bool:
+        """Starts a node again; returns True once it has ended by itself."""
+        machine = self._group.machines[max(self._group.machines)]
+        if not machine.has_retired and not self._has_started:
+            self._has_started = True
+            machine.kill(power=False)
+            machine.start()
+        return machine.has_retired
+
+
+def _state_in(state: BrokerState) -> GroupState:
+    return state.broker_groups.by_number[NUMBER].state

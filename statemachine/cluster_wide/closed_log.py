@@ -1,0 +1,118 @@
+"""The end of the log of a group of brokers that drains: an entry after which it takes no message any more
+(docs/adr/0113).
+
+The leader looks for what is left as of an applied entry, and has the log closed if nothing is. Whether a message came
+in between is judged here, where the entry is applied: a leader cannot be wrong about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple, Self
+
+import msgpack
+
+from raftlog.errors import InvariantViolationError
+from statemachine.cluster_wide.broker_groups import BrokerGroups, GroupState
+from statemachine.commands import U64, Command, CommandResult, done
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import DRAINS_LEVEL
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.write_batch import Stage
+
+
+class LogEnd(NamedTuple):
+    """The end of a log, as it knows it."""
+
+    last: int
+    """Index of the last entry with messages since its group drains; 0 if there is none."""
+    since_ms: int
+    """The drain, by its `BrokerGroup.since_ms`."""
+    force: bool | None = None
+    """True if the log was closed though something was left, False if nothing was; None if it is not closed."""
+
+
+class CloseBrokerGroup(Command, tag="close_broker_group", frozen=True):
+    """Closes the log of the group: no message comes into it any more."""
+
+    LEVEL: ClassVar[int] = DRAINS_LEVEL
+    since_ms: U64
+    """The drain that it ends."""
+    checked: U64
+    """Index of the applied entry as of which the leader looked for what is left."""
+    force: bool
+    """True if something was left."""
+
+
+class ClosedLog(Family):
+    """The end of the log. `end` is replaced and never changed, so any thread may read it."""
+
+    ROWS = ((META, keys.CLOSED_KEY),)
+    LATER_ROWS = (LaterRows(DRAINS_LEVEL, META, keys.CLOSED_KEY),)
+
+    def __init__(self, kv: KV, groups: BrokerGroups) -> None:
+        """`groups`: the groups of brokers of the same state."""
+        self._groups = groups
+        row = kv.get(META, keys.CLOSED_KEY)
+        self._end: LogEnd | None = None if row is None else LogEnd(*msgpack.unpackb(row))
+        self.end: LogEnd | None = None
+        """The end of the log as it knows it; None if its group never drained, or got no message since."""
+        self.is_shut: bool = self._end is not None and self._end.force is not None
+        """True if the log is closed, with the changes of the batch being applied (apply thread only)."""
+        self.changed: bool = True
+        self.publish()
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[BrokerGroups])
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the log takes no message any more. Any thread may ask."""
+        return self.end is not None and self.end.force is not None
+
+    def stored(self, stage: Stage, index: int) -> None:
+        """Notes that the entry has messages; called if the own group is not active, or the log is shut. Raises
+        InvariantViolationError if it is."""
+        end = self._end
+        if end is not None and self.is_shut:
+            raise InvariantViolationError(f"messages after the log was closed; the last ones were in entry {end.last}")
+        row = self._groups.staged.get(self._groups.own)
+        if row is not None and row.state is GroupState.DRAINING:
+            self._put(stage, LogEnd(index, row.since_ms))
+
+    @applies(CloseBrokerGroup)
+    def close(self, stage: Stage, command: CloseBrokerGroup) -> CommandResult:
+        """Closes the log, unless a message came after the leader's look, or another drain is under way. The result's
+        value is the LogEnd; a log that is closed stays as it is."""
+        end = self._end
+        if self.is_shut:
+            return done(end)
+        row = self._groups.staged.get(self._groups.own)
+        if row is None or row.state is not GroupState.DRAINING or row.since_ms != command.since_ms:
+            return CommandResult(False, "refused", "the drain that this would end has ended")
+        last = end.last if end is not None and end.since_ms == row.since_ms else 0
+        if last > command.checked:
+            told = f"a message was stored in entry {last}, after the look at {command.checked}"
+            return CommandResult(False, "refused", told)
+        closed = LogEnd(last, row.since_ms, command.force)
+        self._put(stage, closed)
+        return done(closed)
+
+    def publish(self) -> None:
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
+        self.end, self.changed = self._end, False
+
+    def _put(self, stage: Stage, end: LogEnd) -> None:
+        self._end, self.changed = end, True
+        self.is_shut = end.force is not None
+        fields = end if end.force is not None else end[:2]
+        stage.put(META, keys.CLOSED_KEY, msgpack.packb(fields))
+
+
+class ClosedLogReads(Reads):
+    """The reads of a state about the end of its log."""
+
+    closed_log = family_of(ClosedLog)
+    """The end of the log, once its group of brokers has drained."""
