@@ -6,17 +6,23 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.config.local_layout import NodeName, name_of
+from cluster.config.local_layout import NodeName, name_of, node_object
 from raftlog.types import FIRST_GROUP
 from raftmq.client.discovery import split_address
 from raftmq.local import stop_check
 from raftmq.local.http.admin_http import AdminApi, drain_node
+from raftmq.local.process import find_process
 from raftmq.local.status import fetch_ready, fetch_status
 from raftmq_wire.errors import ExitCode, LocalError
 
+if TYPE_CHECKING:
+    from raftmq.local.cluster import LocalCluster
+
 POLL_S = 0.25
+TOGETHER_S = 60.0
+"""Seconds within which one command starts nodes and registry."""
 
 Restart = Callable[[int], object]
 """A function that stops a node and starts it; it may return before the new process runs."""
@@ -108,6 +114,25 @@ class RollingRestart:
 
     def _status(self, node: int) -> dict[str, Any] | None:
         return fetch_status(self._addresses[node], 2.0)
+
+
+def restart_registry(
+    cluster: LocalCluster, tell: Callable[[str], object] = lambda text: None, *, older: bool = False
+) -> list[Restarted]:
+    """Restarts the running processes of a local cluster's registry, one by one: two of them serve meanwhile. `older`:
+    only those that were started well before every node, as before an upgrade. Raises LocalError at the first that does
+    not come back."""
+    done: list[Restarted] = []
+    oldest_s = min((found.create_time() for node in cluster.nodes if (found := find_process(node))), default=0.0)
+    for record in cluster.registry:
+        process = find_process(record)
+        if process is None or (older and process.create_time() > oldest_s - TOGETHER_S):
+            continue
+        tell(f"{node_object(*record.key)}: restarts")
+        began_s = time.monotonic()
+        cluster.restart(record.name)
+        done.append(Restarted(record.name, round(time.monotonic() - began_s, 3)))
+    return done
 
 
 def by_command(command: str, addresses: Mapping[int, str]) -> Restart:

@@ -7,7 +7,7 @@ import shlex
 
 import click
 
-from cluster.config.local_layout import NodeName, groups_of, key_of, name_of
+from cluster.config.local_layout import NodeName, groups_of, key_of, name_of, node_object
 from raftlog.types import FIRST_GROUP
 from raftmq.commands.shared_options import cluster_options, console, data_dir, show
 from raftmq.commands.value_types import NodeNameType
@@ -15,7 +15,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
 from raftmq.local.http.asked_nodes import no_group, no_node
 from raftmq.local.http.credentials import address_of
-from raftmq.local.rolling_restart import Restart, Restarted, RollingRestart, by_command
+from raftmq.local.rolling_restart import Restart, Restarted, RollingRestart, by_command, restart_registry
 from raftmq_wire.errors import ExitCode, LocalError
 
 WAIT = click.option(
@@ -65,8 +65,8 @@ def rolling_restart(
     """Restart the nodes one by one, the leader last.
 
     Before each, the cluster is asked whether it can do without that node; after each, the command waits until the node
-    serves clients again. It stops at the first problem and leaves the other nodes alone. The nodes of raftmq up are
-    restarted directly; for others give --admin and --exec.
+    serves clients again. It stops at the first problem and leaves the other nodes alone. The nodes of raftmq up, and
+    then the processes of its registry, are restarted directly; for others give --admin and --exec.
     """
     is_elsewhere = bool(admin) or (data is None and bool(os.environ.get(ADMIN_VARIABLE)))
     if is_elsewhere != (command is not None):
@@ -92,7 +92,9 @@ def rolling_restart(
                 addresses, restart, wait_s=wait_s, grace_s=grace_s, tell=spinner.update, group=group
             )
             done += rolling.run(sorted(node for of, node in wanted if of == group))
-    lines = [f"node {each.node} is back after {each.seconds:.1f} s" for each in done]
+        if command is None and not chosen:
+            done += restart_registry(LocalCluster(data_dir(data)), spinner.update)
+    lines = [f"{node_object(*key_of(each.node))} is back after {each.seconds:.1f} s" for each in done]
     show(as_json, {"restarted": [each._asdict() for each in done]}, *lines)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cluster.config.local_layout import name_of
+from cluster.config.local_layout import key_of, name_of, node_object
 from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.nodes.rolling_restart import WAIT, local_groups
@@ -26,7 +26,7 @@ from raftmq.local.finalize import finalized, in_order, look_at
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses
 from raftmq.local.http.all_groups import all_groups, alone, in_one
 from raftmq.local.http.credentials import like
-from raftmq.local.rolling_restart import Restarted, RollingRestart
+from raftmq.local.rolling_restart import Restarted, RollingRestart, restart_registry
 from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -75,9 +75,10 @@ def run(wait_s: float, data: str | None, as_json: bool) -> None:
         for group, (addresses, restart) in groups.items():
             left = [each.node for each in plans[group].nodes if each.step != "done"]
             done += RollingRestart(addresses, restart, wait_s=wait_s, tell=spinner.update, group=group).run(left)
+        done += restart_registry(LocalCluster(data_dir(data)), spinner.update, older=True)
     version = plans[FIRST_GROUP].version
     after = {group: _plan(addresses) for group, (addresses, _) in groups.items()}
-    lines = [f"node {each.node} runs {version} after {each.seconds:.1f} s" for each in done]
+    lines = [f"{node_object(*key_of(each.node))} runs {version} after {each.seconds:.1f} s" for each in done]
     lines += [] if done else [f"every node runs {version} already"]
     lines += [line for group, found in after.items() for line in _ending(found, group)]
     show(as_json, {"restarted": [each._asdict() for each in done], **_as_json(after)}, *lines)

@@ -19,6 +19,7 @@ from raftmq.client.environment import user_of
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port, is_running
 from raftmq.local.registry_processes import PORTS, addresses_of, answer_of, servers_of
+from raftmq.local.rolling_restart import restart_registry
 from raftmq_wire.errors import ExitCode
 from tests.support.small_segments import small_segments
 from tests.support.wait_until import wait
@@ -96,6 +97,11 @@ def test_a_registry_starts_with_two_groups_serves_clients_and_comes_back(cluster
         up(run)  # starts what does not run, and nothing else
         assert states(run) == [(True, True)] * 3
         assert run("up")[1]["error"]["what"].endswith("is already running")
+        before = {each.pid for each in cluster.registry}
+        assert restart_registry(cluster, older=True) == [], "they were started with the nodes"
+        assert [each.node for each in restart_registry(cluster)] == ["registry/1", "registry/2", "registry/3"]
+        assert before.isdisjoint({each.pid for each in cluster.registry})
+        assert states(run) == [(True, True)] * 3
     code, refused = run("kill", "registry/4")
     assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, "there is no registry node 4")
     code, refused = run("node", "can-stop", "registry/1")
