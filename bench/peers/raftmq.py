@@ -14,7 +14,7 @@ from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import HOST, plan_nodes, write_configs
 from raftmq.commands import bench_load
 from raftmq.local.init import create_data_dirs
-from raftmq.local.process import NODE_MODULE, free_base_port
+from raftmq.local.process import free_base_port
 from raftmq.local.status import ClusterView, NodeView, fetch_status
 from raftmq_wire.errors import LocalError
 
@@ -70,7 +70,7 @@ class RaftMQ(Group):
     def _start(self, number: int) -> int:
         """Starts a node as `raftmq.local.process.start_node` does."""
         record = self._planned[number]
-        node = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
+        node = [sys.executable, "-P", "-m", record.module, "--config", str(record.config_path)]
         return self.processes.start([*self.places.nodes[number].enter, *node], Path(record.log))
 
     def _move(self, number: int) -> None:
