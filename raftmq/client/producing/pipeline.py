@@ -423,7 +423,7 @@ class SendPipeline:
         if pending is None:
             return
         remark = remark_as_written(header.remark)
-        verdict = self._window.answer(pending, header.code, remark)
+        verdict = self._window.answer(pending, header.code, remark, self.loop.time())
         if verdict is NextStep.OK:
             self._settle_ok(pending, header)
         elif verdict is NextStep.FINAL:

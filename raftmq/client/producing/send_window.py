@@ -72,6 +72,7 @@ class Pending:
         "done",
         "frame",
         "future",
+        "held_s",
         "in_flight",
         "maybe",
         "message_ids",
@@ -98,6 +99,8 @@ class Pending:
         self.maybe = False
         self.done = False
         self.sent_at = 0.0
+        self.held_s = 0.0
+        """The seconds for which a leader held the last attempt because of a quota, before it refused it."""
         self.refusal: tuple[int, str | None] | None = None
         self.trouble = ""
         """The address of the connection that ended while the request was in flight, and why it ended."""
@@ -140,10 +143,12 @@ class SendWindow:
         """Returns the unsettled request that a reply belongs to; None if it was settled meanwhile."""
         return self._by_opaque.get(opaque)
 
-    def answer(self, pending: Pending, code: int, remark: str | None) -> NextStep:
-        """Takes in the reply to a request. OK and FINAL settle the request; other steps queue it to be sent again."""
+    def answer(self, pending: Pending, code: int, remark: str | None, now: float = 0.0) -> NextStep:
+        """Takes in the reply to a request, which came at `now`. OK and FINAL settle the request; other steps queue it
+        to be sent again."""
         verdict = judge(code, remark)
         pending.in_flight = False
+        pending.held_s = now - pending.sent_at if code == ResponseCode.FLOW_CONTROL else 0.0
         if verdict is NextStep.OK or verdict is NextStep.FINAL:
             self._settle(pending)
         else:
@@ -171,11 +176,12 @@ class SendWindow:
         return lost
 
     def take_again(self, now: float) -> list[bytes]:
-        """Returns the frames to send again, in sequence order; they count as in flight from now."""
+        """Returns the frames to send again, in sequence order; they count as in flight from now. Those stay behind that
+        would be held beyond their deadline: what became of them would not be known then."""
         self._again = False
         frames = []
         for pending in self._order:
-            if not pending.done and not pending.in_flight:
+            if not pending.done and not pending.in_flight and now + pending.held_s <= pending.deadline:
                 pending.in_flight = True
                 pending.sent_at = now
                 frames.append(pending.frame)

@@ -108,6 +108,19 @@ def test_a_refusal_alone_goes_again_alone() -> None:
     assert window.take_again(0.0) == [b"2"]
 
 
+def test_what_a_quota_would_hold_beyond_the_deadline_is_not_sent_again() -> None:
+    """So it is Refused then, and not Unknown."""
+    window = SendWindow()
+    early, late = sent(window, 2, deadline=10.0)
+    for each, answered_at in ((early, 3.0), (late, 6.0)):
+        each.sent_at = 0.0
+        window.answer(each, 215, "quota", answered_at)
+    assert window.take_again(6.0) == [b"1"]
+    assert (early.in_flight, late.in_flight) == (True, False)
+    (_, unknown), (_, refused) = window.expire(11.0)
+    assert (type(unknown), type(refused)) == (Unknown, Refused)
+
+
 def test_a_reply_after_settlement_finds_nothing() -> None:
     window = SendWindow()
     (p,) = sent(window, 1)
