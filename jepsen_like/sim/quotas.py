@@ -50,7 +50,7 @@ class QuotaOperator:
         """Starts the operator's work."""
         if not self.stopped:
             if self._rng.random() < CHANGES_P:
-                self._set(self._rng.choice(SUBJECTS), self._rng.choice(LIMITS))
+                self.set(self._rng.choice(SUBJECTS), self._rng.choice(LIMITS))
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
@@ -67,7 +67,8 @@ class QuotaOperator:
         leader = self._leader()
         return leader.node.state if leader is not None and leader.node is not None else None
 
-    def _set(self, subject: str, limits: dict[str, int] | None) -> None:
+    def set(self, subject: str, limits: dict[str, int] | None) -> None:
+        """Sets a quota, or takes it away, if there is a leader."""
         state = self._state()
         if state is not None and state.level >= QUOTAS_LEVEL:
             self._propose(SetQuotas([(subject, limits)], 1, "the operator"))

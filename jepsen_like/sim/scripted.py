@@ -284,6 +284,12 @@ class Stage(World, Interpreter):
         self.broker_groups.start()
         self._pass_time(float(seconds))
 
+    def do_quota(self, limit: str, value: str, **subject: str) -> None:
+        if self.quotas is None:
+            raise ValueError("`nodes` says quotas=1")
+        self.quotas.set(",".join(map("=".join, subject.items())), {limit: int(value)})
+        self._pass_time(SURE_S)
+
     def do_quotas(self, seconds: str) -> None:
         if self.quotas is None:
             raise ValueError("`nodes` says quotas=1")

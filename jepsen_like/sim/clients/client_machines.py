@@ -199,9 +199,9 @@ def note_refusals(producer: AsyncProducer, refused: set[str]) -> None:
     window: Any = producer.pipeline._window
     answer = window.answer
 
-    def noted(pending: Pending, code: int, remark: str | None) -> NextStep:
+    def noted(pending: Pending, code: int, remark: str | None, now: float = 0.0) -> NextStep:
         frame = pending.frame
-        step: NextStep = answer(pending, code, remark)
+        step: NextStep = answer(pending, code, remark, now)
         if not pending.done:
             refused.update(found.decode() for found in OWN_ID.findall(frame))
         return step
