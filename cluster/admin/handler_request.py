@@ -162,7 +162,7 @@ Start = Callable[[Done], None]
 async def decided(start: Start, fix: str = "correct the request") -> tuple[EntryId, list[CommandResult]]:
     """Proposes a change of the log; returns its entry and the results of its commands. Raises ApiError. `fix` tells the
     caller what to do about a change that no entry can hold."""
-    result = await told(start)  # the node answers at the latest after [send] deadline_ms
+    result = await told(start)  # the node answers within [send] deadline_ms, and half of it more for copies
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
     if result.unacceptable:
