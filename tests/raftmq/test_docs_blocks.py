@@ -53,6 +53,8 @@ HERE = {
     "raftmq node remove 3": "raftmq node remove 4 --yes",
     "raftmq node replace 3": "raftmq node replace 3; raftmq node list",
     "raftmq node move 3 10.0.0.7:10912": "true",
+    "raftmq broker-group drain 2 --spread": "raftmq broker-group drain 2 --yes; raftmq broker-group drain 2 --cancel",
+    "raftmq broker-group retire 2 --wait 120": "raftmq broker-group retire 2 --plan",
     "raftmq node drain 2": "raftmq node drain 2; raftmq node drain 2 --undo",
     "raftmq node maintenance on 2": "raftmq node maintenance on 2; raftmq node maintenance off 2",
 }
