@@ -58,7 +58,7 @@ MORE_S = 2.0
 ANSWERED_S = 12.0
 """Time in seconds within which each send is answered: it waits send.deadline_ms at most."""
 MANY_OTHERS = 10
-"""Waiting sends of other clients above which these compete for the log themselves."""
+"""Waiting sends of other clients with which these compete for the log themselves."""
 SLOW_S = 0.04
 """Time in seconds that the slowest operation of a lane takes while disks are slower."""
 BUSY = ResponseCode.SYSTEM_BUSY
@@ -236,6 +236,7 @@ class Surges(Asker):
         self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
     ) -> None:
         crowded = self._crowded()  # by other clients, whose disk is slower by now (seeds 956500026, 958000003)
+        others = self._others()  # which go on while the burst waits (seed 982200031)
         names = self._send(rng, connections, BURST)
         await asyncio.sleep(TICK_S)
         for _ in range(QUIET_SENDS):
@@ -252,7 +253,7 @@ class Surges(Asker):
                 return
         await self._answered(connections)
         refused = [name for name in names if (sent := self.answers.get(name)) and _for_overload(sent)]
-        many = self._others() > MANY_OTHERS  # they send more than the log takes (seed 960000020)
+        many = max(others, self._others()) >= MANY_OTHERS  # they send more than the log takes (seed 960000020)
         if refused and not crowded and not many:
             self._report("flow", f"{len(refused)} sends of a burst are refused: {self.answers[refused[0]].remark}")
 
