@@ -26,7 +26,7 @@ from tests.support.wait_until import wait
 
 pytestmark = [pytest.mark.live, pytest.mark.alone, pytest.mark.timeout(600)]
 
-GUESTS = 6
+GUESTS, MADE_UP = 6, 10
 GROWN_MAX = 200 << 20
 """Bytes by which a node's memory may grow, whatever is said to it."""
 BAD_LOG = re.compile(r"Traceback|CRITICAL|Task exception was never retrieved")
@@ -77,6 +77,8 @@ async def say_wrong_things(cluster: LocalCluster, seconds: float) -> GroupGuest:
 def test_wrong_frames_between_groups(cluster: LocalCluster, seconds: int, capsys: pytest.CaptureFixture[str]) -> None:
     with connect(cluster.servers) as mq:
         mq.admin.create_topic("T", queues=2)
+        # A group without nodes: whoever says that it is one of them is dialled. Of groups that are none nobody is.
+        AdminApi(addresses_of(cluster.of_group(1))).post("/v1/broker-groups", {"group": MADE_UP})
         before, rest = terms(cluster), memory(cluster)
         logs = {node.name: Path(node.log).stat().st_size for node in cluster.nodes}
         guest = asyncio.run(say_wrong_things(cluster, seconds))
@@ -91,7 +93,7 @@ def test_wrong_frames_between_groups(cluster: LocalCluster, seconds: int, capsys
         assert terms(cluster) == before
         for group in (1, 2):
             mq.send("T", b"x", queue_id=number_of(group, 1))
-        mq.admin.create_topic("afterwards", queues=1)
+        mq.admin.create_topic("afterwards", queues=1, groups=[1, 2])
         wait(lambda: len(mq.admin.describe_topic("afterwards").queues) == 2, "both groups have it")
     with capsys.disabled():
         print(f"\n    {sum(guest.counts.values())} things said; most MiB grown: {max(grown.values()) >> 20}")  # noqa: T201
