@@ -116,6 +116,9 @@ malice SECONDS [ATTACK ...]     users try to read and change what others have (`
                                 `tokens`, the clients of registrations.py, guessers.py and token_owners.py there
 groups SECONDS                  a second group of brokers is added, and copies what it needs, while topics and groups
                                 are changed and deleted (`nodes` says groups=1)
+quota LIMIT VALUE SUBJECT=NAME  sets a quota (`nodes` says quotas=1)
+quotas SECONDS                  quotas come and go while clients send (`nodes` says quotas=1)
+retire                          the second group of brokers retires (`nodes` says retires=1)
 second SECONDS                  clients use both groups, and change what they share (`nodes` says second=1 groups=1);
                                 N@2 is node N of the second group, wherever a command takes a node
 apart [to|from]                 the groups do not hear each other, or what goes to or comes from the first is lost

@@ -49,6 +49,10 @@ def _user(number: int) -> dict[str, Any]:
     return {**shown, "created_ms": 0}
 
 
+def _quota(number: int) -> dict[str, Any]:
+    return {"subject": name(number), "limits": {"send_messages": 1}, "changed_by": "", "exists": True}
+
+
 def _segment(number: int) -> dict[str, Any]:
     return {"base": number, "end": number + 1, "state": "verified", "stored_bytes": 1, "parts": []}
 
@@ -73,6 +77,7 @@ LISTS = {
     "/v1/groups": Listed("groups", "after", _group, {}),
     "/v1/groups/{name}": Listed("offsets", "after", _offset, {"lag": 0, "members": []}),
     "/v1/users": Listed("users", "after", _user, {}),
+    "/v1/quotas": Listed("quotas", "after", _quota, {}),
     "/v1/audit": Listed("changes", "before", _change, {}),
     "/v1/config/history": Listed("changes", "before", _version, {}),
     "/v1/tier/segments": Listed("segments", "since", _segment, {"node": 1}),
@@ -84,6 +89,8 @@ def page_of(target: str) -> dict[str, Any]:
     """Returns the page that a GET for this target asks for. The cursor is the number of the first item, in words that
     need quoting."""
     path, query = urlsplit(target).path, parse_qs(urlsplit(target).query)
+    if path == "/v1/quotas/refused":  # what `raftmq quota list` shows besides
+        return {"owners": []}
     listed = LISTS.get(path) or LISTS[f"{path.rpartition('/')[0]}/{{name}}"]
     first = int(query.get(listed.cursor, ["from & 0"])[0].removeprefix("from & "))
     end = min(ITEMS, first + min(PAGE_ITEMS, int(query.get("limit", [PAGE_ITEMS])[0])))

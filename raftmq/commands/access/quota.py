@@ -11,7 +11,7 @@ import click
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import counted, print_table, show
-from raftmq_wire.errors import LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq quota list"
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would change.")
@@ -43,14 +43,18 @@ def set_(
     SUBJECT is user=NAME, user=NAME,topic=NAME, address=IP or topic=NAME, and * in place of a name for everybody who has
     no quota of his own. The narrowest one of a sender counts, and that of the topic.
     """
+    asked = api(admin, data, data_dir, LOOK)
     limits = {"send_messages": send_messages, "send_bytes": send_bytes}
     given = {name: value for name, value in limits.items() if value is not None}
     if not given:
         raise LocalError(
-            "no limit was given", "a quota has at least one", f"raftmq quota set {subject} --send-messages N"
+            "no limit was given",
+            "a quota has at least one",
+            f"raftmq quota set {subject} --send-messages N",
+            ExitCode.USAGE,
         )
     body = {"quotas": [{"subject": subject, "limits": given}], "dry_run": dry_run}
-    answer = api(admin, data, data_dir, LOOK).put("/v1/quotas", body)
+    answer = asked.put("/v1/quotas", body)
     show(as_json, answer, _told(answer, f"{subject}: {_limits(given)}"))
 
 

@@ -132,7 +132,7 @@ NAMES = [
     pytest.param(words, command, param, id=" ".join((*words, param.opts[0])))
     for words, command in commands(cli)
     for param in command.params
-    if param.opts[0] in ("topic", "--topic", "group", "--group")
+    if (param.opts[0] in ("topic", "--topic", "group", "--group") and words[0] != "broker-group")
     or (words[0] in ("topic", "group") and param.opts[0] in ("name", "source"))
 ]
 

@@ -84,6 +84,7 @@ SHOWN = [
     ("group list", "groups", ITEMS),
     ("group describe n", "offsets", ITEMS),
     ("user list", "users", ITEMS),
+    ("quota list", "quotas", ITEMS),
     ("audit --limit 2400", "changes", 2400),
     ("config history --limit 90", "changes", 90),
     ("tier ls", "segments", ITEMS),
