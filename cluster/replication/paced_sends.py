@@ -26,6 +26,8 @@ HOLD_SHARES: Final = 8
 """All owners together have as much room as so many of them."""
 RELEASED_PER_TURN: Final = 2_000
 """The most sends that go on in one turn of the loop."""
+REFUSED_PER_TURN: Final = 400
+"""The most that are refused in one: an answer takes some 100 us."""
 SENDS_PER_UNIT: Final = 2
 """Sends that are looked at in a microsecond (a unit of `raftlog.work`)."""
 
@@ -158,11 +160,12 @@ class PacedSends:
         return going
 
     def overdue(self, now_ms: int) -> list[tuple[Send, Bucket]]:
-        """Removes and returns the sends that have waited for `flow.hold_ms`, with the bucket that is empty."""
+        """Removes and returns the sends that have waited for `flow.hold_ms`, with the bucket that is empty: as many as
+        one turn of the loop may refuse, and the others in later ones."""
         before_ms = now_ms - self._hold_ms
         late: list[tuple[Send, Bucket]] = []
         for line in self._lines.values():
-            while line.sends and line.sends[0].received_ms <= before_ms:
+            while line.sends and line.sends[0].received_ms <= before_ms and len(late) < REFUSED_PER_TURN:
                 late.append((line.sends.popleft(), line.last_to_open()))
         self._gone([send for send, _ in late])
         return late
@@ -174,6 +177,10 @@ class PacedSends:
             taken += take_where(line.sends, which)
         self._gone(taken)
         return taken
+
+    def take_to(self, topic: str) -> list[Send]:
+        """Removes and returns the sends to a topic."""
+        return self.take_where(lambda send: send.slot.name == topic)
 
     def take_all(self) -> list[Send]:
         """Removes and returns all sends; those of a line are in their order."""

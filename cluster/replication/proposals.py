@@ -287,14 +287,14 @@ class Proposals:
             self._slots.clear()
             self.plain.clear()
         for name in self._barriers.raise_for(commands):
+            if len(self.paced):  # what was checked against a topic goes before a change of it
+                self._go_on(self.paced.take_to(name))
             self._slots.pop(name, None)
             self.plain.clear()
         before = self.offsets.queued(commands)
         received_ms = self._clock.monotonic_ms()
         if before:
             self._queue_before(before, received_ms)
-        if len(self.paced):  # what was checked against a topic goes before a change of it
-            self._go_on(self.paced.take_where(lambda send: self.changing(send.slot.name)))
         self._calls.append(PendingCommands(commands, packed, done, received_ms, session, author))
         self._wake()
 
