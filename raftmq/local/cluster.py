@@ -56,6 +56,7 @@ from raftmq.local.further_groups import (
     begun,
     check_level,
     check_lowered,
+    know_each_other,
     make_group,
     remove_groups,
     undo_begun,
@@ -220,6 +221,8 @@ class LocalCluster:
                     self._wait_up(group, lost, timeout_s * len(starting), moved=base_port is not None)
                     if group == FIRST_GROUP:
                         add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
+                if len(starting) > 1:
+                    until(lambda: know_each_other(there), _FIRST_COPY_S, _POLL_S)
                 if auth:
                     enforce(self.data, [node for node in there if node.group == FIRST_GROUP])
                 if names := [each.id for each in name_servers]:

@@ -99,6 +99,20 @@ def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
             api.post("/v1/broker-groups", {"group": group, "name": names[group]})
 
 
+def know_each_other(nodes: Sequence[NodeRecord]) -> bool:
+    """Returns True once each of these nodes answers, and has heard of the members of all their groups but those that
+    have retired: until then, what asks it for the groups (the creation of a topic) hears of fewer."""
+    groups = {node.group for node in nodes}
+    for node in nodes:
+        try:
+            told = AdminApi([address_of(node)], "raftmq status").local("/v1/broker-groups")["groups"]
+        except LocalError:
+            return False
+        if not groups <= {row["group"] for row in told if row["members"] or row["state"] == "retired"}:
+            return False
+    return True
+
+
 def check_level(first: Sequence[NodeRecord]) -> None:
     """Raises LocalError if the first group, whose nodes these are, is known to have a level without other groups:
     called before a further one is made, which nobody could add. Nodes that run say it, else the newest checkpoint."""

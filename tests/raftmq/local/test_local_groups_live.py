@@ -276,8 +276,9 @@ def test_survivors_of_all_groups_go_on_as_one_new_cluster(
     cluster.up()
     all_ready(cluster)
     with connect(cluster.servers) as mq:  # it has queues in both groups only if the second copies the first one's truth
+        assert mq.admin.broker_groups() == [1, 2], "`up` waits until the groups know each other"
         mq.admin.create_topic("T", queues=1)
-        wait(lambda: len(mq.admin.describe_topic("T").queues) == 2, "the groups do not know each other")
+        wait(lambda: len(mq.admin.describe_topic("T").queues) == 2, "the second group has no copy of the topic")
 
 
 @pytest.mark.ci
