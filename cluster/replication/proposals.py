@@ -26,6 +26,7 @@ from cluster.flow.admission_limit import AdmissionLimit
 from cluster.flow.gate import Ask, Limit, Over
 from cluster.flow.hold import decide_each
 from cluster.flow.quota_buckets import Bucket, QuotaBuckets
+from cluster.flow.quota_rules import QuotaRules
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
@@ -132,7 +133,7 @@ class Proposals:
         self.limit = AdmissionLimit(config.flow, sync_ms)
         """The limit on undecided sends, which this node learns while it leads."""
         self._sends = SendQueue(config.limits, self.limit)
-        self.paced = PacedSends(QuotaBuckets(state.quotas, state.access), gate, config)
+        self.paced = PacedSends(QuotaBuckets(QuotaRules(state.quotas, state.access)), gate, config)
         """The sends that wait for their quota."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}

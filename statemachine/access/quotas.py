@@ -15,6 +15,7 @@ Subjects, `*` for everybody who has no row of his own:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
@@ -155,9 +156,12 @@ class Quotas(Family):
     def __init__(self, kv: KV, journal: TruthJournal) -> None:
         self._journal = journal
         self._rows = dict(_read(kv))
+        self._named = Counter(name for quota in self._rows.values() for name in quota.limits)
         self.changed: bool = True
         self.by_subject: Mapping[str, Quota] = {}
         """Text of the subject -> its quota."""
+        self.limited: frozenset[str] = frozenset()
+        """The names of the limits that any of them has."""
         self.publish()
 
     @classmethod
@@ -201,22 +205,30 @@ class Quotas(Family):
             if subject in self._rows:
                 self._end(stage, subject)
             return
+        self._forget(subject)
         self._rows[subject] = quota
+        self._named.update(quota.limits.keys())
         self.changed = True
         stage.put(META, keys.quota_key(subject), msgpack.packb(quota.row()))
         self._journal.note(stage, TruthKind.QUOTA, subject)
 
     def _end(self, stage: Stage, subject: str) -> None:
-        del self._rows[subject]
+        self._forget(subject)
         self.changed = True
         stage.delete(META, keys.quota_key(subject))
         self._journal.end(stage, TruthKind.QUOTA, subject)
+
+    def _forget(self, subject: str) -> None:
+        known = self._rows.pop(subject, None)
+        if known is not None:
+            self._named.subtract(known.limits.keys())
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self.changed:
             self.changed = False
             self.by_subject = dict(self._rows)
+            self.limited = frozenset(name for name, rows in self._named.items() if rows)
 
 
 def _read(kv: KV) -> Iterator[tuple[str, Quota]]:

@@ -17,7 +17,7 @@ from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.config.source import nearest
-from cluster.flow.quota_buckets import LIMIT_MAX
+from cluster.flow.quota_limits import LIMIT_MAX, misplaced, told
 from cluster.requests.verb import Serves
 from raftlog.work import charge
 from statemachine.access.quotas import (
@@ -67,14 +67,16 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has sent more than a quota allows since the node that answers leads."""
+    """Somebody who has asked for more than a quota allows since the node that answers leads."""
 
     owner: str
     """The one who is, in the words of a subject."""
     subject: str
     """The subject of the quota."""
+    limit: str
+    """The name of the limit."""
     refused: int
-    """The sends that were refused."""
+    """The requests that were refused."""
     refused_ms_ago: int
     """Milliseconds since the last one."""
 
@@ -164,6 +166,7 @@ async def get_refused(call: Call) -> OverQuotasView:
             OverQuota(
                 owner=each.owner,
                 subject=each.subject,
+                limit=each.rule.limit,
                 refused=each.refused,
                 refused_ms_ago=now_ms - each.refused_ms,
             )
@@ -197,12 +200,15 @@ async def _set(call: Call, wanted: Iterable[tuple[str, QuotaLimits | None]], *, 
     rows: dict[str, dict[str, int] | None] = {}
     for text, limits in wanted:
         await call.breathe()
-        subject = str(_parsed(text))
+        parsed = _parsed(text)
+        subject = str(parsed)
         if subject in rows:
             raise ApiError("bad_field", f"quotas: {subject} is there twice", "give each subject once")
         rows[subject] = None if limits is None else limits.as_row()
         if limits is not None and not rows[subject]:
             raise ApiError("bad_field", f"quotas: {subject} has no limit", "give one, or null to take the quota away")
+        if limits is not None and (wrong := misplaced(parsed, limits.as_row())):
+            raise ApiError("bad_field", f"quotas: {wrong}", "give it to another subject")
     known = state.quotas.by_subject
     changed = [subject for subject, limits in rows.items() if _limits_of(known.get(subject)) != limits]
     if len((known.keys() - rows.keys()) | {subject for subject, limits in rows.items() if limits}) > QUOTAS_MAX:
@@ -234,7 +240,7 @@ def _limits_of(quota: Quota | None) -> dict[str, int] | None:
 def _told(limits: dict[str, int] | None) -> str:
     if limits is None:
         return "the quota was taken away"
-    return "the quota is " + ", ".join(f"{name} {value}" for name, value in limits.items())
+    return f"the quota is {told(limits)}"
 
 
 def _view(call: Call, subject: str, quota: Quota) -> QuotaView:

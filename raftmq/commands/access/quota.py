@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote as quoted
 
 import click
 
+from cluster.flow.quota_limits import LIMIT_MAX, LIMITS, told
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.command_group import command_group
-from raftmq.commands.shared_options import counted, print_table, show
+from raftmq.commands.shared_options import print_table, show
 from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq quota list"
+VALUE = click.IntRange(min=1, max=LIMIT_MAX)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would change.")
 
 
@@ -22,29 +25,33 @@ def quota() -> None:
     """Say how much users, addresses and topics may send."""
 
 
+def limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each limit."""
+    for limit in reversed(list(LIMITS.values())):
+        command = click.option(limit.option, limit.name, type=VALUE, metavar="N", help=limit.help)(command)
+    return command
+
+
 @quota.command("set")
 @click.argument("subject")
-@click.option("--send-messages", type=click.IntRange(min=1), metavar="N", help="Messages a second that it may send.")
-@click.option("--send-bytes", type=click.IntRange(min=1), metavar="N", help="Bytes a second that it may send.")
+@limit_options
 @DRY_RUN
 @people_options
 def set_(
     subject: str,
-    send_messages: int | None,
-    send_bytes: int | None,
     dry_run: bool,
     data_dir: Path | None,
     data: str | None,
     admin: str | None,
     as_json: bool,
+    **limits: int | None,
 ) -> None:
     """Set the quota of SUBJECT, in place of the one that is there.
 
     SUBJECT is user=NAME, user=NAME,topic=NAME, address=IP or topic=NAME, and * in place of a name for everybody who has
-    no quota of his own. The narrowest one of a sender counts, and that of the topic.
+    no such limit of his own. Of each limit the narrowest one of a sender counts, and that of the topic.
     """
     asked = api(admin, data, data_dir, LOOK)
-    limits = {"send_messages": send_messages, "send_bytes": send_bytes}
     given = {name: value for name, value in limits.items() if value is not None}
     if not given:
         raise LocalError(
@@ -55,7 +62,7 @@ def set_(
         )
     body = {"quotas": [{"subject": subject, "limits": given}], "dry_run": dry_run}
     answer = asked.put("/v1/quotas", body)
-    show(as_json, answer, _told(answer, f"{subject}: {_limits(given)}"))
+    show(as_json, answer, _told(answer, f"{subject}: {told(given)}"))
 
 
 @quota.command("list")
@@ -68,12 +75,12 @@ def list_(data_dir: Path | None, data: str | None, admin: str | None, as_json: b
     if as_json:
         show(True, {"quotas": quotas, "refused": over["owners"]})
         return
-    rows = [[each["subject"], _limits(each["limits"]), each["changed_by"], _gone(each)] for each in quotas]
-    titles = ["subject", "a second", "changed by", ""]
+    rows = [[each["subject"], told(each["limits"]), each["changed_by"], _gone(each)] for each in quotas]
+    titles = ["subject", "limits", "changed by", ""]
     print_table(titles, rows, none="no quotas yet: raftmq quota set user=NAME --send-messages N", left=titles)
     if over["owners"]:
-        rows = [[each["owner"], each["subject"], each["refused"]] for each in over["owners"]]
-        print_table(["over it", "quota", "refused"], rows, left=("over it", "quota"))
+        rows = [[each["owner"], each["subject"], each["limit"], each["refused"]] for each in over["owners"]]
+        print_table(["over it", "quota", "limit", "refused"], rows, left=("over it", "quota", "limit"))
 
 
 @quota.command("delete")
@@ -93,15 +100,6 @@ def _told(answer: dict[str, Any], says: str) -> str:
     if not answer["changed"]:
         return "nothing has changed: it is so already"
     return f"would be: {says}" if answer["dry_run"] else says
-
-
-def _limits(limits: dict[str, int]) -> str:
-    parts = []
-    if (messages := limits.get("send_messages")) is not None:
-        parts.append(counted(messages, "message"))
-    if (size := limits.get("send_bytes")) is not None:
-        parts.append(f"{size:,} bytes")
-    return " and ".join(parts)
 
 
 def _gone(quota_view: dict[str, Any]) -> str:

@@ -42,6 +42,7 @@ from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.flow.gate import Gate
 from cluster.flow.quota_buckets import QuotaBuckets
+from cluster.flow.quota_rules import QuotaRules
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
@@ -191,7 +192,9 @@ class FakeNode:
         self.idle: dict[str, set[str]] = {}
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
-        self.paced = PacedSends(QuotaBuckets(self.state.quotas, self.state.access), Gate(self.config), self.config)
+        self.paced = PacedSends(
+            QuotaBuckets(QuotaRules(self.state.quotas, self.state.access)), Gate(self.config), self.config
+        )
         self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []

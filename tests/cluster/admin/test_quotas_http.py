@@ -115,8 +115,8 @@ async def test_who_is_over_one(client: Any, node: Any) -> None:
         for _ in range(refused):
             bucket.refuse(node.monotonic_ms())
     found = await (await client.get("/v1/quotas/refused")).json()
-    assert [(each["owner"], each["subject"], each["refused"]) for each in found["owners"]] == [
-        ("topic=b", "topic=*", 3),
-        ("topic=a", "topic=*", 1),
+    assert [(each["owner"], each["subject"], each["limit"], each["refused"]) for each in found["owners"]] == [
+        ("topic=b", "topic=*", "send_messages", 3),
+        ("topic=a", "topic=*", "send_messages", 1),
     ]
     assert (found["waiting"], found["waiting_bytes"]) == (0, 0)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.flow import quota_buckets
 from cluster.flow.quota_buckets import BURST_MS, QuotaBuckets
+from cluster.flow.quota_rules import QuotaRules
 from statemachine.access.quotas import Quota
 
 ANN, BEA = 1, 2
@@ -23,10 +25,12 @@ class Rows:
 
     def set(self, limits: dict[str, dict[str, int]]) -> None:
         self.by_subject = {subject: Quota(given, 0, "") for subject, given in limits.items()}
+        self.limited = {name for given in limits.values() for name in given}
 
     def buckets(self) -> QuotaBuckets:
         users = {ANN: SimpleNamespace(name="ann"), BEA: SimpleNamespace(name="bea")}
-        made: Any = QuotaBuckets(self, SimpleNamespace(by_id=users))  # type: ignore[arg-type]
+        rules = QuotaRules(self, SimpleNamespace(by_id=users))  # type: ignore[arg-type]
+        made: Any = QuotaBuckets(rules)
         assert made.active is bool(self.by_subject)
         found: QuotaBuckets = made
         return found
@@ -48,6 +52,36 @@ def test_the_narrowest_quota_of_the_sender_counts_and_that_of_the_topic() -> Non
     assert subjects(buckets, BEA, "1.1.1.1", "u") == [("user=*", "user=bea"), ("topic=*", "topic=u")]
     assert subjects(buckets, 0, "1.1.1.1", "%RETRY%g") == [("address=1.1.1.1", "address=1.1.1.1")]
     assert subjects(buckets, 0, "1.1.1.2", "%RETRY%g") == [("address=*", "address=1.1.1.2")]
+
+
+def test_each_limit_is_looked_up_by_itself() -> None:
+    """A narrow row takes the place of a wider one for the limits that it has, and for no others."""
+    rows = Rows(**{"user__*": {"send_messages": 2, "send_bytes": 10}, "user__ann": {"requests": 1}})
+    rows.set({**{k: dict(q.limits) for k, q in rows.by_subject.items()}, "user=ann,topic=t": {"send_bytes": 5}})
+    buckets = rows.buckets()
+    found = {(each.rule.limit, each.subject, each.owner) for each in buckets.of(ANN, "", "t", 0)}
+    assert found == {
+        ("send_messages", "user=*", "user=ann"),
+        ("send_bytes", "user=ann,topic=t", "user=ann,topic=t"),
+    }
+    of_t, of_u = buckets.of(ANN, "", "t", 0), buckets.of(ANN, "", "u", 0)
+    assert of_t[0] is of_u[0], "ann has one rate of messages for both topics"
+    assert of_u[1].subject == "user=*"
+
+
+def test_owners_are_forgotten_while_rows_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_buckets, "BUCKETS_MAX", 40)
+    rows = Rows(topic__t0={"send_messages": 1})
+    buckets = rows.buckets()
+    buckets._most = 40
+    for n in range(200):
+        rows.set({f"topic=t{n}": {"send_messages": 1}, "topic=kept": {"send_messages": 1}})
+        for topic in (f"t{n}", "kept"):
+            for each in buckets.of(ANN, "", topic, 0):
+                each.take(0, 50, 0)
+    assert len(buckets._buckets) <= 41
+    assert [each.owner for each in buckets.all()] == ["topic=kept", "topic=t199"]
+    assert buckets.of(ANN, "", "kept", 0)[0].opens_ms() > 0, "what was taken is not forgotten"
 
 
 def test_everybody_has_a_bucket_of_his_own_and_one_for_all_topics() -> None:

@@ -104,7 +104,7 @@ def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: Mak
     assert stored(sim) == kept
     _, remark, _ = path.replies[39][0]
     assert remark == (
-        "address=10.0.0.9 may have 10 messages sent in a second (quota address=*); nothing was stored, send more slowly"
+        "address=10.0.0.9 may have 10 messages sent a second (quota address=*); nothing was stored, send more slowly"
     )
     assert leader.refused["quota"] == 42 - len(kept)
     assert [each.refused for each in leader.proposals.paced.buckets.all()] == [42 - len(kept)]

@@ -46,7 +46,7 @@ def test_senders_are_held_to_a_quota(cluster: LocalCluster, run: Run) -> None:
         mq.admin.create_topic("slow", 2)
         mq.admin.create_topic("free", 2)
         code, told = run("quota", "set", "topic=slow", "--send-messages", str(RATE))
-        assert (code, told) == (0, f"topic=slow: {RATE} messages\n")
+        assert (code, told) == (0, f"topic=slow: {RATE} messages sent a second\n")
         stored = dict.fromkeys(("slow", "free"), 0)
         lock, ends_s = threading.Lock(), time.monotonic() + SECONDS
 
@@ -66,7 +66,7 @@ def test_senders_are_held_to_a_quota(cluster: LocalCluster, run: Run) -> None:
         assert stored["slow"] <= RATE * (took_s + 1) + SENDERS
         assert stored["slow"] >= RATE * SECONDS * 0.8
         assert stored["free"] > 2 * stored["slow"], "others go on"
-    assert "topic=slow  50 messages" in run("quota", "list")[1]
+    assert "topic=slow  50 messages sent a second" in run("quota", "list")[1]
     assert run("quota", "set", "topic=slow", "--send-messages", "50")[1] == "nothing has changed: it is so already\n"
     code, told = run("quota", "delete", "topic=slo")
     assert code != 0

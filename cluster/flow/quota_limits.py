@@ -1,0 +1,103 @@
+"""The limits that a quota may have: the one table from which requests, commands and texts take them.
+
+A limit of a later version stands in the rows of the replicated state and is left alone by nodes that do not know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from statemachine.access.quotas import Subject
+
+LIMIT_MAX: Final = 10**15
+"""The largest number of a limit."""
+
+
+@unique
+class Per(StrEnum):
+    """What a limit is counted in. The value says it to people."""
+
+    SECOND = "a second"
+    MINUTE = "a minute"
+    AT_ONCE = "at once"
+    KEPT = "kept"
+
+
+@unique
+class Shape(StrEnum):
+    """The kinds of subjects."""
+
+    USER = "user=NAME"
+    USER_AND_TOPIC = "user=NAME,topic=NAME"
+    ADDRESS = "address=IP"
+    TOPIC = "topic=NAME"
+
+
+EVERY_SHAPE: Final = frozenset(Shape)
+
+
+class QuotaLimit(NamedTuple):
+    """One limit."""
+
+    name: str
+    """Its name in rows, in the HTTP API, and with dashes on the command line."""
+    noun: str
+    """What is counted, one of it."""
+    done: str
+    """What is done with it, if that is not said yet."""
+    per: Per
+    help: str
+    """The sentence that explains it."""
+    shapes: frozenset[Shape] = EVERY_SHAPE
+    """The subjects to which it may be given."""
+
+    def told(self, value: int) -> str:
+        """Returns the limit with its value, for people."""
+        noun = self.noun if value == 1 else f"{self.noun}s"
+        return " ".join(word for word in (f"{value:,}", noun, self.done, self.per) if word)
+
+    @property
+    def option(self) -> str:
+        """The option of the command line."""
+        return "--" + self.name.replace("_", "-")
+
+
+SEND_MESSAGES: Final = "send_messages"
+SEND_BYTES: Final = "send_bytes"
+
+LIMITS: Final[Mapping[str, QuotaLimit]] = {
+    each.name: each
+    for each in (
+        QuotaLimit(SEND_MESSAGES, "message", "sent", Per.SECOND, "Messages a second that it may send."),
+        QuotaLimit(SEND_BYTES, "byte", "sent", Per.SECOND, "Bytes a second of the requests by which it sends."),
+    )
+}
+"""Name -> limit: those that this version knows."""
+
+
+def shape_of(subject: Subject) -> Shape:
+    """Returns the kind of a subject."""
+    if subject.address:
+        return Shape.ADDRESS
+    if subject.user:
+        return Shape.USER_AND_TOPIC if subject.topic else Shape.USER
+    return Shape.TOPIC
+
+
+def misplaced(subject: Subject, limits: Iterable[str]) -> str:
+    """Returns what is wrong with giving a subject these limits; "" if nothing is. All are in the table."""
+    shape = shape_of(subject)
+    for name in limits:
+        shapes = LIMITS[name].shapes
+        if shape not in shapes:
+            fit = " and ".join(each for each in Shape if each in shapes)
+            return f"{name} cannot be a limit of {subject}: it may be given to {fit}"
+    return ""
+
+
+def told(limits: Mapping[str, int]) -> str:
+    """Returns the limits that this version knows, for people."""
+    return " and ".join(LIMITS[name].told(value) for name, value in limits.items() if name in LIMITS)

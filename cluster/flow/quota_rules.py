@@ -1,0 +1,85 @@
+"""Finds the quota that counts for somebody: the one place that knows which rows go before which others.
+
+Each limit is looked up by itself, as Kafka does: a narrow row takes the place of a wider one for the limits that it
+has, and leaves the others to that. So a row with nothing but `requests` does not free its user from the rates of
+`user=*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from statemachine.access.quotas import Quota, Quotas
+    from statemachine.access.users import Access
+
+
+class Rule(NamedTuple):
+    """One limit that counts for one owner."""
+
+    subject: str
+    """The subject of the quota."""
+    owner: str
+    """Whom it limits here, in the words of a subject: `*` is everybody for himself."""
+    limit: str
+    value: int
+
+
+class QuotaRules:
+    """The quotas of a cluster, as a node judges by them. Event loop only."""
+
+    def __init__(self, quotas: Quotas, access: Access) -> None:
+        self._quotas, self._access = quotas, access
+
+    @property
+    def rows(self) -> Mapping[str, Quota]:
+        """The rows, by the text of their subject. Another object after each change."""
+        return self._quotas.by_subject
+
+    def has(self, limit: str) -> bool:
+        """Returns True if any quota has this limit."""
+        return limit in self._quotas.limited
+
+    def of_sender(self, limit: str, user: int, address: str, topic: str = "") -> Rule | None:
+        """Returns the rule for whoever asks. `user`: the id of the one who signed it, 0 if nobody did. `topic`: the one
+        that is asked about; "" for a limit that has nothing to do with one."""
+        if not user:
+            owner = f"address={address}"
+            return self._first(limit, owner, owner) or self._first(limit, "address=*", owner)
+        known = self._access.by_id.get(user)
+        name = "" if known is None else known.name
+        owner, of_topic = f"user={name}", f"user={name},topic={topic}"
+        # From the narrowest to the widest; what Kafka has for (user, client id).
+        return (
+            (topic and self._first(limit, of_topic, of_topic))
+            or self._first(limit, owner, owner)
+            or (topic and self._first(limit, f"user=*,topic={topic}", of_topic))
+            or self._first(limit, "user=*", owner)
+            or None
+        )
+
+    def of_topic(self, limit: str, topic: str) -> Rule | None:
+        """Returns the rule for a topic, whoever asks."""
+        owner = f"topic={topic}"
+        rule = self._first(limit, owner, owner)
+        if rule is None and topic[:1] != "%":  # made by the cluster: only a quota that names it counts
+            rule = self._first(limit, "topic=*", owner)
+        return rule
+
+    def holds(self, rule: Rule) -> bool:
+        """Returns True if there still is this limit, with this value."""
+        quota = self.rows.get(rule.subject)
+        return quota is not None and quota.limits.get(rule.limit) == rule.value
+
+    def _first(self, limit: str, subject: str, owner: str) -> Rule | None:
+        quota = self.rows.get(subject)
+        value = None if quota is None else quota.limits.get(limit)
+        return None if value is None else Rule(subject, owner, limit, value)
+
+
+def rules_of(rules: QuotaRules, limit: str, user: int, address: str, topic: str) -> Iterator[Rule]:
+    """Yields the rules of a limit that count for what somebody does with a topic: his own, and that of the topic."""
+    for rule in (rules.of_sender(limit, user, address, topic), rules.of_topic(limit, topic)):
+        if rule is not None:
+            yield rule
