@@ -18,7 +18,7 @@ LIMIT_MAX: Final = 10**15
 
 @unique
 class Per(StrEnum):
-    """What a limit is counted in. The value says it to people."""
+    """The span in which a limit is counted. The value says it to people."""
 
     SECOND = "a second"
     MINUTE = "a minute"
@@ -45,9 +45,9 @@ class QuotaLimit(NamedTuple):
     name: str
     """Its name in rows, in the HTTP API, and with dashes on the command line."""
     noun: str
-    """What is counted, one of it."""
+    """The word for one of the things that are counted."""
     done: str
-    """What is done with it, if that is not said yet."""
+    """The word for that which is done with it, if it is not said yet."""
     per: Per
     help: str
     """The sentence that explains it."""
@@ -67,12 +67,20 @@ class QuotaLimit(NamedTuple):
 
 SEND_MESSAGES: Final = "send_messages"
 SEND_BYTES: Final = "send_bytes"
+PULL_MESSAGES: Final = "pull_messages"
+PULL_BYTES: Final = "pull_bytes"
+SENDS: Final = (SEND_MESSAGES, SEND_BYTES)
+"""The limits of a send."""
+PULLS: Final = (PULL_MESSAGES, PULL_BYTES)
+"""The limits of a pull."""
 
 LIMITS: Final[Mapping[str, QuotaLimit]] = {
     each.name: each
     for each in (
         QuotaLimit(SEND_MESSAGES, "message", "sent", Per.SECOND, "Messages a second that it may send."),
         QuotaLimit(SEND_BYTES, "byte", "sent", Per.SECOND, "Bytes a second of the requests by which it sends."),
+        QuotaLimit(PULL_MESSAGES, "message", "pulled", Per.SECOND, "Messages a second that it may pull."),
+        QuotaLimit(PULL_BYTES, "byte", "pulled", Per.SECOND, "Bytes a second of the messages that it pulls."),
     )
 }
 """Name -> limit: those that this version knows."""
