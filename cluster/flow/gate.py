@@ -71,6 +71,8 @@ class Over(NamedTuple):
     limit: Limit
     remark: str
     """The text for the client."""
+    quota: str = ""
+    """The name of the quota's limit, if it is one."""
 
 
 class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -96,9 +98,15 @@ class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
 class Gate:
     """The accounts of one node, and their limits. Event loop only."""
 
-    def __init__(self, config: Config, count: Callable[[str], None] = lambda _: None) -> None:
-        """`count` counts a refused request under the label of its limit."""
-        self._count = count
+    def __init__(
+        self,
+        config: Config,
+        count: Callable[[str], None] = lambda _: None,
+        count_quota: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`count` counts a refused request under the label of its limit, `count_quota` under the name of that of a
+        quota."""
+        self._count, self._count_quota = count, count_quota
         self.reload(config)
         self.sends = Account()
         """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
@@ -160,6 +168,8 @@ class Gate:
         """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
         whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
         self._count(over.limit)
+        if over.quota:
+            self._count_quota(over.quota)
 
     def _of_node(self, ask: Ask) -> Account:
         """Returns the node's account of such requests."""

@@ -10,11 +10,12 @@ The leader of each group of brokers judges for itself: the rates are those of on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cluster.flow.quota_limits import LIMITS, SEND_BYTES, SEND_MESSAGES, Per
-from cluster.flow.quota_rules import Rule, rules_of
+from cluster.flow.quota_rules import Refusals, Rule, rules_of
 
 if TYPE_CHECKING:
     from cluster.flow.quota_rules import QuotaRules
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 BURST_MS: Final = 1_000
 """The time in which an empty bucket of a rate a second is full: one second's worth."""
+ROUNDING_MS: Final = 0.01
 PERIOD_MS: Final = {Per.SECOND: 1_000, Per.MINUTE: 60_000}
 SENDS: Final = (SEND_MESSAGES, SEND_BYTES)
 """The limits of a send: messages, bytes."""
@@ -30,42 +32,28 @@ OWNERS_MAX: Final = 20_000
 BUCKETS_MAX: Final = 4 * OWNERS_MAX
 
 
-class Bucket:
+class Bucket(Refusals):
     """Holds what one owner may take of one limit. Times are monotonic milliseconds."""
 
-    __slots__ = ("_each_ms", "_full_ms", "_holds_ms", "_in_bytes", "refused", "refused_ms", "rule")
+    __slots__ = ("_each_ms", "_full_ms", "_holds_ms", "_in_bytes")
 
     def __init__(self, rule: Rule) -> None:
-        self.rule = rule
+        super().__init__(rule)
         limit = LIMITS[rule.limit]
         self._in_bytes = limit.noun == "byte"
         period_ms = PERIOD_MS[limit.per]
         self._each_ms = period_ms / rule.value
         self._holds_ms = period_ms if limit.per is Per.MINUTE else BURST_MS
         self._full_ms = float("-inf")
-        self.refused = 0
-        """The requests that were refused for it."""
-        self.refused_ms = 0
-        """The time of the last one."""
-
-    @property
-    def subject(self) -> str:
-        """The subject of the quota."""
-        return self.rule.subject
-
-    @property
-    def owner(self) -> str:
-        """Whose bucket it is, in the words of a subject."""
-        return self.rule.owner
-
-    def refuse(self, now_ms: int) -> None:
-        """Counts a refused request."""
-        self.refused += 1
-        self.refused_ms = now_ms
 
     def opens_ms(self) -> float:
         """Returns the time from which on the owner may take something."""
         return self._full_ms - self._holds_ms
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Returns the milliseconds until it has one whole; 0 if it has."""
+        # What is left after n times the n-th part is not always nothing.
+        return max(0, math.ceil(max(self._full_ms, now_ms) + self._each_ms - self._holds_ms - now_ms - ROUNDING_MS))
 
     def take(self, now_ms: int, count: int, size: int) -> None:
         """Takes so many, of `size` bytes together."""
@@ -74,10 +62,6 @@ class Bucket:
     def is_full(self, now_ms: int) -> bool:
         """Returns True if it has all that it can hold."""
         return self._full_ms <= now_ms
-
-    def told(self) -> str:
-        """Returns the limit, for people."""
-        return LIMITS[self.rule.limit].told(self.rule.value)
 
 
 class QuotaBuckets:
@@ -93,6 +77,7 @@ class QuotaBuckets:
         self._found: dict[tuple[int | str, str], tuple[Bucket, ...]] = {}
         """(user or address, topic) -> the buckets of whoever sends there, of each limit the owner's and the topic's at
         most."""
+        rules.judges.append(self.all)
 
     @property
     def active(self) -> bool:

@@ -18,7 +18,7 @@ LIMIT_MAX: Final = 10**15
 
 @unique
 class Per(StrEnum):
-    """What a limit is counted in. The value says it to people."""
+    """The time, or the place, in which a limit counts. The value says it to people."""
 
     SECOND = "a second"
     MINUTE = "a minute"
@@ -37,6 +37,7 @@ class Shape(StrEnum):
 
 
 EVERY_SHAPE: Final = frozenset(Shape)
+OF_CLIENTS: Final = frozenset({Shape.USER, Shape.ADDRESS})
 
 
 class QuotaLimit(NamedTuple):
@@ -45,12 +46,12 @@ class QuotaLimit(NamedTuple):
     name: str
     """Its name in rows, in the HTTP API, and with dashes on the command line."""
     noun: str
-    """What is counted, one of it."""
+    """The thing that is counted, one of it."""
     done: str
-    """What is done with it, if that is not said yet."""
+    """The word for doing it, if that is not said yet."""
     per: Per
     help: str
-    """The sentence that explains it."""
+    """The sentence that explains the limit."""
     shapes: frozenset[Shape] = EVERY_SHAPE
     """The subjects to which it may be given."""
 
@@ -67,12 +68,16 @@ class QuotaLimit(NamedTuple):
 
 SEND_MESSAGES: Final = "send_messages"
 SEND_BYTES: Final = "send_bytes"
+NEW_TOPICS: Final = "new_topics"
+NEW_GROUPS: Final = "new_groups"
 
 LIMITS: Final[Mapping[str, QuotaLimit]] = {
     each.name: each
     for each in (
         QuotaLimit(SEND_MESSAGES, "message", "sent", Per.SECOND, "Messages a second that it may send."),
         QuotaLimit(SEND_BYTES, "byte", "sent", Per.SECOND, "Bytes a second of the requests by which it sends."),
+        QuotaLimit(NEW_TOPICS, "new topic", "", Per.MINUTE, "Topics a minute that it may make.", OF_CLIENTS),
+        QuotaLimit(NEW_GROUPS, "new group", "", Per.MINUTE, "Consumer groups a minute that it may make.", OF_CLIENTS),
     )
 }
 """Name -> limit: those that this version knows."""

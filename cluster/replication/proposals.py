@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING
 from cluster.flow.admission_limit import AdmissionLimit
 from cluster.flow.gate import Ask, Limit, Over
 from cluster.flow.hold import decide_each
+from cluster.flow.minute_rates import MinuteRates
 from cluster.flow.quota_buckets import Bucket, QuotaBuckets
+from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
@@ -133,8 +135,11 @@ class Proposals:
         self.limit = AdmissionLimit(config.flow, sync_ms)
         """The limit on undecided sends, which this node learns while it leads."""
         self._sends = SendQueue(config.limits, self.limit)
-        self.paced = PacedSends(QuotaBuckets(QuotaRules(state.quotas, state.access)), gate, config)
+        quotas = QuotaRules(state.quotas, state.access)
+        self.paced = PacedSends(QuotaBuckets(quotas), gate, config)
         """The sends that wait for their quota."""
+        self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
+        """The judge of how many topics and groups somebody may make."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
@@ -505,6 +510,7 @@ class Proposals:
         self._look_if_closed()
         self.limit.forget()
         self.paced.buckets.forget()
+        self.creations.forget()
         self.paced.look()
         self.opened()
 
@@ -584,6 +590,7 @@ class Proposals:
         over = Over(
             Limit.QUOTA,
             f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject}); nothing was stored, send more slowly",
+            bucket.rule.limit,
         )
         bucket.refuse(self.now_ms)
         self.gate.refused(over)

@@ -46,6 +46,10 @@ class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Messages a second that it may send."""
     send_bytes: Rate | None = None
     """Bytes a second of the requests by which it sends."""
+    new_topics: Rate | None = None
+    """Topics a minute that it may make."""
+    new_groups: Rate | None = None
+    """Consumer groups a minute that it may make."""
 
     def as_row(self) -> dict[str, int]:
         """Returns name -> number of the limits that are given."""
@@ -154,7 +158,7 @@ async def get_refused(call: Call) -> OverQuotasView:
     """The owners who are over a quota at this leader."""
     port = call.port
     paced, now_ms = port.paced, port.services.monotonic_ms()
-    buckets = list(paced.buckets.all())
+    buckets = list(paced.buckets.rules.refusals())
     charge(len(buckets) * UNITS_PER_OWNER)
     over = sorted((each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner))
     return OverQuotasView(
