@@ -17,6 +17,8 @@ from statemachine.cluster_wide.broker_groups import is_inactive
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import (
     ACK_LEVELS,
+    BACKLOG_POLICIES,
+    BACKLOG_POLICY,
     DEDUP_MODES,
     DERIVED_NAMES,
     RETENTION,
@@ -44,6 +46,7 @@ ATTRIBUTE_VALUES = {
     "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"),
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
+    BACKLOG_POLICY: BACKLOG_POLICIES,
 }
 """Topic attribute -> its allowed values. Others are refused, because they would promise something that nothing
 implements."""

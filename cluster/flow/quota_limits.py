@@ -23,7 +23,7 @@ class Per(StrEnum):
     SECOND = "a second"
     MINUTE = "a minute"
     AT_ONCE = "at once"
-    KEPT = "kept"
+    KEPT = "in its queues"
 
 
 @unique
@@ -38,6 +38,7 @@ class Shape(StrEnum):
 
 EVERY_SHAPE: Final = frozenset(Shape)
 OF_CLIENTS: Final = frozenset({Shape.USER, Shape.ADDRESS})
+OF_TOPICS: Final = frozenset({Shape.TOPIC})
 
 
 class QuotaLimit(NamedTuple):
@@ -70,6 +71,7 @@ SEND_MESSAGES: Final = "send_messages"
 SEND_BYTES: Final = "send_bytes"
 NEW_TOPICS: Final = "new_topics"
 NEW_GROUPS: Final = "new_groups"
+BACKLOG_BYTES: Final = "backlog_bytes"
 
 LIMITS: Final[Mapping[str, QuotaLimit]] = {
     each.name: each
@@ -78,6 +80,7 @@ LIMITS: Final[Mapping[str, QuotaLimit]] = {
         QuotaLimit(SEND_BYTES, "byte", "sent", Per.SECOND, "Bytes a second of the requests by which it sends."),
         QuotaLimit(NEW_TOPICS, "new topic", "", Per.MINUTE, "Topics a minute that it may make.", OF_CLIENTS),
         QuotaLimit(NEW_GROUPS, "new group", "", Per.MINUTE, "Consumer groups a minute that it may make.", OF_CLIENTS),
+        QuotaLimit(BACKLOG_BYTES, "byte", "", Per.KEPT, "Bytes of messages that it may keep.", OF_TOPICS),
     )
 }
 """Name -> limit: those that this version knows."""

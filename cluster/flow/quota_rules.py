@@ -32,6 +32,8 @@ class Refusals:
     """Counts what was refused to one owner for one limit."""
 
     __slots__ = ("refused", "refused_ms", "rule")
+    advice = "send more slowly"
+    """The remedy for clients."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule

@@ -17,9 +17,11 @@ from raftlog.work import charge
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.flow.backlogs import Backlogs
     from cluster.flow.gate import Gate
     from cluster.flow.hold import Account
     from cluster.flow.quota_buckets import QuotaBuckets
+    from cluster.flow.quota_rules import Refusals
     from cluster.replication.message_batch import Send
 
 HOLD_SHARES: Final = 8
@@ -53,8 +55,8 @@ class _Line:
 class PacedSends:
     """The sends that wait for their quota. Event loop only. Whoever takes sends from here gives back their holds."""
 
-    def __init__(self, buckets: QuotaBuckets, gate: Gate, config: Config) -> None:
-        self.buckets = buckets
+    def __init__(self, buckets: QuotaBuckets, backlogs: Backlogs, gate: Gate, config: Config) -> None:
+        self.buckets, self.backlogs = buckets, backlogs
         self._gate = gate
         self.active = False
         """True if a send may have to wait. Set by `look`, several times a second, so that nothing is asked per send as
@@ -73,7 +75,7 @@ class PacedSends:
 
     def look(self) -> None:
         """Looks if there are quotas."""
-        self.active = self.buckets.active or len(self) > 0
+        self.active = self.buckets.active or self.backlogs.active or len(self) > 0
 
     def __len__(self) -> int:
         return self._gate.paced.requests
@@ -88,19 +90,25 @@ class PacedSends:
 
     # --- sends come --------------------------------------------------------------------------------------------------
 
-    def admit(self, sends: list[Send], now_ms: int) -> tuple[list[Send], list[tuple[Send, Bucket]]]:
+    def admit(self, sends: list[Send], now_ms: int) -> tuple[list[Send], list[tuple[Send, Refusals]]]:
         """Returns the sends that may go now, and those for which there is no room to wait, each with the bucket that is
-        empty. The others wait here. The sends are of one owner, and none of them is held by any account."""
+        empty, or in their topic, with its backlog. The others wait here. The sends are of one owner, and none of them
+        is held by any account."""
         going: list[Send] = []
-        refused: list[tuple[Send, Bucket]] = []
+        refused: list[tuple[Send, Refusals]] = []
         owner = owner_of(sends[0])
         slot = line = None
         buckets: tuple[Bucket, ...] = ()
+        backlog = None
         for send in sends:
             if send.slot is not slot:
                 slot = send.slot
                 line = self._lines.get((owner, slot.topic_id))
                 buckets = self.buckets.of(send.user, send.connection.in_flight.address, slot.name, now_ms)
+                backlog = self.backlogs.of(slot.name, slot.topic_id) if self.backlogs.active else None
+            if backlog is not None and not backlog.takes(send.size, now_ms):
+                refused.append((send, backlog))
+                continue
             if line is None:
                 over = next((bucket for bucket in buckets if bucket.opens_ms() > now_ms), None)
                 if over is None:

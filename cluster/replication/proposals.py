@@ -23,12 +23,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from cluster.flow.admission_limit import AdmissionLimit
+from cluster.flow.backlogs import Backlogs
 from cluster.flow.gate import Ask, Limit, Over
 from cluster.flow.hold import decide_each
 from cluster.flow.minute_rates import MinuteRates
-from cluster.flow.quota_buckets import Bucket, QuotaBuckets
+from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
-from cluster.flow.quota_rules import QuotaRules
+from cluster.flow.quota_rules import QuotaRules, Refusals
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
@@ -136,7 +137,7 @@ class Proposals:
         """The limit on undecided sends, which this node learns while it leads."""
         self._sends = SendQueue(config.limits, self.limit)
         quotas = QuotaRules(state.quotas, state.access)
-        self.paced = PacedSends(QuotaBuckets(quotas), gate, config)
+        self.paced = PacedSends(QuotaBuckets(quotas), Backlogs(quotas, partial(_evicts, state)), gate, config)
         """The sends that wait for their quota."""
         self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
         """The judge of how many topics and groups somebody may make."""
@@ -295,7 +296,8 @@ class Proposals:
         for name in self._barriers.raise_for(commands):
             if len(self.paced):  # what was checked against a topic goes before a change of it
                 self._go_on(self.paced.take_to(name))
-            self._slots.pop(name, None)
+            if name in self._slots:
+                self.paced.backlogs.topic_changed(self._slots.pop(name).topic_id)
             self.plain.clear()
         before = self.offsets.queued(commands)
         received_ms = self._clock.monotonic_ms()
@@ -510,6 +512,7 @@ class Proposals:
         self._look_if_closed()
         self.limit.forget()
         self.paced.buckets.forget()
+        self.paced.backlogs.forget()
         self.creations.forget()
         self.paced.look()
         self.opened()
@@ -586,10 +589,10 @@ class Proposals:
         if sends:
             self._wake()
 
-    def _refuse_paced(self, send: Send, bucket: Bucket) -> None:
+    def _refuse_paced(self, send: Send, bucket: Refusals) -> None:
         over = Over(
             Limit.QUOTA,
-            f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject}); nothing was stored, send more slowly",
+            f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject}); nothing was stored, {bucket.advice}",
             bucket.rule.limit,
         )
         bucket.refuse(self.now_ms)
@@ -811,3 +814,8 @@ class Proposals:
         self.figures.slow.told()
         if entry.answered:
             let_go_on(entry)
+
+
+def _evicts(state: BrokerState, topic: str) -> bool:
+    config = state.topics.get(topic)
+    return config is not None and config.evicts_backlog

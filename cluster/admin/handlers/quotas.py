@@ -50,6 +50,8 @@ class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Topics a minute that it may make."""
     new_groups: Rate | None = None
     """Consumer groups a minute that it may make."""
+    backlog_bytes: Rate | None = None
+    """Bytes of messages that it may keep."""
 
     def as_row(self) -> dict[str, int]:
         """Returns name -> number of the limits that are given."""

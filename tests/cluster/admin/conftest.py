@@ -40,6 +40,7 @@ from cluster.config.loading import load
 from cluster.config.local_layout import name_of
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
+from cluster.flow.backlogs import Backlogs
 from cluster.flow.gate import Gate
 from cluster.flow.minute_rates import MinuteRates
 from cluster.flow.quota_buckets import QuotaBuckets
@@ -195,7 +196,7 @@ class FakeNode:
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
         rules, gate = QuotaRules(self.state.quotas, self.state.access), Gate(self.config)
-        self.paced = PacedSends(QuotaBuckets(rules), gate, self.config)
+        self.paced = PacedSends(QuotaBuckets(rules), Backlogs(rules, lambda _: False), gate, self.config)
         self.creations = MinuteRates(rules, (NEW_TOPICS, NEW_GROUPS), gate, lambda: self.monotonic_ms())
         self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
