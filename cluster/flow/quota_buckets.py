@@ -5,16 +5,17 @@ it is full again (the generic cell rate algorithm of ITU-T I.371): a limit costs
 may take more than the bucket has: so a message that is larger than a second's worth passes, and is waited for
 afterwards. A new leader begins with full buckets.
 
-The leader of each group of brokers judges for itself: the rates are those of one group.
+Several nodes may judge by one quota, each by its share (`cluster.flow.quota_shares`): the leaders of several groups of
+brokers what is sent, all nodes what is pulled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cluster.flow.quota_limits import LIMITS, SEND_BYTES, SEND_MESSAGES, Per
+from cluster.flow.quota_limits import LIMITS, SENDS, Per
 from cluster.flow.quota_rules import Refusals, Rule, rules_of
 
 if TYPE_CHECKING:
@@ -23,10 +24,17 @@ if TYPE_CHECKING:
 
 BURST_MS: Final = 1_000
 """The time in which an empty bucket of a rate a second is full: one second's worth."""
-ROUNDING_MS: Final = 0.01
+ROUNDING_MS: Final = 1e-6
+"""More than sums of thirds are wrong by."""
 PERIOD_MS: Final = {Per.SECOND: 1_000, Per.MINUTE: 60_000}
-SENDS: Final = (SEND_MESSAGES, SEND_BYTES)
-"""The limits of a send: messages, bytes."""
+WAITING_ASKS: Final = 0.25
+"""The part of the rate that a node asks for where anything waits, beside what it sent and what waits."""
+LOOKS_UNTIL_TOLD: Final = 4
+"""Looks, one a second, until a node has surely heard what others are asked for, over two leaders."""
+DEMAND_MIN: Final = 1e-4
+"""Less than that is nothing."""
+BYTES_SHARE_MIN: Final = 0.01
+"""The least part of a rate in bytes that a node may have. Of other rates it is one a second."""
 OWNERS_MAX: Final = 20_000
 """The most owners that are remembered; those with full buckets are forgotten first."""
 BUCKETS_MAX: Final = 4 * OWNERS_MAX
@@ -35,20 +43,46 @@ BUCKETS_MAX: Final = 4 * OWNERS_MAX
 class Bucket(Refusals):
     """Holds what one owner may take of one limit. Times are monotonic milliseconds."""
 
-    __slots__ = ("_each_ms", "_full_ms", "_holds_ms", "_in_bytes")
+    __slots__ = (
+        "_each_ms",
+        "_full_ms",
+        "_holds_ms",
+        "_least",
+        "_looks",
+        "_request",
+        "_requests",
+        "_used",
+        "_whole_ms",
+        "demand",
+        "in_bytes",
+        "key",
+        "share",
+    )
 
     def __init__(self, rule: Rule) -> None:
         super().__init__(rule)
         limit = LIMITS[rule.limit]
-        self._in_bytes = limit.noun == "byte"
+        self.key = rule[:3]
+        self.in_bytes = limit.noun == "byte"
         period_ms = PERIOD_MS[limit.per]
-        self._each_ms = period_ms / rule.value
+        self._whole_ms = self._each_ms = period_ms / rule.value
+        """The time in which the whole rate, and the share of this node, allow one more."""
+        self._least = BYTES_SHARE_MIN if self.in_bytes else min(1.0, self._whole_ms / period_ms)
         self._holds_ms = period_ms if limit.per is Per.MINUTE else BURST_MS
         self._full_ms = float("-inf")
+        self.share = 1.0
+        """The part of the rate that this node may let through."""
+        self.demand = 0.0
+        """The part of the rate that was asked for here in the last seconds; it may be more than one."""
+        self._looks = 0
+        self._used = self._requests = 0
+        """The amount that was taken, and by how many requests, since it was measured."""
+        self._request = 1.0
+        """The amount that one request took lately."""
 
     def opens_ms(self) -> float:
-        """Returns the time from which on the owner may take something."""
-        return self._full_ms - self._holds_ms
+        """Returns the time from which on the owner may take something: there is one whole message, or any byte."""
+        return self._full_ms - self._holds_ms + (0.0 if self.in_bytes else self._each_ms - ROUNDING_MS)
 
     def wait_ms(self, now_ms: int) -> int:
         """Returns the milliseconds until it has one whole; 0 if it has."""
@@ -57,15 +91,51 @@ class Bucket(Refusals):
 
     def take(self, now_ms: int, count: int, size: int) -> None:
         """Takes so many, of `size` bytes together."""
-        self._full_ms = max(self._full_ms, now_ms) + (size if self._in_bytes else count) * self._each_ms
+        taken = size if self.in_bytes else count
+        self._used += taken
+        self._requests += 1
+        self._full_ms = max(self._full_ms, now_ms) + taken * self._each_ms
+
+    def room(self, now_ms: int) -> int:
+        """Returns how much there is; at least one if it is open."""
+        return max(1, int((self._holds_ms - max(0.0, self._full_ms - now_ms) + ROUNDING_MS) / self._each_ms))
 
     def is_full(self, now_ms: int) -> bool:
         """Returns True if it has all that it can hold."""
         return self._full_ms <= now_ms
 
+    def measure(self, elapsed_ms: int, waiting: int) -> float:
+        """Returns the demand, now that so much time has passed since it was measured and so many requests wait."""
+        if not (self._used or waiting or self.demand):
+            return 0.0
+        if self._requests:
+            self._request = self._used / self._requests
+        asked = self._used * self._whole_ms / elapsed_ms
+        if waiting:
+            asked += WAITING_ASKS + waiting * self._request * self._whole_ms / BURST_MS
+        self._used = self._requests = 0
+        self.demand = (self.demand + asked) / 2 if self.demand else asked
+        if self.demand < DEMAND_MIN:
+            self.demand = 0.0
+        return self.demand
+
+    def divide(self, elsewhere: float) -> None:
+        """Takes the share that follows from what is asked for elsewhere, as a part of the rate. One that is new keeps
+        the share with which it began until others had the time to say what they are asked for."""
+        self._looks += 1
+        if not elsewhere and (self.share == 1.0 or self._looks < LOOKS_UNTIL_TOLD):
+            return
+        own = self.demand / (self.demand + elsewhere) if self.demand else 0.0
+        self.begin(max(own, 1.0 - elsewhere))
+
+    def begin(self, share: float) -> None:
+        """Lets through that part of the rate from now on, but at least one in its time."""
+        self.share = min(1.0, max(share, self._least))
+        self._each_ms = self._whole_ms / self.share
+
 
 class QuotaBuckets:
-    """The buckets of one leader. Event loop only."""
+    """The buckets of one node. Event loop only."""
 
     def __init__(self, rules: QuotaRules, limits: tuple[str, ...] = SENDS) -> None:
         """`limits`: the rates that are judged here."""
@@ -74,10 +144,23 @@ class QuotaBuckets:
         self._buckets: dict[tuple[str, str, str], Bucket] = {}
         """(subject, owner, limit) -> bucket."""
         self._most = BUCKETS_MAX
+        self._elsewhere: Mapping[tuple[str, str, str], float] = {}
+        self._judges: Callable[[], int] = lambda: 1
         self._found: dict[tuple[int | str, str], tuple[Bucket, ...]] = {}
         """(user or address, topic) -> the buckets of whoever sends there, of each limit the owner's and the topic's at
         most."""
         rules.judges.append(self.all)
+
+    def share_with(self, judges: Callable[[], int]) -> None:
+        """`judges` returns how many nodes judge by these limits. A new bucket begins with an equal share, until it is
+        known what they are asked for: together they let through one second's worth."""
+        self._judges = judges
+
+    def divide(self, elsewhere: Mapping[tuple[str, str, str], float]) -> None:
+        """Takes the shares that follow from what other nodes are asked for, as parts of the rates."""
+        self._elsewhere = elsewhere
+        for key, bucket in self._buckets.items():
+            bucket.divide(elsewhere.get(key, 0.0))
 
     @property
     def active(self) -> bool:
@@ -117,6 +200,8 @@ class QuotaBuckets:
         bucket = self._buckets.get(key)
         if bucket is None or bucket.rule.value != rule.value:
             bucket = self._buckets[key] = Bucket(rule)
+            elsewhere = self._elsewhere.get(key)
+            bucket.begin(1 / self._judges() if elsewhere is None else 1.0 - elsewhere)
         return bucket
 
     def _forget_idle(self, now_ms: int) -> None:

@@ -69,6 +69,12 @@ class QuotaLimit(NamedTuple):
 
 SEND_MESSAGES: Final = "send_messages"
 SEND_BYTES: Final = "send_bytes"
+PULL_MESSAGES: Final = "pull_messages"
+PULL_BYTES: Final = "pull_bytes"
+SENDS: Final = (SEND_MESSAGES, SEND_BYTES)
+"""The limits of a send."""
+PULLS: Final = (PULL_MESSAGES, PULL_BYTES)
+"""The limits of a pull."""
 NEW_TOPICS: Final = "new_topics"
 NEW_GROUPS: Final = "new_groups"
 BACKLOG_BYTES: Final = "backlog_bytes"
@@ -78,6 +84,8 @@ LIMITS: Final[Mapping[str, QuotaLimit]] = {
     for each in (
         QuotaLimit(SEND_MESSAGES, "message", "sent", Per.SECOND, "Messages a second that it may send."),
         QuotaLimit(SEND_BYTES, "byte", "sent", Per.SECOND, "Bytes a second of the requests by which it sends."),
+        QuotaLimit(PULL_MESSAGES, "message", "pulled", Per.SECOND, "Messages a second that it may pull."),
+        QuotaLimit(PULL_BYTES, "byte", "pulled", Per.SECOND, "Bytes a second of the messages that it pulls."),
         QuotaLimit(NEW_TOPICS, "new topic", "", Per.MINUTE, "Topics a minute that it may make.", OF_CLIENTS),
         QuotaLimit(NEW_GROUPS, "new group", "", Per.MINUTE, "Consumer groups a minute that it may make.", OF_CLIENTS),
         QuotaLimit(BACKLOG_BYTES, "byte", "", Per.KEPT, "Bytes of messages that it may keep.", OF_TOPICS),

@@ -22,6 +22,7 @@ from cluster.config.config import Config, split_address
 from cluster.config.loading import own_address
 from cluster.config.reload import ReloadView
 from cluster.flow.gate import Gate
+from cluster.flow.quota_shares import QuotaShares
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
 from cluster.members.config_activation import LayeredConfig, Reloading
@@ -39,6 +40,7 @@ from cluster.peer.secret import SecretKeeper
 from cluster.peer.sync_times import SyncTimes
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups, own_record
+from cluster.placement.quota_exchange import QuotaExchange
 from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.remoting.assembly import Remoting
@@ -345,6 +347,21 @@ class Assembly:
             applied=lambda: self.raw.applied_index,
             level=lambda: state.level,
         )
+        paced, pulls = proposals.paced, broker.pulls.paced
+        shares = QuotaShares((paced.buckets, pulls.buckets))
+        paced.buckets.share_with(self._groups_there)
+        pulls.buckets.share_with(lambda: self._groups_there() * max(1, len(self.membership.in_force.voter_ids)))
+        shares.count_waiting(paced.waiting)
+        shares.count_waiting(pulls.waiting)
+        self.quota_exchange = QuotaExchange(
+            shares,
+            self.transport,
+            group_links,
+            group=self.config.cluster.group,
+            leader=routes.own.leader,
+            leads=services.writes_open,
+            monotonic_ms=services.monotonic_ms,
+        )
         disk = self.disk
         figures = NodeFigures(services, self._clock, lambda: disk.view().used_percent, self.rates, self.started_ms)
         self.remoting = remoting = Remoting(
@@ -382,6 +399,9 @@ class Assembly:
         if self.config.cluster.group != FIRST_GROUP:
             return []
         return self.other_groups.below(level)
+
+    def _groups_there(self) -> int:
+        return 1 + len(self.other_groups.others())
 
     def _own_group(self) -> BrokerGroup:
         members = self.membership

@@ -132,6 +132,7 @@ class Node(Assembly):
             self.links.part(),
             self.confirmed.part(),
             self.other_groups.part(),
+            self.quota_exchange.part(),
             *self.truth.parts,
             Part(name="early routes", tick=self.broker.early_routes.tick),
             Part(name="rates", tick=self.rates.tick),

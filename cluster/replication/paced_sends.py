@@ -88,6 +88,10 @@ class PacedSends:
     def __iter__(self) -> Iterator[Send]:
         return (send for line in self._lines.values() for send in line.sends)
 
+    def waiting(self) -> Iterator[tuple[Bucket, int]]:
+        """Yields the bucket for which the sends of a line wait, and their number."""
+        return ((line.last_to_open(), len(line.sends)) for line in self._lines.values())
+
     # --- sends come --------------------------------------------------------------------------------------------------
 
     def admit(self, sends: list[Send], now_ms: int) -> tuple[list[Send], list[tuple[Send, Refusals]]]:

@@ -90,6 +90,10 @@ class Kind(IntEnum):
     REGISTRY_STATE = 36
     """The state of the process of the registry that sends it (`cluster.placement.registry_state`). Only on the channel
     `group`"""
+    DEMANDS = 37
+    """[], payload: what is asked for under each quota (`cluster.placement.quota_exchange`). Between nodes of a group,
+    and on the channel `group`. Only while there are quotas, that is from level 16 on: an unknown kind ends the
+    connection"""
 
 
 NODE_KINDS = frozenset(
@@ -97,10 +101,11 @@ NODE_KINDS = frozenset(
         *range(Kind.FORWARD, Kind.PONG + 1),
         *(Kind.RELAY, Kind.RELAY_REPLY),
         *range(Kind.WHO_WAITS, Kind.READ_INDEX_REPLY + 1),
+        Kind.DEMANDS,
     }
 )
 """Kinds that the node handles itself; every other kind is a Raft message."""
-GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.REGISTRY_STATE + 1))
+GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.DEMANDS + 1))
 """Kinds of the channel `group` (docs/adr/0108)."""
 REGISTRY_KINDS = frozenset({Kind.GROUPS, Kind.REGISTRY_STATE})
 """Those that a process of the registry may send: it knows the secret, and is no node (docs/adr/0112)."""

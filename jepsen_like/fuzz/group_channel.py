@@ -28,7 +28,10 @@ from jepsen_like.hostile.wire import HOST
 from raftlog.types import GROUPS_MAX
 from statemachine.levels import LEVEL
 
-SPOKEN = (Kind.GROUPS, Kind.TRUTH, Kind.TRUTH_REPLY, Kind.ACT, Kind.ACT_REPLY, Kind.MEMBERS, Kind.MEMBERS_REPLY)
+SPOKEN = (
+    *(Kind.GROUPS, Kind.TRUTH, Kind.TRUTH_REPLY, Kind.ACT, Kind.ACT_REPLY, Kind.MEMBERS, Kind.MEMBERS_REPLY),
+    Kind.DEMANDS,
+)
 OTHERS = tuple(kind for kind in Kind if kind not in SPOKEN)
 _HEAD = struct.Struct(">iBBH")
 _PAUSE_S = 2.0
@@ -186,6 +189,15 @@ class GroupGuest:
             case Kind.MEMBERS_REPLY:
                 ids = ["c" * rng.choice((1, 200, 5000))] * rng.choice((0, 1, 3000))
                 return [number, rng.random() < 0.5], msgpack.packb(ids)
+            case Kind.DEMANDS:
+                demand = rng.choice((0.5, 0.0, -1.0, 1e308, float("nan"), float("inf"), 1, "1"))
+                row = [
+                    "topic=*",
+                    rng.choice(("topic=t", "x" * 2_000, "")),
+                    rng.choice(("send_messages", "no such")),
+                    demand,
+                ]
+                return [], msgpack.packb([row] * rng.choice((0, 1, 900, 1_100)))
             case _:
                 return [number, 1, number, number], rng.randbytes(20)
 

@@ -46,6 +46,10 @@ class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Messages a second that it may send."""
     send_bytes: Rate | None = None
     """Bytes a second of the requests by which it sends."""
+    pull_messages: Rate | None = None
+    """Messages a second that it may pull."""
+    pull_bytes: Rate | None = None
+    """Bytes a second of the messages that it pulls."""
     new_topics: Rate | None = None
     """Topics a minute that it may make."""
     new_groups: Rate | None = None

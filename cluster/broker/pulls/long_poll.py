@@ -164,8 +164,9 @@ class LongPolls:
         mine[pull] = None
         pull.parked = True
         pull.wave = self._woken.waves
-        lines = self._by_queue.setdefault((pull.topic_id, pull.queue_id), {})
-        lines.setdefault(connection, {})[pull] = None
+        if not pull.paced:
+            lines = self._by_queue.setdefault((pull.topic_id, pull.queue_id), {})
+            lines.setdefault(connection, {})[pull] = None
         self._schedule(pull, now)
         return None
 
@@ -174,7 +175,7 @@ class LongPolls:
             self._ticking = True
             self._next_slot = now // TICK_MS
             self._services.call_later(TICK_MS, self._tick)
-        due = min(pull.deadline_ms, now + RECHECK_MS)
+        due = pull.deadline_ms if pull.paced else min(pull.deadline_ms, now + RECHECK_MS)
         pull.slot = max(-(-due // TICK_MS), self._next_slot)
         self._slots.setdefault(pull.slot, {})[pull] = None
 
@@ -210,6 +211,11 @@ class LongPolls:
             del lines[connection]
             if not lines:
                 del self._by_queue[queue]
+
+    def go_on(self, pull: Pull) -> None:
+        """Attempts a pull that has waited for its quota."""
+        pull.paced = False
+        self._try(pull)
 
     def _try(self, pull: Pull) -> None:
         """Attempts a parked pull. The pull leaves the tables first, because the attempt itself may park it again."""

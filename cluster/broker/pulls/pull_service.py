@@ -20,6 +20,7 @@ from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.name_rules import PERM_READ, check_counted, no_topic
 from cluster.broker.pulls.filtered_pulls import FilteredPulls
 from cluster.broker.pulls.long_poll import Answers, LongPolls, wish_of
+from cluster.broker.pulls.paced_pulls import PacedPulls
 from cluster.broker.reads.log_reads import is_here
 from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
 from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, read
@@ -83,6 +84,7 @@ class Pulls:
             services, self._rows, settle=self._settle, conclude=self._conclude, hold=self._hold, fail=self._fail
         )
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
+        self.paced = PacedPulls(services, self.long_polls.go_on)
 
     # --- a wish comes in ---
 
@@ -226,6 +228,8 @@ class Pulls:
     def _hold(self, pull: Pull) -> None:
         """Parks a pull for which there is no message yet, or answers that there is none if it may not or cannot
         wait."""
+        if pull.paced and pull.suspend_ms <= 0:
+            pull.brief, pull.suspend_ms = True, self._services.config.flow.hold_ms
         if pull.suspend_ms <= 0:
             self.reply_nothing(pull)
             return
@@ -237,6 +241,8 @@ class Pulls:
         """Answers the pull. Returns False if there is no message for it yet. Never raises, because apply wakes it
         too."""
         try:
+            if self.paced.active and self.paced.holds(pull):
+                return False
             if self.long_polls.answers is not None and pull.wanted is None:
                 return self._answer_woken(pull, self.long_polls.answers)
             return self._answer(pull)
@@ -387,6 +393,8 @@ class Pulls:
         """Answers the pull, unless users or rules changed since its arrival and now deny it: it may have waited for its
         topic, for memory, for a filter or for the tier."""
         if pull.judged == self._access.version or self.long_polls.is_allowed(pull):
+            if self.paced.active:
+                self.paced.took(pull, answer.messages, len(answer.body))
             pull.puller.answered(answer)
 
     def _reply_before(self, pull: Pull, found: Found, bad: QueueItem) -> None:
@@ -423,6 +431,9 @@ class Pulls:
 
     def reply_nothing(self, pull: Pull) -> None:
         """Answers that there was no message for the pull until now, or that it may not wait."""
+        if pull.paced and pull.brief:  # who does not wait for messages would take that for the end of the queue
+            self._reply(pull, PullOutcome.BUSY, self.paced.remark(pull), pull.offset)
+            return
         high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
         remark = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE"
         self._reply(pull, PullOutcome.NOTHING, remark, pull.offset)

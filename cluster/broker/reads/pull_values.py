@@ -162,6 +162,12 @@ class Pull(Untracked):
     kept: Share | None = None
     """The room that it takes while it is parked, if it is a large one."""
     slot: int = 0
+    paced: bool = False
+    """True while it waits for its quota: what comes to its queue does not wake it."""
+    brief: bool = False
+    """True if it would not wait for messages, and waits for its quota nevertheless."""
+    whole: tuple[int, int] | None = None
+    """The most messages and bytes that were asked for, where a quota may leave less."""
     repair_tries: int = 0
     """The number of times that its first message could not be read intact."""
 

@@ -1,0 +1,134 @@
+"""Pulls that are over their quota, and wait until their owner may pull again (docs/adr/0115).
+
+A pull waits like any other long poll, as long as it said that it would wait for messages, and is then told that none
+came. It is parked with those (`cluster.broker.pulls.long_poll`), so all their bounds are its bounds; here is only the
+order in which they go on, one line for each bucket. A pull that may go on gets what its buckets have, and takes from
+them what its answer had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from cluster.flow.quota_buckets import Bucket, QuotaBuckets
+from cluster.flow.quota_limits import PULLS
+from cluster.flow.quota_rules import QuotaRules
+from raftlog.work import METER, charge
+
+if TYPE_CHECKING:
+    from cluster.broker.reads.pull_values import Pull
+    from cluster.broker.services import Services
+    from cluster.runtime.turns.work import Steps
+
+PACE_MS: Final = 50
+"""Milliseconds between two looks at the buckets while pulls wait for them."""
+STEP_UNITS: Final = 250
+
+
+class PacedPulls:
+    """The pulls that wait for their quota. Event loop only."""
+
+    def __init__(self, services: Services, go_on: Callable[[Pull], None]) -> None:
+        """`go_on` attempts a parked pull again."""
+        self._services = services
+        self._go_on = go_on
+        self.buckets = QuotaBuckets(QuotaRules(services.state.quotas, services.state.access), PULLS)
+        self._lines: dict[Bucket, deque[Pull]] = {}
+        """Bucket -> the pulls that wait for it, and some that were answered meanwhile."""
+        self._goes: Pull | None = None
+        """The pull whose turn it is."""
+        self._paces = False
+
+    @property
+    def active(self) -> bool:
+        """True if a pull may have to wait."""
+        return self.buckets.active
+
+    def holds(self, pull: Pull) -> bool:
+        """Returns True if the pull must wait: it stands in a line then, and the caller parks it. Otherwise it may have
+        as much as its buckets have."""
+        now_ms = self._services.monotonic_ms()
+        found = self._of(pull, now_ms)
+        if not found:
+            return False
+        last = max(found, key=Bucket.opens_ms)
+        if last.opens_ms() > now_ms:
+            self._wait(pull, last)
+            return True
+        if (
+            self._goes is not pull
+            and (ahead := next((each for each in found if each in self._lines), None)) is not None
+        ):
+            self._wait(pull, ahead)
+            return True
+        if pull.whole is None:
+            pull.whole = pull.messages_max, pull.bytes_max
+        pull.messages_max, pull.bytes_max = pull.whole
+        for bucket in found:
+            if bucket.in_bytes:
+                pull.bytes_max = min(pull.bytes_max, bucket.room(now_ms))
+            else:
+                pull.messages_max = min(pull.messages_max, bucket.room(now_ms))
+        return False
+
+    def _wait(self, pull: Pull, bucket: Bucket) -> None:
+        pull.paced = True
+        self._lines.setdefault(bucket, deque()).append(pull)
+        if not self._paces:
+            self._paces = True
+            self._services.call_later(PACE_MS, self._look)
+
+    def took(self, pull: Pull, messages: int, size: int) -> None:
+        """Takes what a pull was answered."""
+        if size:
+            now_ms = self._services.monotonic_ms()
+            for bucket in self._of(pull, now_ms):
+                bucket.take(now_ms, messages, size)
+
+    def remark(self, pull: Pull) -> str:
+        """Returns what a pull is told that has waited in vain."""
+        found = self._of(pull, self._services.monotonic_ms())
+        told = " and ".join(f"{each.owner} may have {each.told()} (quota {each.subject})" for each in found)
+        return f"{told or 'a quota was just changed'}; pull again later"
+
+    def waiting(self) -> Iterator[tuple[Bucket, int]]:
+        """Yields each bucket that is waited for, and the number of pulls."""
+        return ((bucket, len(line)) for bucket, line in self._lines.items())
+
+    def _of(self, pull: Pull, now_ms: int) -> tuple[Bucket, ...]:
+        puller = pull.puller
+        return self.buckets.of(puller.user, puller.client.peer_address[0], pull.topic, now_ms)
+
+    # --- going on ----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._services.turns.begin("paced pulls", self._pace())
+
+    def _pace(self) -> Steps:
+        began = METER.units
+        for bucket in list(self._lines):
+            line = self._lines[bucket]
+            while line and self._is_open(bucket):
+                pull = line.popleft()
+                charge(1)
+                if pull.parked and pull.paced:  # else it was answered, or its client is gone
+                    self._goes = pull
+                    self._go_on(pull)
+                    self._goes = None
+                if METER.units - began >= STEP_UNITS:
+                    yield
+                    began = METER.units
+            while line and not line[0].parked:
+                charge(1)
+                line.popleft()
+            if not line:
+                del self._lines[bucket]
+        self._paces = bool(self._lines)
+        if self._paces:
+            self._services.call_later(PACE_MS, self._look)
+
+    def _is_open(self, bucket: Bucket) -> bool:
+        """Returns True if the first pull may go, also because the quota is another one now."""
+        return bucket.opens_ms() <= self._services.monotonic_ms() or not self.buckets.rules.holds(bucket.rule)

@@ -1,0 +1,132 @@
+"""Divides the rate of a quota among the nodes that judge by it.
+
+Each node says once a second what its owners ask for under each limit, as a part of the rate: their *demand*, 1.0 for
+all of it. A leader adds up what its followers say, the leader of the first group what the leaders of the other groups
+say, and everybody is told what is asked for elsewhere. The share of a node is the part of the whole demand that it has,
+or what others leave if that is more. So the shares of those who are over the quota add up to one, whoever adds them up,
+and nobody has to give anything back: a node that is gone asks for nothing.
+
+What waits counts as demand, and a node where anything waits asks for a quarter of the rate more. Otherwise a node with
+a small share, at which little is sent because of that, would keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from raftlog.work import charge
+
+if TYPE_CHECKING:
+    from cluster.flow.quota_buckets import Bucket, QuotaBuckets
+
+Key = tuple[str, str, str]
+"""(subject of the quota, owner, limit)."""
+Demands = Mapping[Key, float]
+Child = tuple[str, int]
+""""node" or "group", and its number."""
+
+LOOK_MS: Final = 1_000
+"""Milliseconds between two looks."""
+KEEP_MS: Final = 3_500
+"""A child that says nothing for so long asks for nothing."""
+KEYS_MAX: Final = 1_000
+"""The most keys that are told: those of which most is asked for."""
+DEMAND_MAX: Final = 1e6
+KEYS_PER_UNIT: Final = 4
+"""Keys that are added up in a microsecond (a unit of `raftlog.work`)."""
+
+
+class _Heard(NamedTuple):
+    demands: Demands
+    at_ms: int
+
+
+class QuotaShares:
+    """The demands under each quota, here and elsewhere. Event loop only."""
+
+    def __init__(self, pools: Iterable[QuotaBuckets]) -> None:
+        self._pools = tuple(pools)
+        self._waiting: list[Callable[[], Iterable[tuple[Bucket, int]]]] = []
+        self._own: Demands = {}
+        self._children: dict[Child, _Heard] = {}
+        self._elsewhere: Demands = {}
+        """The demands that the one above this node has told."""
+        self._looked_ms = 0
+
+    @property
+    def active(self) -> bool:
+        """True if there is any quota that is divided."""
+        return any(pool.active for pool in self._pools)
+
+    def count_waiting(self, waiting: Callable[[], Iterable[tuple[Bucket, int]]]) -> None:
+        """`waiting` returns buckets with the number of requests that wait for each; a bucket may come several times."""
+        self._waiting.append(waiting)
+
+    # --- what others say ---------------------------------------------------------------------------------------------
+
+    def heard(self, child: Child, demands: Demands, now_ms: int) -> None:
+        """Takes what one below this node asks for, in place of what it asked for before."""
+        self._children[child] = _Heard(demands, now_ms)
+
+    def told(self, demands: Demands) -> None:
+        """Takes what is asked for elsewhere, as the one above this node has added it up. It holds until that one says
+        something else: without a leader nobody's share rises."""
+        self._elsewhere = demands
+
+    def leads_all(self) -> None:
+        """Forgets what the one above this node has told: there is none."""
+        self._elsewhere = {}
+
+    def forget(self) -> None:
+        """Forgets what all others have said: there is no quota."""
+        self._children.clear()
+        self._elsewhere = self._own = {}
+
+    # --- once a second -----------------------------------------------------------------------------------------------
+
+    def look(self, now_ms: int) -> None:
+        """Measures what was asked for here since the last look, and takes the shares that follow."""
+        elapsed_ms = now_ms - self._looked_ms
+        if not 0 < elapsed_ms <= KEEP_MS:  # the first look, or the first one after a pause
+            elapsed_ms = LOOK_MS
+        self._looked_ms = now_ms
+        self._children = {child: heard for child, heard in self._children.items() if heard.at_ms > now_ms - KEEP_MS}
+        waiting: dict[Key, int] = {}
+        for count in self._waiting:
+            for bucket, number in count():
+                waiting[bucket.key] = waiting.get(bucket.key, 0) + number
+        elsewhere = _sum([*(heard.demands for heard in self._children.values()), self._elsewhere])
+        own: dict[Key, float] = {}
+        for pool in self._pools:
+            for bucket in pool.all():
+                demand = bucket.measure(elapsed_ms, waiting.get(bucket.key, 0))
+                if demand:
+                    own[bucket.key] = demand
+            pool.divide(elsewhere)
+        charge(1 + (len(own) + len(elsewhere) + len(waiting)) // KEYS_PER_UNIT)
+        self._own = own
+
+    def below(self) -> Demands:
+        """Returns what is asked for here and below this node, for the one above it."""
+        return _most(_sum([self._own, *(heard.demands for heard in self._children.values())]))
+
+    def beside(self, child: Child, limits: Iterable[str]) -> Demands:
+        """Returns what everybody else than a child asks for, under these limits."""
+        others = [heard.demands for each, heard in self._children.items() if each != child]
+        total = _sum([self._own, self._elsewhere, *others])
+        return _most({key: demand for key, demand in total.items() if key[2] in limits})
+
+
+def _sum(parts: Iterable[Demands]) -> dict[Key, float]:
+    total: dict[Key, float] = {}
+    for part in parts:
+        for key, demand in part.items():
+            total[key] = min(total.get(key, 0.0) + demand, DEMAND_MAX)
+    return total
+
+
+def _most(demands: Demands) -> Demands:
+    if len(demands) <= KEYS_MAX:
+        return demands
+    return dict(sorted(demands.items(), key=lambda each: -each[1])[:KEYS_MAX])

@@ -1,0 +1,152 @@
+"""Tells, once a second, what is asked for under each quota: a follower tells its leader, which tells the followers what
+everybody else asks for; leaders of other groups tell the leader of the first group, and hear the same from it
+(`cluster.flow.quota_shares` adds up and divides).
+
+    DEMANDS   []    payload: msgpack [[subject, owner, limit, demand], ...]
+
+A frame says all that its sender has to say: it replaces the one before. Nothing is told as long as there is no quota.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from cluster.flow.quota_limits import PULLS, SENDS
+from cluster.flow.quota_shares import DEMAND_MAX, KEYS_MAX, LOOK_MS, Child, Demands
+from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
+from cluster.runtime.service_lifecycle import Part
+from raftlog.types import FIRST_GROUP, NOBODY, NodeId
+from raftlog.work import charge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.flow.quota_shares import QuotaShares
+    from cluster.peer.group_links import GroupLink, GroupLinks
+
+PAYLOAD_MAX: Final = 960 << 10
+"""The most bytes of a frame's payload: less than a frame of the channel `group` may have."""
+TEXT_MAX: Final = 1_024
+KEYS_PER_UNIT: Final = 4
+
+
+class QuotaExchange:
+    """The end of one node. Event loop only."""
+
+    def __init__(
+        self,
+        shares: QuotaShares,
+        peers: PeerLinks,
+        links: GroupLinks,
+        *,
+        group: int,
+        leader: Callable[[], NodeId],
+        leads: Callable[[], bool],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """`leader` returns the node that this node follows, 0 if it knows none. `leads` returns True if this node
+        leads its group and takes writes."""
+        self._shares, self._peers, self._links = shares, peers, links
+        self._group, self._leader, self._leads = group, leader, leads
+        self._now_ms = monotonic_ms
+        self._due_ms = 0
+        self._is_on = False
+        self._others: dict[int, GroupLink] = {}
+        """Number of another group -> the connection over which its leader has told something."""
+        links.takes(Kind.DEMANDS, self._on_group_frame)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="quota shares", tick=self.tick, frames={Kind.DEMANDS: self._on_frame})
+
+    def tick(self, now_ms: int) -> None:
+        """Once a second: measures, divides and tells."""
+        if not self._shares.active:
+            if self._is_on:
+                self._is_on = False
+                self._shares.forget()
+            return
+        if now_ms < self._due_ms:
+            return
+        self._is_on, self._due_ms = True, now_ms + LOOK_MS
+        self._shares.look(now_ms)
+        if self._leads():
+            self._tell_as_leader()
+        elif (leader := self._leader()) != NOBODY:
+            self._peers.send_frame(leader, Kind.DEMANDS, [], encode(self._shares.below()))
+
+    def _tell_as_leader(self) -> None:
+        for node in self._peers.connected_members():
+            told = self._shares.beside(("node", node), PULLS)
+            self._peers.send_frame(node, Kind.DEMANDS, [], encode(told))
+        if self._group != FIRST_GROUP:
+            first = self._links.leader_link(FIRST_GROUP)
+            if first is not None:
+                first.send(Kind.DEMANDS, [], encode(self._shares.below()))
+            return
+        self._shares.leads_all()
+        for group, link in list(self._others.items()):
+            told = self._shares.beside(("group", group), (*SENDS, *PULLS))
+            if not link.send(Kind.DEMANDS, [], encode(told)):
+                del self._others[group]
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """Takes what a node of the own group tells. Raises WireError."""
+        demands = decode(payload)
+        if self._leads():
+            self._heard(("node", peer), demands)
+        elif peer == self._leader():
+            self._shares.told(demands)
+
+    def _on_group_frame(self, link: GroupLink, header: list[Any], payload: bytes) -> None:
+        """Takes what a node of another group tells. Raises WireError."""
+        demands = decode(payload)
+        if not self._leads():
+            return
+        if self._group == FIRST_GROUP:
+            self._others[link.group] = link
+            self._heard(("group", link.group), demands)
+        elif link.group == FIRST_GROUP:
+            self._shares.told(demands)
+
+    def _heard(self, child: Child, demands: Demands) -> None:
+        self._shares.heard(child, demands, self._now_ms())
+
+
+def encode(demands: Demands) -> bytes:
+    """Returns the payload of a frame, as much of it as one may have."""
+    charge(1 + len(demands) // KEYS_PER_UNIT)
+    rows = [[*key, demand] for key, demand in demands.items()]
+    packed: bytes = msgpack.packb(rows)
+    while len(packed) > PAYLOAD_MAX:
+        rows = rows[: len(rows) // 2]
+        packed = msgpack.packb(rows)
+    return packed
+
+
+def decode(payload: bytes) -> Demands:
+    """Returns what a frame tells. Raises WireError."""
+    if len(payload) > PAYLOAD_MAX:
+        raise WireError(f"{len(payload)} bytes of demands, at most {PAYLOAD_MAX} are allowed")
+    try:
+        rows = msgpack.unpackb(payload, max_array_len=KEYS_MAX, max_map_len=0)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"malformed demands: {error!s:.200}") from error
+    if not isinstance(rows, list):
+        raise WireError("malformed demands: no list")
+    charge(1 + len(rows) // KEYS_PER_UNIT)
+    demands: dict[tuple[str, str, str], float] = {}
+    for row in rows:
+        match row:
+            case [str(subject), str(owner), str(limit), float(demand)] if max(
+                len(subject), len(owner), len(limit)
+            ) <= TEXT_MAX and math.isfinite(demand):
+                demands[subject, owner, limit] = min(max(demand, 0.0), DEMAND_MAX)
+            case _:
+                raise WireError(f"malformed demand: {row!r:.200}")
+    return demands
