@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cluster.config.config import Config
     from cluster.flow.hold import H
+    from cluster.flow.requests_at_once import RequestsAtOnce
 
 
 ITSELF: Final = -1
@@ -116,6 +117,8 @@ class Gate:
         """Requests that were forwarded to this node before it could handle them."""
         self.paced = Account()
         """Sends that wait for their quota."""
+        self.at_once: RequestsAtOnce | None = None
+        """The accounts of owners, below `sends`, while a quota limits how much they may have under way."""
         self.clients = Account()
         """Unanswered requests of all holders. The account of each is below this one."""
 
@@ -181,12 +184,16 @@ class Gate:
 
     def hold(self, holder: Holder, size: int, user: int, ask: Ask) -> Hold:
         """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
-        # An account of a narrower limit (of a user, say) stands here and in `hold_each`, below that of the node.
-        return Hold(holder.account, self.sends if ask is _NEW else self._of_node(ask), size)
+        # An account of a narrower limit stands here and in `hold_each`, below that of the node.
+        if ask is not _NEW:
+            return Hold(holder.account, self._of_node(ask), size)
+        node = self.sends if self.at_once is None else self.at_once.account(user, holder.address)
+        return Hold(holder.account, node, size)
 
     def hold_each(self, holder: Holder, sends: list[H], user: int) -> int:
         """Takes new sends of one user and one holder, for which there is `room`. Returns their bytes."""
-        return hold_each(sends, holder.account, self.sends)
+        node = self.sends if self.at_once is None else self.at_once.account(user, holder.address)
+        return hold_each(sends, holder.account, node)
 
     def hold_answer(self, holder: Holder, size: int) -> Hold:
         """Takes a send that is stored already, until it is answered."""

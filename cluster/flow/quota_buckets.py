@@ -80,6 +80,11 @@ class Bucket(Refusals):
         self._request = 1.0
         """The amount that one request took lately."""
 
+    def follow(self, before: Bucket, now_ms: int) -> None:
+        """Takes the place of a bucket with another rate. What that one lacks is missing here, but no more than all: so
+        a limit that was raised counts at once, and one that changes all the time lets nothing more through."""
+        self._full_ms = min(before._full_ms, now_ms + self._holds_ms)
+
     def opens_ms(self) -> float:
         """Returns the time from which on the owner may take something: there is one whole message, or any byte."""
         return self._full_ms - self._holds_ms + (0.0 if self.in_bytes else self._each_ms - ROUNDING_MS)
@@ -188,18 +193,20 @@ class QuotaBuckets:
             if len(self._found) >= OWNERS_MAX or len(self._buckets) >= self._most:
                 self._forget_idle(now_ms)
             found = self._found[key] = tuple(
-                self._bucket(rule)
+                self._bucket(rule, now_ms)
                 for limit in self._limits
                 if self.rules.has(limit)
                 for rule in rules_of(self.rules, limit, user, address, topic)
             )
         return found
 
-    def _bucket(self, rule: Rule) -> Bucket:
+    def _bucket(self, rule: Rule, now_ms: int) -> Bucket:
         key = rule[:3]
-        bucket = self._buckets.get(key)
+        bucket = before = self._buckets.get(key)
         if bucket is None or bucket.rule.value != rule.value:
             bucket = self._buckets[key] = Bucket(rule)
+            if before is not None:
+                bucket.follow(before, now_ms)
             elsewhere = self._elsewhere.get(key)
             bucket.begin(1 / self._judges() if elsewhere is None else 1.0 - elsewhere)
         return bucket

@@ -75,6 +75,8 @@ SENDS: Final = (SEND_MESSAGES, SEND_BYTES)
 """The limits of a send."""
 PULLS: Final = (PULL_MESSAGES, PULL_BYTES)
 """The limits of a pull."""
+REQUESTS: Final = "requests"
+CONNECTIONS: Final = "connections"
 NEW_TOPICS: Final = "new_topics"
 NEW_GROUPS: Final = "new_groups"
 BACKLOG_BYTES: Final = "backlog_bytes"
@@ -86,6 +88,8 @@ LIMITS: Final[Mapping[str, QuotaLimit]] = {
         QuotaLimit(SEND_BYTES, "byte", "sent", Per.SECOND, "Bytes a second of the requests by which it sends."),
         QuotaLimit(PULL_MESSAGES, "message", "pulled", Per.SECOND, "Messages a second that it may pull."),
         QuotaLimit(PULL_BYTES, "byte", "pulled", Per.SECOND, "Bytes a second of the messages that it pulls."),
+        QuotaLimit(REQUESTS, "send", "", Per.AT_ONCE, "Requests that send which it may have under way.", OF_CLIENTS),
+        QuotaLimit(CONNECTIONS, "new connection", "", Per.MINUTE, "Connections a minute that it may open.", OF_CLIENTS),
         QuotaLimit(NEW_TOPICS, "new topic", "", Per.MINUTE, "Topics a minute that it may make.", OF_CLIENTS),
         QuotaLimit(NEW_GROUPS, "new group", "", Per.MINUTE, "Consumer groups a minute that it may make.", OF_CLIENTS),
         QuotaLimit(BACKLOG_BYTES, "byte", "", Per.KEPT, "Bytes of messages that it may keep.", OF_TOPICS),

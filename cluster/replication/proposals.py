@@ -30,6 +30,7 @@ from cluster.flow.minute_rates import MinuteRates
 from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules, Refusals
+from cluster.flow.requests_at_once import RequestsAtOnce
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
@@ -137,7 +138,13 @@ class Proposals:
         """The limit on undecided sends, which this node learns while it leads."""
         self._sends = SendQueue(config.limits, self.limit)
         quotas = QuotaRules(state.quotas, state.access)
-        self.paced = PacedSends(QuotaBuckets(quotas), Backlogs(quotas, partial(_evicts, state)), gate, config)
+        self.paced = PacedSends(
+            QuotaBuckets(quotas),
+            RequestsAtOnce(quotas, gate.sends),
+            Backlogs(quotas, partial(_evicts, state)),
+            gate,
+            config,
+        )
         """The sends that wait for their quota."""
         self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
         """The judge of how many topics and groups somebody may make."""
@@ -773,6 +780,8 @@ class Proposals:
                 self.on_contained(f"answering the sends of entry {waiter.id}", error)
             if self._twins.waiting:
                 self._twins.stored(waiter.sends, waiter.built)
+            if self.paced.waits_for_others:
+                self._pace(self.now_ms)
         at = 0
         for call in waiter.calls:
             count = len(call.commands)

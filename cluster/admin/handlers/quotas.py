@@ -50,6 +50,10 @@ class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Messages a second that it may pull."""
     pull_bytes: Rate | None = None
     """Bytes a second of the messages that it pulls."""
+    requests: Rate | None = None
+    """Requests that send which it may have under way."""
+    connections: Rate | None = None
+    """Connections a minute that it may open to each node."""
     new_topics: Rate | None = None
     """Topics a minute that it may make."""
     new_groups: Rate | None = None

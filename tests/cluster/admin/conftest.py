@@ -46,6 +46,7 @@ from cluster.flow.minute_rates import MinuteRates
 from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules
+from cluster.flow.requests_at_once import RequestsAtOnce
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
@@ -196,7 +197,13 @@ class FakeNode:
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
         rules, gate = QuotaRules(self.state.quotas, self.state.access), Gate(self.config)
-        self.paced = PacedSends(QuotaBuckets(rules), Backlogs(rules, lambda _: False), gate, self.config)
+        self.paced = PacedSends(
+            QuotaBuckets(rules),
+            RequestsAtOnce(rules, gate.sends),
+            Backlogs(rules, lambda _: False),
+            gate,
+            self.config,
+        )
         self.creations = MinuteRates(rules, (NEW_TOPICS, NEW_GROUPS), gate, lambda: self.monotonic_ms())
         self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
