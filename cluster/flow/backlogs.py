@@ -31,15 +31,24 @@ NEVER_MS: Final = -(1 << 62)
 class Backlog(Refusals):
     """Holds what one topic keeps, as far as it is known."""
 
-    __slots__ = ("_added", "_before", "kept", "measured_ms", "used_ms")
+    __slots__ = ("_added", "_before", "kept", "measured_ms", "rows", "topic_id", "used_ms")
     advice = "consume faster, or let the topic give up its oldest messages"
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, topic_id: int) -> None:
         super().__init__(rule)
+        self.topic_id = topic_id
+        self.rows: Mapping[str, Quota] = {}
+        """The quotas by which its rule was found."""
         self.kept: int | None = None
         """The bytes of the last measurement and of all sends taken since; None if it was not measured yet."""
         self.measured_ms = self.used_ms = NEVER_MS
         self._added = self._before = 0
+
+    def judge_by(self, rule: Rule, rows: Mapping[str, Quota]) -> None:
+        """Takes the rule that counts by these quotas. What was measured stays known under another limit."""
+        if rule != self.rule:
+            self.rule, self.refused = rule, 0
+        self.rows = rows
 
     def takes(self, size: int, now_ms: int) -> bool:
         """Returns True if a send of `size` bytes may be added, which it then is. It may be if nothing is known yet."""
@@ -77,8 +86,11 @@ class Backlogs:
         """`evicts` returns True if a topic gives up its oldest messages instead of refusing new ones."""
         self._rules, self._evicts = rules, evicts
         self._seen: Mapping[str, Quota] = {}
-        self._topics: dict[int, Backlog | None] = {}
-        """Id of the topic -> its backlog; None if nothing limits it."""
+        self._free: set[str] = set()
+        """Topics that nothing limits."""
+        self._topics: dict[str, Backlog] = {}
+        self._measuring: dict[int, Backlog] = {}
+        """Id of the topic -> its backlog, of those that are measured now."""
         rules.judges.append(self.all)
 
     @property
@@ -89,60 +101,58 @@ class Backlogs:
     def forget(self) -> None:
         """Forgets what is known: this node leads anew."""
         self._topics.clear()
+        self._free.clear()
 
-    def topic_changed(self, topic_id: int) -> None:
-        """Notes that a topic has other attributes."""
-        self._topics.pop(topic_id, None)
+    def topic_changed(self, topic: str) -> None:
+        """Notes that a topic is made, gets other attributes, or goes."""
+        self._topics.pop(topic, None)
+        self._free.discard(topic)
 
     def of(self, topic: str, topic_id: int) -> Backlog | None:
         """Returns the backlog that limits sends to a topic; None if nothing does."""
         if self._rules.rows is not self._seen:
             self._seen = self._rules.rows
-            # What was measured stays known under another limit.
-            self._topics = {key: each for key, each in self._topics.items() if each is not None}
-        known = self._topics.get(topic_id, _UNKNOWN)
-        if isinstance(known, Backlog) and not self._rules.holds(known.rule):
-            known = _UNKNOWN
-        if known is _UNKNOWN:
-            known = self._found(topic, topic_id)
-        return known  # type: ignore[return-value]
+            self._free.clear()
+        if topic in self._free:
+            return None
+        known = self._topics.get(topic)
+        if known is None or known.rows is not self._seen:
+            return self._found(topic, topic_id, known)
+        return known
 
-    def _found(self, topic: str, topic_id: int) -> Backlog | None:
+    def _found(self, topic: str, topic_id: int, known: Backlog | None) -> Backlog | None:
         rule = self._rules.of_topic(BACKLOG_BYTES, topic)
         if rule is None or self._evicts(topic):
-            made = None
-        else:
-            made = Backlog(rule)
-            before = self._topics.get(topic_id)
-            if before is not None:
-                made.kept, made.measured_ms = before.kept, before.measured_ms
-        if len(self._topics) >= TOPICS_MAX:
-            self._topics.clear()
-        self._topics[topic_id] = made
-        return made
+            if len(self._free) >= TOPICS_MAX:
+                self._free.clear()
+            self._topics.pop(topic, None)
+            self._free.add(topic)
+            return None
+        if known is None:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            known = self._topics[topic] = Backlog(rule, topic_id)
+        known.judge_by(rule, self._seen)
+        return known
 
     def due(self, now_ms: int) -> list[int]:
         """Returns the ids of the topics to measure now, those first that were never measured; they are under way
         then."""
-        due = [
-            (each.measured_ms, key) for key, each in self._topics.items() if each is not None and each.is_due(now_ms)
-        ]
-        found = [key for _, key in sorted(due)[:MEASURED_AT_ONCE]]
-        for key in found:
-            backlog = self._topics[key]
-            assert backlog is not None
-            backlog.begin(now_ms)
-        return found
+        due = [each for each in self._topics.values() if each.is_due(now_ms)]
+        due.sort(key=lambda each: (each.measured_ms, each.topic_id))
+        found = {each.topic_id: each for each in due[:MEASURED_AT_ONCE]}
+        for each in found.values():
+            each.begin(now_ms)
+        self._measuring |= found
+        return list(found)
 
     def measured(self, sizes: Mapping[int, int]) -> None:
         """Takes the sizes of topics, by their ids."""
-        for key, size in sizes.items():
-            if (backlog := self._topics.get(key)) is not None:
+        for topic_id, size in sizes.items():
+            if (backlog := self._measuring.get(topic_id)) is not None:
                 backlog.measured(size)
+        self._measuring = {}
 
     def all(self) -> Iterable[Refusals]:
         """Returns the backlogs that are known."""
-        return (each for each in self._topics.values() if each is not None and self._rules.holds(each.rule))
-
-
-_UNKNOWN: Final = object()
+        return (each for each in self._topics.values() if self._rules.holds(each.rule))

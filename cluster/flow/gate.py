@@ -126,6 +126,11 @@ class Gate:
         """Returns the gate as a Part of the node: its name and callback."""
         return Part(name="gate", reload=self.reload)
 
+    def count_owners(self, at_once: RequestsAtOnce | None) -> None:
+        """Counts new sends for their owners too, in these accounts, while any quota limits how much they may have under
+        way; None: does not."""
+        self.at_once = at_once
+
     def reload(self, config: Config) -> None:
         """Takes other limits."""
         self._limits = config.limits

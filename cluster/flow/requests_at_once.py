@@ -53,7 +53,7 @@ class AtOnce(Refusals):
 
 
 class RequestsAtOnce:
-    """What the owners have under way. Event loop only."""
+    """The sends that the owners have under way. Event loop only."""
 
     def __init__(self, rules: QuotaRules, above: Account) -> None:
         """`above`: the account of the node in which all of it counts."""

@@ -85,7 +85,7 @@ class PacedSends:
 
     def look(self) -> None:
         """Looks if there are quotas."""
-        self._gate.at_once = self._at_once if self._at_once.active else None
+        self._gate.count_owners(self._at_once if self._at_once.active else None)
         limited = self.buckets.active or self.backlogs.active or self._at_once.active
         self.active = limited or len(self) > 0
 

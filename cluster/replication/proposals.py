@@ -303,8 +303,8 @@ class Proposals:
         for name in self._barriers.raise_for(commands):
             if len(self.paced):  # what was checked against a topic goes before a change of it
                 self._go_on(self.paced.take_to(name))
-            if name in self._slots:
-                self.paced.backlogs.topic_changed(self._slots.pop(name).topic_id)
+            self.paced.backlogs.topic_changed(name)
+            self._slots.pop(name, None)
             self.plain.clear()
         before = self.offsets.queued(commands)
         received_ms = self._clock.monotonic_ms()

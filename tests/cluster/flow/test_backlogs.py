@@ -75,6 +75,8 @@ def test_a_quota_that_changes_keeps_what_is_known() -> None:
     bed.backlogs.measured({T: 60})
     bed.set(every=50)
     assert not bed.of("T", T).takes(1, 1)
+    bed.set(every=500, T=40)
+    assert not bed.of("T", T).takes(1, 1), "its own, though that of all still holds"
     bed.set(every=500)
     assert bed.of("T", T).takes(1, 1)
     assert bed.backlogs.of("%RETRY%g", U) is None, "made by the cluster"
@@ -91,7 +93,7 @@ def test_a_topic_that_gives_up_its_oldest_refuses_nothing() -> None:
     assert bed.backlogs.of("T", T) is None
     bed.evicting.clear()
     assert bed.backlogs.of("T", T) is None
-    bed.backlogs.topic_changed(T)
+    bed.backlogs.topic_changed("T")
     assert bed.of("T", T)
 
 

@@ -27,6 +27,7 @@ from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 from tests.support.contexts import CONFIG
 from tests.support.first_leader import stand
+from tests.support.pace import at_most
 from tests.support.small_segments import LOG
 from tests.support.wait_until import until
 
@@ -63,7 +64,7 @@ async def is_served(node: Node) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", node.config.listeners[0].port)
     try:
         writer.write(encode_frame(RequestCode.GET_BROKER_CLUSTER_INFO, 1, 0, ext={}))
-        return bool(await asyncio.wait_for(reader.read(8), 10))
+        return bool(await asyncio.wait_for(reader.read(8), at_most(10)))
     except ConnectionError:
         return False
     finally:
@@ -89,7 +90,7 @@ async def test_who_was_there_before_stays(node: Node) -> None:
     await propose(node, SetQuotas([("address=*", {"connections": 1})], 1, "ann"))
     assert [await is_served(node) for _ in range(3)] == [True, False, False]
     writer.write(encode_frame(RequestCode.GET_BROKER_CLUSTER_INFO, 1, 0, ext={}))
-    assert await asyncio.wait_for(reader.read(8), 10)
+    assert await asyncio.wait_for(reader.read(8), at_most(10))
     writer.close()
 
 
