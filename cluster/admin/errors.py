@@ -42,6 +42,7 @@ STATUS: Final = {
     "unconfirmed": 409,
     "too_large": 413,
     "not_json": 415,
+    "over_quota": 429,
     "internal": 500,
     "busy": 503,
     "cannot_judge": 503,
@@ -59,8 +60,10 @@ changed."""
 class ApiError(Exception):
     """An error of a handler, from which the server makes an ErrorView."""
 
-    def __init__(self, code: str, message: str, hint: str) -> None:
+    def __init__(self, code: str, message: str, hint: str, *, again_ms: int = 0) -> None:
+        """`again_ms`: the time after which the same request may succeed, if that is known."""
         super().__init__(f"{message} ({hint})")
+        self.again_ms = again_ms
         self.code = code
         self.message = message
         self.hint = hint

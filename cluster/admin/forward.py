@@ -27,6 +27,8 @@ from statemachine.cluster_wide.broker_groups import is_retired
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
 FOR_HEADER: Final = "X-RaftMQ-For"
 """Name of the header with the origin of a request that a node forwards. It proves nothing; a pass does."""
+PASSED_BACK: Final = ("Retry-After",)
+"""Names of the headers of an answer that go back to the client."""
 CALLER: Final = web.RequestKey("caller", Caller)
 """Key of the author of a request, as far as it is proven."""
 OF_NODE: Final = web.RequestKey("of_node", bool)
@@ -200,7 +202,8 @@ class Forwarder:
                 limits=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as answer:
                 parts = await read_at_most(answer.content, most)
-            return await in_pieces(request, Pieces(parts), answer.status, answer.content_type)
+            more = {name: answer.headers[name] for name in PASSED_BACK if name in answer.headers}
+            return await in_pieces(request, Pieces(parts), answer.status, answer.content_type, more)
         except TooLongError as error:
             if changes:
                 raise unknown_outcome(f"{told} was asked, and {error}") from None

@@ -26,7 +26,7 @@ CODES: Final[Mapping[Reason, str]] = {
     Reason.ILLEGAL: "refused",
     Reason.NOT_FOUND: "not_found",
     Reason.BUSY: "busy",
-    Reason.LIMITED: "busy",
+    Reason.LIMITED: "over_quota",
     Reason.UNAVAILABLE: "failed",
     Reason.ERROR: "failed",
     Reason.UNKNOWN: "unknown_outcome",
@@ -50,8 +50,14 @@ def error_of(
     if refused.reason is Reason.UNKNOWN:
         return unknown_outcome(refused.remark)
     code = codes.get(refused.reason) or CODES[refused.reason]
-    hint = again if code in ("busy", "failed") else _LISTS.get(refused.reason, fix) if code == "not_found" else fix
-    return ApiError(code, lead + refused.remark, hint)
+    hint = (
+        again
+        if code in ("busy", "failed", "over_quota")
+        else _LISTS.get(refused.reason, fix)
+        if code == "not_found"
+        else fix
+    )
+    return ApiError(code, lead + refused.remark, hint, again_ms=refused.again_ms)
 
 
 async def not_refused(

@@ -305,10 +305,10 @@ async def _while_allowed(parts: AsyncIterator[bytes], goes_on: Callable[[], bool
         await asyncio.gather(following, return_exceptions=True)
 
 
-def _json(status: int, view: msgspec.Struct) -> web.Response:
+def _json(status: int, view: msgspec.Struct, again_ms: int = 0) -> web.Response:
     headers = {"Cache-Control": "no-store"}
-    if status == 503:
-        headers["Retry-After"] = "1"
+    if status == 503 or again_ms:
+        headers["Retry-After"] = str(max(1, -(-again_ms // 1000)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return web.Response(status=status, body=metered_json.encode(view), content_type="application/json", headers=headers)
@@ -319,10 +319,10 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
     try:
         return await handler(request)
     except ApiError as error:
-        return _json(error.status, error.view)
+        return _json(error.status, error.view, error.again_ms)
     except Refused as refused:  # by the broker, and no handler had more to say
         told = error_of(refused)
-        return _json(told.status, told.view)
+        return _json(told.status, told.view, told.again_ms)
     except web.HTTPException as error:
         api_error = _from_aiohttp(request, error)
         response = _json(api_error.status, api_error.view)

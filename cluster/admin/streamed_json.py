@@ -4,7 +4,8 @@ nor sent in one turn of the loop."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from aiohttp import web
@@ -48,10 +49,15 @@ async def sent(request: web.Request, response: web.StreamResponse) -> web.Stream
 
 
 async def in_pieces(
-    request: web.Request, pieces: Pieces, status: int = 200, content_type: str = "application/json"
+    request: web.Request,
+    pieces: Pieces,
+    status: int = 200,
+    content_type: str = "application/json",
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> web.StreamResponse:
-    """Sends an answer that was made in pieces: no more than one piece lies in the connection's buffer."""
-    headers = {"Cache-Control": "no-store", "Content-Length": str(pieces.size), "Content-Type": content_type}
+    """Sends an answer that was made in pieces: no more than one piece lies in the connection's buffer. `more`: further
+    headers."""
+    headers = {"Cache-Control": "no-store", "Content-Length": str(pieces.size), "Content-Type": content_type, **more}
     response = web.StreamResponse(status=status, headers=headers)
     await response.prepare(request)
     if request.method != "HEAD":

@@ -8,6 +8,7 @@ from cluster.broker.access.denials import Denials
 from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Resealing, Secrets, read_keys
 from cluster.broker.access.user_admin import FirstUser, UserAdmin
+from cluster.broker.backlog_sizes import BacklogSizes
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
@@ -141,6 +142,7 @@ class Broker:
         self.send_backs = SendBacks(services, proposals, self.rights)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
+        self.backlog_sizes = BacklogSizes(services, proposals.paced.backlogs, context.loop)
         self.spreading = Spreading(services, lambda: proposals.figures.hot.last, context.events)
 
     def _note_denied(self, party: Party, why: str, what: str, enforced: bool) -> None:
@@ -179,6 +181,7 @@ class Broker:
             Part(name="transactions", opened=self.transactions.writes_opened),
             Part(name="send backs", opened=self.send_backs.writes_opened, reload=self.send_backs.reload),
             Part(name="sends", reload=self.sends.reload),
+            Part(name="backlog sizes", tick=self.backlog_sizes.tick),
             Part(name="spreading", tick=self.spreading.tick),
             Part(
                 name="long polls",

@@ -50,12 +50,14 @@ class Reason(Enum):
 class Refused(Exception):
     """Ends a request with a reason and a remark for the client. Unless the reason is UNKNOWN, nothing was changed."""
 
-    def __init__(self, reason: Reason, remark: str, *, counted: bool = False) -> None:
-        """`counted`: True if it is in the metric of refused requests already."""
+    def __init__(self, reason: Reason, remark: str, *, counted: bool = False, again_ms: int = 0) -> None:
+        """`counted`: True if it is in the metric of refused requests already. `again_ms`: the time after which the
+        request may be taken, if that is known."""
         super().__init__(remark)
         self.reason = reason
         self.remark = remark
         self.counted = counted
+        self.again_ms = again_ms
 
 
 class NotTaken(Refused):

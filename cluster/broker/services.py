@@ -18,6 +18,7 @@ from raftlog.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.flow.minute_rates import MinuteRates
     from cluster.placement.route_map import RouteMap
     from cluster.replication.outcome import CommitSession, Done
     from statemachine.broker_state import BrokerState
@@ -67,6 +68,8 @@ class Services(Protocol):
     """Cuts work that grows with input or data."""
     routes: RouteMap
     """Which group holds a topic, who leads it, and where clients find its nodes."""
+    creations: MinuteRates
+    """The judge of how many topics and groups somebody may make. Leader only."""
 
     def writes_open(self) -> bool:
         """Returns True if this node leads and has applied the no-op of its term, so that its counters are exact."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.name_rules import check_no_system_topic, check_topic_name
+from cluster.broker.new_names import check_new_topic
 from cluster.broker.reads.tier_read_policy import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.tier_read_policy import LEVELS
 from cluster.broker.refusal import Reason, Refused
@@ -16,6 +17,8 @@ from statemachine.cluster_wide.broker_groups import is_inactive
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import (
     ACK_LEVELS,
+    BACKLOG_POLICIES,
+    BACKLOG_POLICY,
     DEDUP_MODES,
     DERIVED_NAMES,
     RETENTION,
@@ -27,6 +30,7 @@ from statemachine.topics.topics import (
 )
 
 if TYPE_CHECKING:
+    from cluster.broker.rights import Party
     from cluster.broker.services import Services
     from cluster.placement.route_map import BrokerGroup, Queues
     from cluster.replication.outcome import Done
@@ -42,6 +46,7 @@ ATTRIBUTE_VALUES = {
     "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"),
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
+    BACKLOG_POLICY: BACKLOG_POLICIES,
 }
 """Topic attribute -> its allowed values. Others are refused, because they would promise something that nothing
 implements."""
@@ -70,11 +75,13 @@ class Topics:
         *,
         if_absent: bool = False,
         author: str = "",
+        party: Party | None = None,
         groups: Collection[int] | None = None,
         here: bool = False,
     ) -> None:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
-        topic has the configured number of queues where none is given. `author`: the person who asks. `groups`: the
+        topic has the configured number of queues where none is given. `author`: the person who asks. `party`: whose
+        quota a new topic takes from; None for nobody's. `groups`: the
         groups of brokers in which the topic gets so many queues each, beside those that it has; None for no further
         ones. `here`: the numbers of queues are about this node's group alone, whichever groups the topic has. Raises
         Refused."""
@@ -83,6 +90,8 @@ class Topics:
         if name not in services.state.topics:
             queues = services.config.topics.default_queues
             config = {"name": name, "read_queues": queues, "write_queues": queues, **config}
+            if party is not None:
+                check_new_topic(services.creations, name, party)
         if groups is not None:
             read, write = _queues_in_each(config, services.state.topics.get(name))
             rest = {field: value for field, value in config.items() if field not in ("read_queues", "write_queues")}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cluster.config.config import Config
     from cluster.flow.hold import H
+    from cluster.flow.requests_at_once import RequestsAtOnce
 
 
 ITSELF: Final = -1
@@ -71,6 +72,8 @@ class Over(NamedTuple):
     limit: Limit
     remark: str
     """The text for the client."""
+    quota: str = ""
+    """The name of the quota's limit, if it is one."""
 
 
 class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -96,9 +99,15 @@ class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
 class Gate:
     """The accounts of one node, and their limits. Event loop only."""
 
-    def __init__(self, config: Config, count: Callable[[str], None] = lambda _: None) -> None:
-        """`count` counts a refused request under the label of its limit."""
-        self._count = count
+    def __init__(
+        self,
+        config: Config,
+        count: Callable[[str], None] = lambda _: None,
+        count_quota: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`count` counts a refused request under the label of its limit, `count_quota` under the name of that of a
+        quota."""
+        self._count, self._count_quota = count, count_quota
         self.reload(config)
         self.sends = Account()
         """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
@@ -108,12 +117,19 @@ class Gate:
         """Requests that were forwarded to this node before it could handle them."""
         self.paced = Account()
         """Sends that wait for their quota."""
+        self.at_once: RequestsAtOnce | None = None
+        """The accounts of owners, below `sends`, while a quota limits how much they may have under way."""
         self.clients = Account()
         """Unanswered requests of all holders. The account of each is below this one."""
 
     def part(self) -> Part:
         """Returns the gate as a Part of the node: its name and callback."""
         return Part(name="gate", reload=self.reload)
+
+    def count_owners(self, at_once: RequestsAtOnce | None) -> None:
+        """Counts new sends for their owners too, in these accounts, while any quota limits how much they may have under
+        way; None: does not."""
+        self.at_once = at_once
 
     def reload(self, config: Config) -> None:
         """Takes other limits."""
@@ -160,6 +176,8 @@ class Gate:
         """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
         whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
         self._count(over.limit)
+        if over.quota:
+            self._count_quota(over.quota)
 
     def _of_node(self, ask: Ask) -> Account:
         """Returns the node's account of such requests."""
@@ -171,12 +189,16 @@ class Gate:
 
     def hold(self, holder: Holder, size: int, user: int, ask: Ask) -> Hold:
         """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
-        # An account of a narrower limit (of a user, say) stands here and in `hold_each`, below that of the node.
-        return Hold(holder.account, self.sends if ask is _NEW else self._of_node(ask), size)
+        # An account of a narrower limit stands here and in `hold_each`, below that of the node.
+        if ask is not _NEW:
+            return Hold(holder.account, self._of_node(ask), size)
+        node = self.sends if self.at_once is None else self.at_once.account(user, holder.address)
+        return Hold(holder.account, node, size)
 
     def hold_each(self, holder: Holder, sends: list[H], user: int) -> int:
         """Takes new sends of one user and one holder, for which there is `room`. Returns their bytes."""
-        return hold_each(sends, holder.account, self.sends)
+        node = self.sends if self.at_once is None else self.at_once.account(user, holder.address)
+        return hold_each(sends, holder.account, node)
 
     def hold_answer(self, holder: Holder, size: int) -> Hold:
         """Takes a send that is stored already, until it is answered."""

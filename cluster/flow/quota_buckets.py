@@ -11,11 +11,12 @@ brokers what is sent, all nodes what is pulled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cluster.flow.quota_limits import LIMITS, SENDS, Per
-from cluster.flow.quota_rules import Rule, rules_of
+from cluster.flow.quota_rules import Refusals, Rule, rules_of
 
 if TYPE_CHECKING:
     from cluster.flow.quota_rules import QuotaRules
@@ -39,7 +40,7 @@ OWNERS_MAX: Final = 20_000
 BUCKETS_MAX: Final = 4 * OWNERS_MAX
 
 
-class Bucket:
+class Bucket(Refusals):
     """Holds what one owner may take of one limit. Times are monotonic milliseconds."""
 
     __slots__ = (
@@ -55,14 +56,11 @@ class Bucket:
         "demand",
         "in_bytes",
         "key",
-        "refused",
-        "refused_ms",
-        "rule",
         "share",
     )
 
     def __init__(self, rule: Rule) -> None:
-        self.rule = rule
+        super().__init__(rule)
         limit = LIMITS[rule.limit]
         self.key = rule[:3]
         self.in_bytes = limit.noun == "byte"
@@ -72,10 +70,6 @@ class Bucket:
         self._least = BYTES_SHARE_MIN if self.in_bytes else min(1.0, self._whole_ms / period_ms)
         self._holds_ms = period_ms if limit.per is Per.MINUTE else BURST_MS
         self._full_ms = float("-inf")
-        self.refused = 0
-        """The requests that were refused for it."""
-        self.refused_ms = 0
-        """The time of the last one."""
         self.share = 1.0
         """The part of the rate that this node may let through."""
         self.demand = 0.0
@@ -86,24 +80,19 @@ class Bucket:
         self._request = 1.0
         """The amount that one request took lately."""
 
-    @property
-    def subject(self) -> str:
-        """The subject of the quota."""
-        return self.rule.subject
-
-    @property
-    def owner(self) -> str:
-        """The one whose bucket it is, in the words of a subject."""
-        return self.rule.owner
-
-    def refuse(self, now_ms: int) -> None:
-        """Counts a refused request."""
-        self.refused += 1
-        self.refused_ms = now_ms
+    def follow(self, before: Bucket, now_ms: int) -> None:
+        """Takes the place of a bucket with another rate. What that one lacks is missing here, but no more than all: so
+        a limit that was raised counts at once, and one that changes all the time lets nothing more through."""
+        self._full_ms = min(before._full_ms, now_ms + self._holds_ms)
 
     def opens_ms(self) -> float:
         """Returns the time from which on the owner may take something: there is one whole message, or any byte."""
         return self._full_ms - self._holds_ms + (0.0 if self.in_bytes else self._each_ms - ROUNDING_MS)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Returns the milliseconds until it has one whole; 0 if it has."""
+        # What is left after n times the n-th part is not always nothing.
+        return max(0, math.ceil(max(self._full_ms, now_ms) + self._each_ms - self._holds_ms - now_ms - ROUNDING_MS))
 
     def take(self, now_ms: int, count: int, size: int) -> None:
         """Takes so many, of `size` bytes together."""
@@ -149,10 +138,6 @@ class Bucket:
         self.share = min(1.0, max(share, self._least))
         self._each_ms = self._whole_ms / self.share
 
-    def told(self) -> str:
-        """Returns the limit, for people."""
-        return LIMITS[self.rule.limit].told(self.rule.value)
-
 
 class QuotaBuckets:
     """The buckets of one node. Event loop only."""
@@ -169,6 +154,7 @@ class QuotaBuckets:
         self._found: dict[tuple[int | str, str], tuple[Bucket, ...]] = {}
         """(user or address, topic) -> the buckets of whoever sends there, of each limit the owner's and the topic's at
         most."""
+        rules.judges.append(self.all)
 
     def share_with(self, judges: Callable[[], int]) -> None:
         """`judges` returns how many nodes judge by these limits. A new bucket begins with an equal share, until it is
@@ -207,18 +193,20 @@ class QuotaBuckets:
             if len(self._found) >= OWNERS_MAX or len(self._buckets) >= self._most:
                 self._forget_idle(now_ms)
             found = self._found[key] = tuple(
-                self._bucket(rule)
+                self._bucket(rule, now_ms)
                 for limit in self._limits
                 if self.rules.has(limit)
                 for rule in rules_of(self.rules, limit, user, address, topic)
             )
         return found
 
-    def _bucket(self, rule: Rule) -> Bucket:
+    def _bucket(self, rule: Rule, now_ms: int) -> Bucket:
         key = rule[:3]
-        bucket = self._buckets.get(key)
+        bucket = before = self._buckets.get(key)
         if bucket is None or bucket.rule.value != rule.value:
             bucket = self._buckets[key] = Bucket(rule)
+            if before is not None:
+                bucket.follow(before, now_ms)
             elsewhere = self._elsewhere.get(key)
             bucket.begin(1 / self._judges() if elsewhere is None else 1.0 - elsewhere)
         return bucket

@@ -18,12 +18,12 @@ LIMIT_MAX: Final = 10**15
 
 @unique
 class Per(StrEnum):
-    """The span in which a limit is counted. The value says it to people."""
+    """The time, or the place, in which a limit counts. The value says it to people."""
 
     SECOND = "a second"
     MINUTE = "a minute"
     AT_ONCE = "at once"
-    KEPT = "kept"
+    KEPT = "in its queues"
 
 
 @unique
@@ -37,6 +37,8 @@ class Shape(StrEnum):
 
 
 EVERY_SHAPE: Final = frozenset(Shape)
+OF_CLIENTS: Final = frozenset({Shape.USER, Shape.ADDRESS})
+OF_TOPICS: Final = frozenset({Shape.TOPIC})
 
 
 class QuotaLimit(NamedTuple):
@@ -45,12 +47,12 @@ class QuotaLimit(NamedTuple):
     name: str
     """Its name in rows, in the HTTP API, and with dashes on the command line."""
     noun: str
-    """The word for one of the things that are counted."""
+    """The thing that is counted, one of it."""
     done: str
-    """The word for that which is done with it, if it is not said yet."""
+    """The word for doing it, if that is not said yet."""
     per: Per
     help: str
-    """The sentence that explains it."""
+    """The sentence that explains the limit."""
     shapes: frozenset[Shape] = EVERY_SHAPE
     """The subjects to which it may be given."""
 
@@ -73,6 +75,11 @@ SENDS: Final = (SEND_MESSAGES, SEND_BYTES)
 """The limits of a send."""
 PULLS: Final = (PULL_MESSAGES, PULL_BYTES)
 """The limits of a pull."""
+REQUESTS: Final = "requests"
+CONNECTIONS: Final = "connections"
+NEW_TOPICS: Final = "new_topics"
+NEW_GROUPS: Final = "new_groups"
+BACKLOG_BYTES: Final = "backlog_bytes"
 
 LIMITS: Final[Mapping[str, QuotaLimit]] = {
     each.name: each
@@ -81,6 +88,11 @@ LIMITS: Final[Mapping[str, QuotaLimit]] = {
         QuotaLimit(SEND_BYTES, "byte", "sent", Per.SECOND, "Bytes a second of the requests by which it sends."),
         QuotaLimit(PULL_MESSAGES, "message", "pulled", Per.SECOND, "Messages a second that it may pull."),
         QuotaLimit(PULL_BYTES, "byte", "pulled", Per.SECOND, "Bytes a second of the messages that it pulls."),
+        QuotaLimit(REQUESTS, "send", "", Per.AT_ONCE, "Requests that send which it may have under way.", OF_CLIENTS),
+        QuotaLimit(CONNECTIONS, "new connection", "", Per.MINUTE, "Connections a minute that it may open.", OF_CLIENTS),
+        QuotaLimit(NEW_TOPICS, "new topic", "", Per.MINUTE, "Topics a minute that it may make.", OF_CLIENTS),
+        QuotaLimit(NEW_GROUPS, "new group", "", Per.MINUTE, "Consumer groups a minute that it may make.", OF_CLIENTS),
+        QuotaLimit(BACKLOG_BYTES, "byte", "", Per.KEPT, "Bytes of messages that it may keep.", OF_TOPICS),
     )
 }
 """Name -> limit: those that this version knows."""

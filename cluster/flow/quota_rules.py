@@ -7,8 +7,10 @@ has, and leaves the others to that. So a row with nothing but `requests` does no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.flow.quota_limits import LIMITS
 
 if TYPE_CHECKING:
     from statemachine.access.quotas import Quota, Quotas
@@ -26,11 +28,52 @@ class Rule(NamedTuple):
     value: int
 
 
+class Refusals:
+    """Counts what was refused to one owner for one limit."""
+
+    __slots__ = ("refused", "refused_ms", "rule")
+    advice = "send more slowly"
+    """The remedy for clients."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.refused = 0
+        """The requests that were refused for it."""
+        self.refused_ms = 0
+        """The time of the last one, of the monotonic clock."""
+
+    @property
+    def subject(self) -> str:
+        """The subject of the quota."""
+        return self.rule.subject
+
+    @property
+    def owner(self) -> str:
+        """The one who is limited, in the words of a subject."""
+        return self.rule.owner
+
+    def refuse(self, now_ms: int) -> None:
+        """Counts a refused request."""
+        self.refused += 1
+        self.refused_ms = now_ms
+
+    def told(self) -> str:
+        """Returns the limit, for people."""
+        return LIMITS[self.rule.limit].told(self.rule.value)
+
+
 class QuotaRules:
     """The quotas of a cluster, as a node judges by them. Event loop only."""
 
     def __init__(self, quotas: Quotas, access: Access) -> None:
         self._quotas, self._access = quotas, access
+        self.judges: list[Callable[[], Iterable[Refusals]]] = []
+        """The refusals of each judge of this node, which are shown together."""
+
+    def refusals(self) -> Iterator[Refusals]:
+        """Yields what was refused on this node, by owner and limit, and owners of whom nothing was."""
+        for judge in self.judges:
+            yield from judge()
 
     @property
     def rows(self) -> Mapping[str, Quota]:

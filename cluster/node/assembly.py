@@ -301,7 +301,7 @@ class Assembly:
         self.proposals = proposals = Proposals(
             context,
             state,
-            Gate(config, metrics.refused),
+            Gate(config, metrics.refused, metrics.quota_refused),
             store_host=store_host,
             replies=fates,
             before_open=self.consistency.before_open,

@@ -232,6 +232,11 @@ class NodeMetrics:
         counts = self._refused.values
         counts[reason] = counts.get(reason, 0) + 1
 
+    def quota_refused(self, limit: str) -> None:
+        """Counts what a quota refused, under the name of its limit. It is in `refused` as well."""
+        counts = self._quota_refused.values
+        counts[limit] = counts.get(limit, 0) + 1
+
     def code_refused(self, code: str, language: str) -> None:
         """Counts a request whose code is not supported; both labels have few values."""
         self._codes_refused.labels(code, language).inc()
@@ -465,6 +470,7 @@ class NodeMetrics:
         self._refused = self._tallies(
             "raftmq_requests_refused", "Requests refused before anything was proposed", "reason"
         )
+        self._quota_refused = self._tallies("raftmq_quota_refused", "Refused because of a quota, by its limit", "limit")
         self._denied = counter("raftmq_requests_denied", "Requests that no rule allows to their user", "outcome")
         self._codes_refused = counter(
             "raftmq_codes_refused", "Requests with a code that this version does not support", "code", "language"

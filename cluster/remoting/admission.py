@@ -102,10 +102,10 @@ class _Client:
     RIGHTS_MAX: Final = 64
 
     def __init__(
-        self, address: str, right: Callable[[bytes, _Client], SendRight | None], told: Callable[[], None]
+        self, address: str, right: Callable[[bytes, _Client], SendRight | None], told: Callable[[int], None]
     ) -> None:
-        """`right` returns the right that a key of `rights` names, if the user has it. `told` is called when the first
-        user has signed."""
+        """`right` returns the right that a key of `rights` names, if the user has it. `told` is called with the first
+        user who has signed."""
         self.verdicts = Verdicts(address)
         self.address = address
         self.held: list[Frame] = []
@@ -143,7 +143,7 @@ class _Client:
     def signed(self, user_id: int, secret: bytes) -> None:
         """Records that the user has signed with the secret whose encryption is `secret`."""
         if not self.users:
-            self._told()
+            self._told(user_id)
         self.users[user_id] = secret
 
 
@@ -175,8 +175,8 @@ class Admission:
         self._guesses = guesses
         self._confirms = confirms
         self._clients: dict[ReplyPath, _Client] = {}
-        self.proven: Signal[[ReplyPath]] = Signal()
-        """Sent with each connection on which a signature was right for the first time."""
+        self.proven: Signal[[ReplyPath, int]] = Signal()
+        """Sent with each connection on which a signature was right for the first time, and the id of its user."""
         self.released: Signal[[Frame]] = Signal()
         """Sent with requests that have waited (`admits` returned False for them), to be handled as if they came now."""
         self.rules_changed: Signal[[]] = Signal()
@@ -393,7 +393,7 @@ class Admission:
     def _client(self, path: ReplyPath) -> _Client:
         client = self._clients.get(path)
         if client is None:
-            client = _Client(path.peer_address[0], self._send_right, lambda: self.proven(path))
+            client = _Client(path.peer_address[0], self._send_right, lambda user: self.proven(path, user))
             if not path.closed:
                 self._clients[path] = client
                 path.on_close.append(lambda: self._forget(path))

@@ -11,6 +11,8 @@ from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.sends.withdrawn_sends import WithdrawnSends
 from cluster.broker.transactions.transaction_end import CheckBack
 from cluster.config.loading import own_address
+from cluster.flow.minute_rates import MinuteRates
+from cluster.flow.quota_limits import CONNECTIONS
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.connection_memory import ConnectionMemory
 from cluster.remoting.connection.frame import Frame
@@ -149,6 +151,7 @@ class Remoting:
             parked=broker.pulls.long_polls.has,
             closings=closings,
             fates=fates,
+            rates=MinuteRates(proposals.paced.buckets.rules, (CONNECTIONS,), proposals.gate, services.monotonic_ms),
         )
         self.router = Router(
             services,

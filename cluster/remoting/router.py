@@ -113,9 +113,9 @@ class Router(Dispatch):
         self.table.reload(limits)
         self._sends.reload(limits)
 
-    def _on_proven(self, path: ReplyPath) -> None:
+    def _on_proven(self, path: ReplyPath, user: int) -> None:
         if isinstance(path, RemotingConnection):
-            self.clients.idle.proven(path)
+            self.clients.proven(path, user)
 
     def on_request(self, frame: Frame) -> None:
         """Handles one request. A failure becomes the answer to this request and affects no other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cluster.flow.quota_buckets import Bucket
 from cluster.replication.fair_order import owner_of, take_where
@@ -17,9 +17,12 @@ from raftlog.work import charge
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.flow.backlogs import Backlogs
     from cluster.flow.gate import Gate
     from cluster.flow.hold import Account
     from cluster.flow.quota_buckets import QuotaBuckets
+    from cluster.flow.quota_rules import Refusals
+    from cluster.flow.requests_at_once import AtOnce, RequestsAtOnce
     from cluster.replication.message_batch import Send
 
 HOLD_SHARES: Final = 8
@@ -30,6 +33,12 @@ REFUSED_PER_TURN: Final = 400
 """The most that are refused in one: an answer takes some 100 us."""
 SENDS_PER_UNIT: Final = 2
 """Sends that are looked at in a microsecond (a unit of `raftlog.work`)."""
+Limiting: TypeAlias = "Bucket | AtOnce"
+"""One of the limits for which a send waits."""
+
+
+def _opens_ms(limiting: Limiting) -> float:
+    return limiting.opens_ms()
 
 
 class _Line:
@@ -37,7 +46,7 @@ class _Line:
 
     __slots__ = ("buckets", "sends")
 
-    def __init__(self, buckets: tuple[Bucket, ...]) -> None:
+    def __init__(self, buckets: tuple[Limiting, ...]) -> None:
         self.buckets = buckets
         self.sends: deque[Send] = deque()
 
@@ -45,16 +54,19 @@ class _Line:
         """Returns the time at which its first send may go."""
         return self.last_to_open().opens_ms()
 
-    def last_to_open(self) -> Bucket:
+    def last_to_open(self) -> Limiting:
         """Returns the bucket for which its sends wait."""
-        return max(self.buckets, key=Bucket.opens_ms)
+        return max(self.buckets, key=_opens_ms)
 
 
 class PacedSends:
     """The sends that wait for their quota. Event loop only. Whoever takes sends from here gives back their holds."""
 
-    def __init__(self, buckets: QuotaBuckets, gate: Gate, config: Config) -> None:
-        self.buckets = buckets
+    def __init__(
+        self, buckets: QuotaBuckets, at_once: RequestsAtOnce, backlogs: Backlogs, gate: Gate, config: Config
+    ) -> None:
+        self.buckets, self.backlogs = buckets, backlogs
+        self._at_once = at_once
         self._gate = gate
         self.active = False
         """True if a send may have to wait. Set by `look`, several times a second, so that nothing is asked per send as
@@ -73,7 +85,14 @@ class PacedSends:
 
     def look(self) -> None:
         """Looks if there are quotas."""
-        self.active = self.buckets.active or len(self) > 0
+        self._gate.count_owners(self._at_once if self._at_once.active else None)
+        limited = self.buckets.active or self.backlogs.active or self._at_once.active
+        self.active = limited or len(self) > 0
+
+    @property
+    def waits_for_others(self) -> bool:
+        """True if a send may wait here until another one is decided."""
+        return self._gate.at_once is not None and len(self) > 0
 
     def __len__(self) -> int:
         return self._gate.paced.requests
@@ -88,23 +107,36 @@ class PacedSends:
 
     def waiting(self) -> Iterator[tuple[Bucket, int]]:
         """Yields the bucket for which the sends of a line wait, and their number."""
-        return ((line.last_to_open(), len(line.sends)) for line in self._lines.values())
+        for line in self._lines.values():
+            limiting = line.last_to_open()
+            if isinstance(limiting, Bucket):
+                yield limiting, len(line.sends)
 
     # --- sends come --------------------------------------------------------------------------------------------------
 
-    def admit(self, sends: list[Send], now_ms: int) -> tuple[list[Send], list[tuple[Send, Bucket]]]:
+    def admit(self, sends: list[Send], now_ms: int) -> tuple[list[Send], list[tuple[Send, Refusals]]]:
         """Returns the sends that may go now, and those for which there is no room to wait, each with the bucket that is
-        empty. The others wait here. The sends are of one owner, and none of them is held by any account."""
+        empty, or in their topic, with its backlog. The others wait here. The sends are of one owner, and none of them
+        is held by any account."""
         going: list[Send] = []
-        refused: list[tuple[Send, Bucket]] = []
+        refused: list[tuple[Send, Refusals]] = []
         owner = owner_of(sends[0])
         slot = line = None
-        buckets: tuple[Bucket, ...] = ()
+        buckets: tuple[Limiting, ...] = ()
+        backlog = None
+        self._at_once.begin()
         for send in sends:
             if send.slot is not slot:
                 slot = send.slot
                 line = self._lines.get((owner, slot.topic_id))
-                buckets = self.buckets.of(send.user, send.connection.in_flight.address, slot.name, now_ms)
+                address = send.connection.in_flight.address
+                buckets = self.buckets.of(send.user, address, slot.name, now_ms)
+                if self._at_once.active and (at_once := self._at_once.of(send.user, address)) is not None:
+                    buckets = (*buckets, at_once)
+                backlog = self.backlogs.of(slot.name, slot.topic_id) if self.backlogs.active else None
+            if backlog is not None and not backlog.takes(send.size, now_ms):
+                refused.append((send, backlog))
+                continue
             if line is None:
                 over = next((bucket for bucket in buckets if bucket.opens_ms() > now_ms), None)
                 if over is None:
@@ -144,6 +176,7 @@ class PacedSends:
     def due(self, now_ms: int) -> list[Send]:
         """Removes and returns the sends that may go now: of each line in turn, and of no line out of its order."""
         going: list[Send] = []
+        self._at_once.begin()
         open_lines = [line for line in self._lines.values() if line.opens_ms() <= now_ms]
         while open_lines and len(going) < RELEASED_PER_TURN:
             left = []
@@ -163,11 +196,11 @@ class PacedSends:
             self._lines[key] = self._lines.pop(key)
         return going
 
-    def overdue(self, now_ms: int) -> list[tuple[Send, Bucket]]:
+    def overdue(self, now_ms: int) -> list[tuple[Send, Refusals]]:
         """Removes and returns the sends that have waited for `flow.hold_ms`, with the bucket that is empty: as many as
         one turn of the loop may refuse, and the others in later ones."""
         before_ms = now_ms - self._hold_ms
-        late: list[tuple[Send, Bucket]] = []
+        late: list[tuple[Send, Refusals]] = []
         for line in self._lines.values():
             while line.sends and line.sends[0].received_ms <= before_ms and len(late) < REFUSED_PER_TURN:
                 late.append((line.sends.popleft(), line.last_to_open()))
@@ -214,6 +247,6 @@ class PacedSends:
         return True
 
 
-def _take(buckets: tuple[Bucket, ...], send: Send, now_ms: int) -> None:
+def _take(buckets: tuple[Limiting, ...], send: Send, now_ms: int) -> None:
     for bucket in buckets:
         bucket.take(now_ms, len(send.batch) or 1, send.size)

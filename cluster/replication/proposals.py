@@ -23,10 +23,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from cluster.flow.admission_limit import AdmissionLimit
+from cluster.flow.backlogs import Backlogs
 from cluster.flow.gate import Ask, Limit, Over
 from cluster.flow.hold import decide_each
-from cluster.flow.quota_buckets import Bucket, QuotaBuckets
-from cluster.flow.quota_rules import QuotaRules
+from cluster.flow.minute_rates import MinuteRates
+from cluster.flow.quota_buckets import QuotaBuckets
+from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
+from cluster.flow.quota_rules import QuotaRules, Refusals
+from cluster.flow.requests_at_once import RequestsAtOnce
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
@@ -133,8 +137,17 @@ class Proposals:
         self.limit = AdmissionLimit(config.flow, sync_ms)
         """The limit on undecided sends, which this node learns while it leads."""
         self._sends = SendQueue(config.limits, self.limit)
-        self.paced = PacedSends(QuotaBuckets(QuotaRules(state.quotas, state.access)), gate, config)
+        quotas = QuotaRules(state.quotas, state.access)
+        self.paced = PacedSends(
+            QuotaBuckets(quotas),
+            RequestsAtOnce(quotas, gate.sends),
+            Backlogs(quotas, partial(_evicts, state)),
+            gate,
+            config,
+        )
         """The sends that wait for their quota."""
+        self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
+        """The judge of how many topics and groups somebody may make."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
@@ -290,6 +303,7 @@ class Proposals:
         for name in self._barriers.raise_for(commands):
             if len(self.paced):  # what was checked against a topic goes before a change of it
                 self._go_on(self.paced.take_to(name))
+            self.paced.backlogs.topic_changed(name)
             self._slots.pop(name, None)
             self.plain.clear()
         before = self.offsets.queued(commands)
@@ -505,6 +519,8 @@ class Proposals:
         self._look_if_closed()
         self.limit.forget()
         self.paced.buckets.forget()
+        self.paced.backlogs.forget()
+        self.creations.forget()
         self.paced.look()
         self.opened()
 
@@ -580,10 +596,11 @@ class Proposals:
         if sends:
             self._wake()
 
-    def _refuse_paced(self, send: Send, bucket: Bucket) -> None:
+    def _refuse_paced(self, send: Send, bucket: Refusals) -> None:
         over = Over(
             Limit.QUOTA,
-            f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject}); nothing was stored, send more slowly",
+            f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject}); nothing was stored, {bucket.advice}",
+            bucket.rule.limit,
         )
         bucket.refuse(self.now_ms)
         self.gate.refused(over)
@@ -763,6 +780,8 @@ class Proposals:
                 self.on_contained(f"answering the sends of entry {waiter.id}", error)
             if self._twins.waiting:
                 self._twins.stored(waiter.sends, waiter.built)
+            if self.paced.waits_for_others:
+                self._pace(self.now_ms)
         at = 0
         for call in waiter.calls:
             count = len(call.commands)
@@ -804,3 +823,8 @@ class Proposals:
         self.figures.slow.told()
         if entry.answered:
             let_go_on(entry)
+
+
+def _evicts(state: BrokerState, topic: str) -> bool:
+    config = state.topics.get(topic)
+    return config is not None and config.evicts_backlog

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import RetentionSection, TierSection
-from cluster.retention import pinned_messages, policy, unconsumed_messages
+from cluster.retention import backlog_eviction, pinned_messages, policy, unconsumed_messages
 from cluster.retention.pinned_messages import Gather, Pin, ReadIntact, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
 from cluster.retention.tier_policy import TierDecision, facts_of
@@ -87,6 +87,8 @@ class Survey(NamedTuple):
     """The cut that `pin` prevents, on the leader; None if it prevents none."""
     tier: TierDecision | None = None
     """The segments that leave the tier for good, on the leader."""
+    by_size: bool = False
+    """True if messages of `queues` go because their topic keeps more than a quota allows."""
 
 
 class Removed(NamedTuple):
@@ -124,6 +126,8 @@ class RetentionLane(NeverIdle):
         self._longer = policy.KeptLonger(state)
         self._earlier_at: policy.Place | None = None
         """The queue at which the next look for messages with a shorter retention begins."""
+        self._grown_at = ""
+        """The topic at which the next look for those that keep too much begins."""
         self._verified = ""
         """The name of the newest checkpoint, if it was read and found sound."""
 
@@ -213,6 +217,9 @@ class RetentionLane(NeverIdle):
         )
         facts = self._with_longer(facts)
         queues, self._earlier_at = policy.gone_earlier(state, rules.keep_ms, job.now_ms, self._earlier_at)
+        grown, self._grown_at = backlog_eviction.grown(state, self._grown_at)
+        found = found._replace(by_size=bool(grown))
+        queues = backlog_eviction.together(queues, grown)
         free = self._with_consumers(job, facts, queues, found)
         wanted = free.decision
         if pin is None or wanted is None or wanted.position <= pin.position or not wanted.count:

@@ -364,7 +364,7 @@ class Retention:
             )
             return entry
         logger.info(
-            "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' time",
+            "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' own limits",
             trim.position,
             trim.first_index,
             trim.reason,
@@ -382,7 +382,7 @@ class Retention:
         """Returns the TRIM to propose. If the TRIM evicts, it names no queues: queues whose topics keep messages for a
         shorter time lose them, for all readers, at the next look."""
         state = self._state
-        reason = decision.reason or "age of topics"
+        reason = decision.reason or ("size of topics" if found.by_size else "age of topics")
         if not decision.count or decision.position <= state.trim_position:
             return Trim(*state.kept, reason, tuple(found.queues))
         if self._evicts:

@@ -57,6 +57,8 @@ DEDUP_MODES = ("off", "retry", "strict")
 ACK_LEVELS = ("leader", "quorum", "quorum+fsync", "all")
 RETENTION = "retention.ms"
 RETENTION_DIGITS_MAX = 15
+BACKLOG_POLICY = "backlog.policy"
+BACKLOG_POLICIES = ("refuse", "evict")
 
 _FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sys_flag", "attributes"})
 _QUEUES = ("read_queues", "write_queues")
@@ -89,7 +91,7 @@ class CreateTopic(Command, tag="create_topic", frozen=True):
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """The configuration of a topic (RocketMQ's TopicConfig), and its id. `attributes` contains at least what clients
-    set; `dedup` and `retention_ms` read one of them each."""
+    set; `dedup`, `retention_ms` and `evicts_backlog` read one of them each."""
 
     id: int
     name: str
@@ -126,6 +128,12 @@ class TopicConfig:
         cluster's general retention applies."""
         text = self.attributes.get(RETENTION, "")
         return int(text) if is_retention(text) else None
+
+    @property
+    def evicts_backlog(self) -> bool:
+        """True if the topic gives up its oldest messages when it has more than a quota allows; it refuses new ones
+        otherwise (docs/adr/0115)."""
+        return self.attributes.get(BACKLOG_POLICY) == "evict"
 
     @property
     def queues(self) -> int:

@@ -1,4 +1,4 @@
-"""Finds out who has sent more than a quota allows, while this node leads."""
+"""Finds out who has asked this node for more than a quota allows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ NAMED: Final = 3
 
 
 def quota_conditions(port: AdminPort) -> Iterator[Condition]:
-    """Yields a condition if sends were refused in the last minute: it names those of whom most were."""
-    paced, now_ms = port.paced, port.services.monotonic_ms()
-    if not paced.active or not port.services.writes_open():
+    """Yields a condition if something was refused in the last minute: it names those of whom most was."""
+    rules, now_ms = port.paced.buckets.rules, port.services.monotonic_ms()
+    if not rules.rows:
         return
-    buckets = list(paced.buckets.all())
+    buckets = list(rules.refusals())
     charge(len(buckets))
     over = [each for each in buckets if each.refused and now_ms - each.refused_ms < RECENT_MS]
     if not over:
         return
     over.sort(key=lambda each: (-each.refused, each.owner))
     named = "; ".join(
-        f"{each.owner} {each.refused} sends, by quota {each.subject} ({each.told()})" for each in over[:NAMED]
+        f"{each.owner} {each.refused} times, by {each.rule.limit} of quota {each.subject} ({each.told()})"
+        for each in over[:NAMED]
     )
     more = f"; and {len(over) - NAMED} more" if len(over) > NAMED else ""
-    yield Condition("quota_refuses", "", f"quotas refuse what is sent: {named}{more}")
+    yield Condition("quota_refuses", "", f"quotas refuse what is over them: {named}{more}")

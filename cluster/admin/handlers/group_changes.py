@@ -99,7 +99,8 @@ async def create_group(call: Call) -> Answer:
     config |= {name: value for name in _SETTINGS if (value := getattr(wanted, name)) is not None}
     existed, keep = wanted.name in call.port.state.groups, wanted.if_exists != "update"
     try:
-        entry, result = await applied(lambda done: put_group(call.port.services, config, done, if_absent=keep))
+        party = call.caller.party
+        entry, result = await applied(lambda done: put_group(call.port.services, config, done, party, if_absent=keep))
     except Refused as refused:
         raise error_of(refused, "correct it; nothing was changed") from None
     if result.code == "exists" and wanted.if_exists == "fail":
@@ -136,7 +137,7 @@ async def clone_group(call: Call) -> GroupCloned:
             if known is not None:
                 offsets.append(ClonedOffset(topic=known.name, queue_id=queue, offset=offset, before=was))
         if not wanted.dry_run:
-            entry, _ = await decided(partial(resets.clone, wanted.source, name, topic))
+            entry, _ = await decided(partial(resets.clone, wanted.source, name, topic, call.caller.party))
             call.note_change(f"group {name}", cloned_from(wanted.source, topic))
     except Refused as refused:
         if refused.reason is Reason.NO_GROUP:

@@ -50,6 +50,16 @@ class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Messages a second that it may pull."""
     pull_bytes: Rate | None = None
     """Bytes a second of the messages that it pulls."""
+    requests: Rate | None = None
+    """Requests that send which it may have under way."""
+    connections: Rate | None = None
+    """Connections a minute that it may open to each node."""
+    new_topics: Rate | None = None
+    """Topics a minute that it may make."""
+    new_groups: Rate | None = None
+    """Consumer groups a minute that it may make."""
+    backlog_bytes: Rate | None = None
+    """Bytes of messages that it may keep."""
 
     def as_row(self) -> dict[str, int]:
         """Returns name -> number of the limits that are given."""
@@ -158,7 +168,7 @@ async def get_refused(call: Call) -> OverQuotasView:
     """The owners who are over a quota at this leader."""
     port = call.port
     paced, now_ms = port.paced, port.services.monotonic_ms()
-    buckets = list(paced.buckets.all())
+    buckets = list(paced.buckets.rules.refusals())
     charge(len(buckets) * UNITS_PER_OWNER)
     over = sorted((each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner))
     return OverQuotasView(

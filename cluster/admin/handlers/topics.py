@@ -226,7 +226,9 @@ async def create_topic(call: Call) -> Answer:
         return Answer(200, await _would_be(call, wanted, existed=existed))
     try:
         entry_id, result = await applied(
-            lambda done: topics.put(fields, done, if_absent=keep, author=call.asker, groups=groups)
+            lambda done: topics.put(
+                fields, done, if_absent=keep, author=call.asker, party=call.caller.party, groups=groups
+            )
         )
     except Refused as refused:
         raise error_of(refused, "correct it; nothing was changed") from None

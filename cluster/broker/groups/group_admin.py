@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.broker.groups.group_lag import QUEUES_PER_STEP, queue_lag, topics_of
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
+from cluster.broker.new_names import check_new_group
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.retries import check_policy
 from cluster.runtime.request_limits import ANSWER_QUEUES_MAX, QUEUES_MAX
@@ -17,6 +18,7 @@ from statemachine.removal_slices import DeleteGroup
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
+    from cluster.broker.rights import Party
     from cluster.broker.services import Services
     from cluster.replication.outcome import Done
     from statemachine.broker_state import BrokerState
@@ -39,11 +41,14 @@ them unasked, so they are kept and shown; the answer says that they decide nothi
 SubscriptionGroupConfig at 8fc57f14; its gRPC proxy alone reads consumeMessageOrderly."""
 
 
-def put_group(services: Services, config: dict[str, Any], done: Done, *, if_absent: bool = False) -> None:
+def put_group(services: Services, config: dict[str, Any], done: Done, party: Party, *, if_absent: bool = False) -> None:
     """Creates the group `config["name"]`, or changes the given fields of the existing one unless `if_absent`. `done` is
-    called when that is applied or undecided. Raises Refused."""
-    check_group_name(config["name"])
+    called when that is applied or undecided. `party`: who asks. Raises Refused."""
+    name = config["name"]
+    check_group_name(name)
     check_settings(services.state, config)
+    if name not in services.state.groups:
+        check_new_group(services.creations, name, party)
     services.propose([PutGroup(config, if_absent)], done)
 
 

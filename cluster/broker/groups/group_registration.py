@@ -10,7 +10,10 @@ from collections.abc import Callable, Generator, Mapping
 from cluster.broker.groups.consumer_group import ConsumerGroup
 from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import RETRY_PREFIX
+from cluster.broker.new_names import check_new_group
+from cluster.broker.refusal import Refused
 from cluster.broker.retries import own_topic
+from cluster.broker.rights import Party
 from cluster.broker.services import Services
 from cluster.replication.outcome import ProposeResult
 from raftlog.work import ITEM_UNITS, charge
@@ -31,9 +34,12 @@ class GroupRegistration:
         self._members = members
         self._proposing: set[str] = set()
 
-    def propose(self, groups: list[str], done: Callable[[ProposeResult | None], None]) -> Generator[None]:
+    def propose(
+        self, groups: list[str], party: Party, done: Callable[[ProposeResult | None], None], limited: list[str]
+    ) -> Generator[None]:
         """Calls `done` when the log knows these groups, or could not be told of them; with None if this node had
-        nothing to propose. Yields between two groups."""
+        nothing to propose. Adds to `limited`, before that, why groups were not made that are over the quota of the
+        party. Yields between two groups."""
         telling = _Telling(done)
         news: list[Command] = []
         proposed: list[str] = []
@@ -42,7 +48,12 @@ class GroupRegistration:
             found = self._members.consumers.get(group)
             size = 1 + len(found.subscriptions) if found is not None else 1
             charge(ITEM_UNITS * size)
-            if found is not None and group not in self._proposing and (new := self._news_of(group, found)):
+            if (
+                found is not None
+                and group not in self._proposing
+                and (new := self._news_of(group, found))
+                and self._may_be_made(group, party, limited)
+            ):
                 self._proposing.add(group)
                 news += new
                 proposed.append(group)
@@ -54,6 +65,15 @@ class GroupRegistration:
         if news:
             self._send(news, proposed, telling)
         telling.all_sent()
+
+    def _may_be_made(self, group: str, party: Party, limited: list[str]) -> bool:
+        if group not in self._services.state.groups:
+            try:
+                check_new_group(self._services.creations, group, party)
+            except Refused as refused:
+                limited.append(refused.remark)
+                return False
+        return True
 
     def _send(self, news: list[Command], groups: list[str], telling: _Telling) -> None:
         telling.sent += 1

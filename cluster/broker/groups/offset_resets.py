@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import EvictedBounds, offset_by_time
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
+from cluster.broker.new_names import check_new_group
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -26,6 +27,7 @@ from statemachine.consuming.groups import PutGroup
 from statemachine.consuming.offset_resets import EndResets
 
 if TYPE_CHECKING:
+    from cluster.broker.rights import Party
     from cluster.broker.services import Services
     from cluster.runtime.turns.work import Steps
     from statemachine.consuming.offset_resets import OffsetReset
@@ -202,12 +204,14 @@ class OffsetResets:
             return Refused(Reason.INVALID, remark)
         return wish.value
 
-    def clone(self, source: str, to: str, topic: str, done: Callable[[ProposeResult], None]) -> None:
-        """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. Raises
-        Refused."""
+    def clone(self, source: str, to: str, topic: str, party: Party, done: Callable[[ProposeResult], None]) -> None:
+        """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. `party`: who
+        asks. Raises Refused."""
         rows = ((to, *row) for row in self.to_clone(source, to, topic))
         runs: Iterator[list[Command]] = ([CommitOffsets(part)] for part in rows_in_parts(rows))
         first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
+        if to not in self._services.state.groups:
+            check_new_group(self._services.creations, to, party)
         propose_in_parts(self._services, chain([first], runs), done)
 
     def to_clone(self, source: str, to: str, topic: str) -> Iterator[tuple[int, int, int]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_WRITE, RETRY_PREFIX
+from cluster.broker.new_names import check_new_group
 from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
 from cluster.broker.retries import delay_ms_of, own_topic
@@ -203,6 +204,7 @@ class SendBacks:
         name = report.wanted.group
         if not tries:
             raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")
+        check_new_group(self._proposals.creations, name, report.wanted.party)
 
         def made(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cluster.broker.delivery_time import DONE_BYTES, Delays, addressed, half_of, is_half
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, PERM_WRITE
+from cluster.broker.new_names import check_new_topic
 from cluster.broker.refusal import NotTaken, Reason, Refused, no_such_queue, over_limit
+from cluster.broker.rights import Party
 from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
 from cluster.flow.gate import Ask
@@ -379,7 +381,10 @@ class Sends(Generic[_Origin]):
         if waiting is None:
             commands = []
             if not self._proposals.changing(topic):
-                commands.append(CreateTopic(self._new_topic(topic, wish), if_absent=True))
+                new = CreateTopic(self._new_topic(topic, wish), if_absent=True)
+                party = Party(origin.user, origin.path.in_flight.address)
+                check_new_topic(self._proposals.creations, topic, party)
+                commands.append(new)
             waiting = self._waiting[topic] = []
         release = self._hold(origin)
 

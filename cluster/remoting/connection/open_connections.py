@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from cluster.flow.quota_limits import CONNECTIONS
 from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
 from statemachine.access.users import Mode
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.broker.sends.send_outcomes import SendOutcomes
     from cluster.config.config import LimitsSection
+    from cluster.flow.minute_rates import MinuteRates
     from cluster.remoting.connection.connection_memory import ConnectionMemory
     from cluster.remoting.connection.server import RemotingConnection
     from cluster.replication.outcome import ReplyTo
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from statemachine.access.users import Access
 
 logger = logging.getLogger(__name__)
+
+ENDS_S: Final = 1.0
+"""Seconds until a connection over the quota of its user ends: its first request has an answer by then."""
 
 
 class OpenConnections:
@@ -37,8 +42,10 @@ class OpenConnections:
         parked: Callable[[RemotingConnection], bool],
         closings: ClosedConnections,
         fates: SendOutcomes,
+        rates: MinuteRates,
     ) -> None:
-        """`parked` returns True if pulls of a connection wait. `closings` collects the connections that close with
+        """`rates` judges how many connections somebody may open (CONNECTIONS). `parked` returns True if pulls of a
+        connection wait. `closings` collects the connections that close with
         sends under way, whose outcomes `fates` then remembers."""
         self._limits = limits
         self._proposals = proposals
@@ -47,6 +54,7 @@ class OpenConnections:
         self._parked = parked
         self.closings = closings
         self._fates = fates
+        self._rates = rates
         self.patience = StuckClients(rooms)
         self.idle = IdleClients(self._is_used, lambda: access.mode is Mode.ENFORCE)
         self.all: dict[RemotingConnection, None] = {}
@@ -76,13 +84,25 @@ class OpenConnections:
         return f"limits.connections_max = {self._limits.connections_max} is reached"
 
     def opened(self, connection: RemotingConnection) -> bool:
-        """Counts the connection; refuses it above limits.connections_max."""
+        """Counts the connection; refuses it above limits.connections_max, and above the quota of its address. A
+        refusal for a quota is no line of the log: a client that ignores it would fill that."""
         if why := self.full():
             logger.warning("connection refused: %s", why)
+            return False
+        if self._rates.take(CONNECTIONS, 0, connection.peer_address[0]) is not None:
             return False
         self.all[connection] = None
         self.idle.opened(connection)
         return True
+
+    def proven(self, connection: RemotingConnection, user: int) -> None:
+        """Notes that the first user has signed on the connection, which ends if he opens too many: what he has asked
+        for is answered, what comes next is refused."""
+        self.idle.proven(connection)
+        over = self._rates.take(CONNECTIONS, user, connection.peer_address[0])
+        if over is not None:
+            connection.leave(over.remark)
+            connection.end_in(ENDS_S)
 
     def closed(self, connection: RemotingConnection) -> None:
         """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""

@@ -604,6 +604,10 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             else:
                 self._transport.close()
 
+    def end_in(self, seconds: float) -> None:
+        """Ends the connection after a time."""
+        self._loop.call_later(seconds, self.leave_now)
+
     def leave_now(self) -> None:
         """Ends the connection once the queued answers were sent."""
         self._halted = True

@@ -83,7 +83,7 @@ class ConsumerRequests:
                 self._note(f"group {to}", trace)
             reply_written(request, result)
 
-        self._resets.clone(source, to, topic, done)
+        self._resets.clone(source, to, topic, party_of(request), done)
 
     def _consume_directly(self, request: Request) -> None:
         """Sends the message to the client, which consumes it at once and answers with the result. The asker may have to

@@ -23,7 +23,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import in_steps, refuse, refusing
 from cluster.remoting.forward.requesting_clients import gives_up
-from cluster.remoting.request import Handlers, Request, text
+from cluster.remoting.request import Handlers, Request, party_of, text
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
@@ -176,18 +176,21 @@ class Heartbeats:
         self, groups: list[str], request: Request, ext: dict[str, str], refused: list[str]
     ) -> Generator[None]:
         """Answers the heartbeat, after the groups were written to the log if this node can do that. Only groups that no
-        entry can hold are an error, and those in which the client was refused: what could not be written now is
-        proposed again by the next heartbeat."""
+        entry can hold are an error, those in which the client was refused, and those that are over its quota: what
+        could not be written now is proposed again by the next heartbeat."""
+        limited: list[str] = []
 
         def done(result: ProposeResult | None) -> None:
             if result is not None and result.unacceptable:
                 refuse(request, Refused(Reason.INVALID, result.remark))
             elif refused:
                 refuse(request, Refused(Reason.NO_PERMISSION, "; ".join(refused)[:REMARK_MAX]))
+            elif limited:
+                refuse(request, Refused(Reason.LIMITED, "; ".join(limited)[:REMARK_MAX], counted=True))
             else:
                 request.reply(ResponseCode.SUCCESS, None, ext)
 
-        yield from self._news.propose(groups, done)
+        yield from self._news.propose(groups, party_of(request), done, limited)
 
     def _unregister(self, request: Request) -> None:
         in_steps(self._services, request, self._leave(request, text(request, "clientID")))  # behind its heartbeats

@@ -20,7 +20,7 @@ from cluster.broker.topics import Topics, placed_queues
 from cluster.broker.topics import without_effect as attributes_without_effect
 from cluster.remoting.answers import after_read_index, answer_in_steps, in_steps, refusing, reply_written, table_body
 from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG
-from cluster.remoting.request import Handlers, Request, asked_by, author_of, integer_in, text
+from cluster.remoting.request import Handlers, Request, asked_by, author_of, integer_in, party_of, text
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
@@ -133,7 +133,7 @@ class TopicsAdmin:
         remark = attributes_without_effect(config["attributes"])
         author = author_of(request, self._services.state)
         done = partial(_reply, request, remark=remark or None)
-        self._topics.put(config, done, author=author, here=True)
+        self._topics.put(config, done, author=author, party=party_of(request), here=True)
 
     def _delete_topic(self, request: Request) -> None:
         name = text(request, "topic")
@@ -146,7 +146,8 @@ class TopicsAdmin:
             remark = f"body is not SubscriptionGroupConfig JSON: {error}"
             raise Refused(Reason.INVALID, remark) from None
         remark = without_effect(self._services.state, config)
-        put_group(self._services, config, lambda result: _reply(request, result, remark=remark or None))
+        done = partial(_reply, request, remark=remark or None)
+        put_group(self._services, config, done, party_of(request))
 
     def _delete_group(self, request: Request) -> None:
         name, clean = text(request, "groupName"), is_true(request.ext.get("cleanOffset"))

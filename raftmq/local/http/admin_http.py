@@ -48,6 +48,7 @@ _EXIT_CODES = {
     "exists": ExitCode.REFUSED,
     "refused": ExitCode.REFUSED,
     "unconfirmed": ExitCode.REFUSED,
+    "over_quota": ExitCode.REFUSED,
     "no_leader": ExitCode.REFUSED,
     "not_leader": ExitCode.REFUSED,
     "leader_unreachable": ExitCode.REFUSED,

@@ -40,9 +40,13 @@ from cluster.config.loading import load
 from cluster.config.local_layout import name_of
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
+from cluster.flow.backlogs import Backlogs
 from cluster.flow.gate import Gate
+from cluster.flow.minute_rates import MinuteRates
 from cluster.flow.quota_buckets import QuotaBuckets
+from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules
+from cluster.flow.requests_at_once import RequestsAtOnce
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels
@@ -192,9 +196,15 @@ class FakeNode:
         self.idle: dict[str, set[str]] = {}
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
+        rules, gate = QuotaRules(self.state.quotas, self.state.access), Gate(self.config)
         self.paced = PacedSends(
-            QuotaBuckets(QuotaRules(self.state.quotas, self.state.access)), Gate(self.config), self.config
+            QuotaBuckets(rules),
+            RequestsAtOnce(rules, gate.sends),
+            Backlogs(rules, lambda _: False),
+            gate,
+            self.config,
         )
+        self.creations = MinuteRates(rules, (NEW_TOPICS, NEW_GROUPS), gate, lambda: self.monotonic_ms())
         self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []

@@ -227,7 +227,9 @@ async def test_wrong_bodies_are_refused_where_they_arrive(pair: Any) -> None:
 async def test_one_hop_only(pair: Any) -> None:
     leader, _, client = pair
     leader.leader = 2  # each takes the other for the leader
-    assert await error_of(await client.post("/v1/topics", json={"name": "a"})) == (503, "not_leader")
+    answer = await client.post("/v1/topics", json={"name": "a"})
+    assert await error_of(answer) == (503, "not_leader")
+    assert answer.headers["Retry-After"] == "1", "it comes back from the other node"
 
 
 async def test_without_a_leader_nothing_is_passed_on(pair: Any, nobody: Any) -> None:

@@ -245,7 +245,8 @@ def over_quota(node: Any) -> set[str]:
         bucket.refuse(node.monotonic_ms())
     (condition,) = quota_conditions(node)
     assert condition.says == (
-        "quotas refuse what is sent: topic=orders 3 sends, by quota topic=* (1 message sent a second)"
+        "quotas refuse what is over them: topic=orders 3 times, by send_messages of quota topic=* "
+        "(1 message sent a second)"
     )
     return {condition.code}
 

@@ -107,6 +107,36 @@ async def test_below_the_level_nothing_is_set(client: Any) -> None:
     assert (status, told["error"]["hint"]) == (409, "raftmq upgrade finalize")
 
 
+async def test_topics_and_groups_over_http_take_from_the_quota_of_who_asks(client: Any, node: Any) -> None:
+    node.apply([SetQuotas([("address=*", {"new_topics": 2, "new_groups": 1})], 1, "ann")])
+
+    async def post(path: str, **body: Any) -> tuple[int, Any]:
+        answer = await client.post(path, json=body)
+        told = await answer.json()
+        return answer.status, answer.headers.get("Retry-After") or told
+
+    assert [(await post("/v1/topics", name=f"t{n}"))[0] for n in range(2)] == [201, 201]
+    assert await post("/v1/topics", name="t2") == (429, "30")
+    assert "t2" not in node.state.topics
+    assert (await post("/v1/topics", name="t0", if_exists="keep"))[0] == 200
+    assert (await post("/v1/groups", name="g"))[0] == 201
+    assert await post("/v1/groups", name="h") == (429, "60")
+    assert await post("/v1/groups/h/clone", source="g") == (429, "60")
+    assert "h" not in node.state.groups
+    found = await (await client.get("/v1/quotas/refused")).json()
+    assert {each["limit"]: each["refused"] for each in found["owners"]} == {"new_topics": 1, "new_groups": 2}
+
+
+@pytest.mark.usefixtures("raised")
+async def test_a_limit_is_given_only_where_it_means_something(client: Any, node: Any) -> None:
+    status, told = await put(client, {"user=a,topic=t": {"send_bytes": 1, "new_topics": 1}})
+    assert (status, told["error"]["message"]) == (
+        400,
+        "quotas: new_topics cannot be a limit of user=a,topic=t: it may be given to user=NAME and address=IP",
+    )
+    assert node.state.quotas.by_subject == {}
+
+
 async def test_who_is_over_one(client: Any, node: Any) -> None:
     node.apply([SetQuotas([("topic=*", {"send_messages": 1})], 1, "ann")])
     node.paced.look()

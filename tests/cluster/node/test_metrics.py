@@ -196,6 +196,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     state = RegistryState(True, [], 2, True, 1, 7, 3, 40, 1)
     RegistryMetrics(metrics.registry, lambda: [RegistryProcess(1, "h:1", True, state)])
     metrics.refused("r")
+    metrics.quota_refused("new_topics")
     metrics.code_refused("41", "CPP")
     metrics.denied(enforced=True)
     metrics.pulled("p")

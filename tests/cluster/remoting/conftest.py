@@ -29,6 +29,10 @@ from cluster.broker.rights import Rights
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.flow.gate import Gate
+from cluster.flow.minute_rates import MinuteRates
+from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
+from cluster.flow.quota_rules import QuotaRules
 from cluster.peer.reachability import stand_ins
 from cluster.placement.group_map import GroupRecord
 from cluster.placement.known_groups import added
@@ -234,6 +238,8 @@ class FakeNode:
         self.config = config
         self.node_id = NodeId(2)
         self.state = BrokerState(MemoryKV(), group=config.cluster.group)
+        rules = QuotaRules(self.state.quotas, self.state.access)
+        self.creations = MinuteRates(rules, (NEW_TOPICS, NEW_GROUPS), Gate(config), lambda: self.now_ms)
         self.leader = NodeId(2)
         self.unreached: set[NodeId] = set()
         self.routes = RouteMap(

@@ -22,7 +22,9 @@ from cluster.admin.handlers.upgrade import ignored_broadcasts
 from cluster.backup.metadata import group_record
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.topics import ATTRIBUTE_VALUES
+from cluster.flow.quota_limits import BACKLOG_BYTES
 from cluster.remoting.handlers import topics_admin
+from cluster.retention.backlog_eviction import grown
 from cluster.retention.policy import gone_earlier
 from cluster.runtime import metered_json
 from raftlog.work import at_once
@@ -30,6 +32,7 @@ from raftmq.commands.nodes.upgrade import _broadcasts
 from raftmq_wire.codec import decode_header, encode_frame
 from raftmq_wire.message_format import decode_message_id
 from statemachine import levels
+from statemachine.access.quotas import Quota
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming import groups
 from statemachine.tier import TierState
@@ -45,6 +48,18 @@ NOT_SET = {"name", "id", "subscriptions", "refuses_broadcasts", "created_ms", "c
 """Fields that no request of RocketMQ's sets: names, what heartbeats say, and what the state derives."""
 POLICIES = ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 77_000}}, {"kind": "?"})
 TOPIC_NAMES = {"read_queues": "readQueueNums", "write_queues": "writeQueueNums", "sys_flag": "topicSysFlag"}
+
+
+class Limited:
+    """A state whose topics keep more than a quota allows."""
+
+    quotas = SimpleNamespace(limited={BACKLOG_BYTES}, by_subject={"topic=*": Quota({BACKLOG_BYTES: 1}, 0, "")})
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
 
 
 class Bed:
@@ -180,6 +195,8 @@ def use_topic(bed: Bed, topic: str) -> list[Any]:
     config = state.topics[topic]
     later = sim.leader().raw.log_time_ms() + HOUR_MS
     seen.append(any(each[0] == config.id for each in gone_earlier(state, 24 * HOUR_MS, later).queues))
+    limited: Any = Limited(state)
+    seen.append(any(each[0] == config.id for each in grown(limited).queues))
     in_tier = SimpleNamespace(at=lambda _: SimpleNamespace(state=TierState.VERIFIED))
     view: Any = SimpleNamespace(
         topics_by_id=state.topics_by_id, fetch=state.fetch, applied_mark=state.applied_mark, tier=in_tier

@@ -113,7 +113,7 @@ def test_a_connection_is_that_of_a_stranger_until_a_signature_was_right(sim: Sim
     node = sim.leader() if place == "leader" else sim.followers()[0]
     path, asked = node.connect(), node.connect()
     proven: list[Any] = []
-    node.running.remoting.admission.proven.add(proven.append)
+    node.running.remoting.admission.proven.add(lambda path, _: proven.append(path))
     for opaque, who in enumerate([OTHER, None], 1):
         path.ask(send(who, opaque))
         assert answer(sim, path, opaque) == 16

@@ -1,0 +1,158 @@
+"""Judges by the quotas of topics how many bytes they may keep, at the leader, before a send is taken.
+
+Nobody counts what a topic keeps while messages come and go. So it is measured now and then, off the loop
+(`cluster.broker.backlog_sizes`), and what is taken meanwhile is added: the sum is never too low by more than what is
+under way, and too high by what retention has removed since. A topic that nobody sends to is not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from cluster.flow.quota_limits import BACKLOG_BYTES
+from cluster.flow.quota_rules import Refusals, Rule
+
+if TYPE_CHECKING:
+    from cluster.flow.quota_rules import QuotaRules
+    from statemachine.access.quotas import Quota
+
+MEASURED_EVERY_MS: Final = 10_000
+REFUSING_EVERY_MS: Final = 1_000
+"""The time between two measurements of a topic that refuses sends: it takes some again as soon as something has gone.
+"""
+MEASURED_AT_ONCE: Final = 64
+"""The most topics of one measurement."""
+TOPICS_MAX: Final = 20_000
+"""The most topics that are remembered."""
+NEVER_MS: Final = -(1 << 62)
+
+
+class Backlog(Refusals):
+    """Holds what one topic keeps, as far as it is known."""
+
+    __slots__ = ("_added", "_before", "kept", "measured_ms", "rows", "topic_id", "used_ms")
+    advice = "consume faster, or let the topic give up its oldest messages"
+
+    def __init__(self, rule: Rule, topic_id: int) -> None:
+        super().__init__(rule)
+        self.topic_id = topic_id
+        self.rows: Mapping[str, Quota] = {}
+        """The quotas by which its rule was found."""
+        self.kept: int | None = None
+        """The bytes of the last measurement and of all sends taken since; None if it was not measured yet."""
+        self.measured_ms = self.used_ms = NEVER_MS
+        self._added = self._before = 0
+
+    def judge_by(self, rule: Rule, rows: Mapping[str, Quota]) -> None:
+        """Takes the rule that counts by these quotas. What was measured stays known under another limit."""
+        if rule != self.rule:
+            self.rule, self.refused = rule, 0
+        self.rows = rows
+
+    def takes(self, size: int, now_ms: int) -> bool:
+        """Returns True if a send of `size` bytes may be added, which it then is. It may be if nothing is known yet."""
+        self.used_ms = now_ms
+        if self.kept is not None and self.kept + size > self.rule.value:
+            return False
+        self._added += size
+        if self.kept is not None:
+            self.kept += size
+        return True
+
+    def begin(self, now_ms: int) -> None:
+        """Notes that it is being measured: what is added from now on may be missing in the result."""
+        self.measured_ms, self._before = now_ms, self._added
+
+    def measured(self, size: int) -> None:
+        """Takes the result of a measurement."""
+        self.kept = size + self._added - self._before
+
+    def is_due(self, now_ms: int) -> bool:
+        """Returns True if it should be measured: somebody has sent since, or been refused."""
+        every_ms = REFUSING_EVERY_MS if self.refused_ms > self.measured_ms else MEASURED_EVERY_MS
+        return self.used_ms > self.measured_ms and now_ms - self.measured_ms >= every_ms
+
+    def told(self) -> str:
+        """Returns the limit and what the topic keeps, for people."""
+        kept = "" if self.kept is None else f", has {self.kept:,}"
+        return f"{super().told()}{kept}"
+
+
+class Backlogs:
+    """The backlogs of the topics of one leader. Event loop only."""
+
+    def __init__(self, rules: QuotaRules, evicts: Callable[[str], bool]) -> None:
+        """`evicts` returns True if a topic gives up its oldest messages instead of refusing new ones."""
+        self._rules, self._evicts = rules, evicts
+        self._seen: Mapping[str, Quota] = {}
+        self._free: set[str] = set()
+        """Topics that nothing limits."""
+        self._topics: dict[str, Backlog] = {}
+        self._measuring: dict[int, Backlog] = {}
+        """Id of the topic -> its backlog, of those that are measured now."""
+        rules.judges.append(self.all)
+
+    @property
+    def active(self) -> bool:
+        """True if any quota limits what a topic keeps."""
+        return self._rules.has(BACKLOG_BYTES)
+
+    def forget(self) -> None:
+        """Forgets what is known: this node leads anew."""
+        self._topics.clear()
+        self._free.clear()
+
+    def topic_changed(self, topic: str) -> None:
+        """Notes that a topic is made, gets other attributes, or goes."""
+        self._topics.pop(topic, None)
+        self._free.discard(topic)
+
+    def of(self, topic: str, topic_id: int) -> Backlog | None:
+        """Returns the backlog that limits sends to a topic; None if nothing does."""
+        if self._rules.rows is not self._seen:
+            self._seen = self._rules.rows
+            self._free.clear()
+        if topic in self._free:
+            return None
+        known = self._topics.get(topic)
+        if known is None or known.rows is not self._seen:
+            return self._found(topic, topic_id, known)
+        return known
+
+    def _found(self, topic: str, topic_id: int, known: Backlog | None) -> Backlog | None:
+        rule = self._rules.of_topic(BACKLOG_BYTES, topic)
+        if rule is None or self._evicts(topic):
+            if len(self._free) >= TOPICS_MAX:
+                self._free.clear()
+            self._topics.pop(topic, None)
+            self._free.add(topic)
+            return None
+        if known is None:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            known = self._topics[topic] = Backlog(rule, topic_id)
+        known.judge_by(rule, self._seen)
+        return known
+
+    def due(self, now_ms: int) -> list[int]:
+        """Returns the ids of the topics to measure now, those first that were never measured; they are under way
+        then."""
+        due = [each for each in self._topics.values() if each.is_due(now_ms)]
+        due.sort(key=lambda each: (each.measured_ms, each.topic_id))
+        found = {each.topic_id: each for each in due[:MEASURED_AT_ONCE]}
+        for each in found.values():
+            each.begin(now_ms)
+        self._measuring |= found
+        return list(found)
+
+    def measured(self, sizes: Mapping[int, int]) -> None:
+        """Takes the sizes of topics, by their ids."""
+        for topic_id, size in sizes.items():
+            if (backlog := self._measuring.get(topic_id)) is not None:
+                backlog.measured(size)
+        self._measuring = {}
+
+    def all(self) -> Iterable[Refusals]:
+        """Returns the backlogs that are known."""
+        return (each for each in self._topics.values() if self._rules.holds(each.rule))

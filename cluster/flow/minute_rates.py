@@ -1,0 +1,57 @@
+"""Judges by the quotas that count in a minute: what is over one is refused at once, for nothing can wait that long.
+
+A bucket holds a minute's worth, so a client that begins may make all that it needs, and then as many as the rate says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.flow.gate import Limit, Over
+from cluster.flow.quota_buckets import QuotaBuckets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.flow.gate import Gate
+    from cluster.flow.quota_rules import QuotaRules
+
+
+class TooSoon(NamedTuple):
+    """The reason why somebody may not do it now. It is counted."""
+
+    remark: str
+    again_ms: int
+    """Milliseconds until he may."""
+
+
+class MinuteRates:
+    """The buckets of some limits a minute, at one node. Event loop only."""
+
+    def __init__(self, rules: QuotaRules, limits: tuple[str, ...], gate: Gate, monotonic_ms: Callable[[], int]) -> None:
+        self._rules, self._gate, self._monotonic_ms = rules, gate, monotonic_ms
+        self._buckets = {limit: QuotaBuckets(rules, (limit,)) for limit in limits}
+
+    def forget(self) -> None:
+        """Forgets what was taken: this node leads anew."""
+        for buckets in self._buckets.values():
+            buckets.forget()
+
+    def take(self, limit: str, user: int, address: str) -> TooSoon | None:
+        """Takes one, and returns None; or returns why it may not be taken. `user`: the id of the one who signed, 0 if
+        nobody did."""
+        buckets = self._buckets[limit]
+        if not buckets.active:
+            return None
+        now_ms = self._monotonic_ms()
+        found = buckets.of(user, address, "", now_ms)
+        for bucket in found:
+            wait_ms = bucket.wait_ms(now_ms)
+            if wait_ms > 0:
+                bucket.refuse(now_ms)
+                remark = f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject})"
+                self._gate.refused(Over(Limit.QUOTA, remark, limit))
+                return TooSoon(remark, wait_ms)
+        for bucket in found:
+            bucket.take(now_ms, 1, 0)
+        return None

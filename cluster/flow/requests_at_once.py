@@ -1,0 +1,116 @@
+"""Judges by the quotas of users and addresses how many sends somebody may have under way at the leader.
+
+Under way is what was taken and is not decided; what waits for a quota is not. The account of an owner lies below that
+of the node (`cluster.flow.gate`), so it is given back in the same ways, and nothing is counted while nobody is limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from cluster.flow.hold import Account
+from cluster.flow.quota_limits import REQUESTS
+from cluster.flow.quota_rules import Refusals, Rule
+
+if TYPE_CHECKING:
+    from cluster.flow.quota_rules import QuotaRules
+    from statemachine.access.quotas import Quota
+
+OWNERS_MAX: Final = 20_000
+"""The most owners that are remembered; those who have nothing under way are forgotten first."""
+OPEN_MS, CLOSED_MS = float("-inf"), float("inf")
+
+
+class AtOnce(Refusals):
+    """Holds what one owner may have under way. It has the shape of a `cluster.flow.quota_buckets.Bucket`, but nobody
+    knows when it opens."""
+
+    __slots__ = ("_reserved", "_reserving", "account", "key")
+
+    def __init__(self, rule: Rule, account: Account, reserving: list[AtOnce]) -> None:
+        """`reserving`: a list of those from which something was taken in this turn's call."""
+        super().__init__(rule)
+        self.key = rule[:3]
+        self.account = account
+        self._reserving = reserving
+        self._reserved = 0
+        """The requests that may go and are not in the account yet: they are when the call ends."""
+
+    def opens_ms(self) -> float:
+        """Returns a time that is over if one more may go, and one that never comes if not."""
+        return OPEN_MS if self.account.requests + self._reserved < self.rule.value else CLOSED_MS
+
+    def take(self, now_ms: int, count: int, size: int) -> None:
+        """Takes one request, however many messages it has."""
+        if not self._reserved:
+            self._reserving.append(self)
+        self._reserved += 1
+
+    def settle(self) -> None:
+        """Notes that what was taken is in the account."""
+        self._reserved = 0
+
+
+class RequestsAtOnce:
+    """The sends that the owners have under way. Event loop only."""
+
+    def __init__(self, rules: QuotaRules, above: Account) -> None:
+        """`above`: the account of the node in which all of it counts."""
+        self._rules, self._above = rules, above
+        self._seen: Mapping[str, Quota] = {}
+        self._accounts: dict[int | str, Account] = {}
+        self._limits: dict[tuple[str, str], AtOnce] = {}
+        """(subject, owner) -> what limits him."""
+        self._found: dict[int | str, AtOnce | None] = {}
+        """User or address -> what limits it; None if nothing does."""
+        self._reserving: list[AtOnce] = []
+        rules.judges.append(self.all)
+
+    @property
+    def active(self) -> bool:
+        """True if any quota has this limit."""
+        return self._rules.has(REQUESTS)
+
+    def account(self, user: int, address: str) -> Account:
+        """Returns the account of the requests of whoever asks: of the user, or of the address if nobody has signed."""
+        owner = user or address
+        account = self._accounts.get(owner)
+        if account is None:
+            if len(self._accounts) >= OWNERS_MAX:
+                self._forget_idle()
+            account = self._accounts[owner] = Account(self._above)
+        return account
+
+    def _forget_idle(self) -> None:
+        self._accounts = {key: each for key, each in self._accounts.items() if each.requests}
+        self._limits = {key: each for key, each in self._limits.items() if each.account.requests}
+        self._found.clear()
+
+    def begin(self) -> None:
+        """Begins to judge: what was allowed before is in its account by now."""
+        for each in self._reserving:
+            each.settle()
+        self._reserving.clear()
+
+    def of(self, user: int, address: str) -> AtOnce | None:
+        """Returns what limits whoever asks; None if nothing does."""
+        if self._rules.rows is not self._seen:
+            self._seen = self._rules.rows
+            self._found.clear()
+        owner = user or address
+        if owner not in self._found:
+            rule = self._rules.of_sender(REQUESTS, user, address)
+            self._found[owner] = None if rule is None else self._limit(rule, self.account(user, address))
+        return self._found[owner]
+
+    def _limit(self, rule: Rule, account: Account) -> AtOnce:
+        key = rule.subject, rule.owner
+        found = self._limits.get(key)
+        if found is None or found.rule != rule or found.account is not account:
+            found = self._limits[key] = AtOnce(rule, account, self._reserving)
+        return found
+
+    def all(self) -> Iterable[Refusals]:
+        """Returns the owners who are limited and have asked."""
+        return (each for each in self._limits.values() if self._rules.holds(each.rule))

@@ -1,0 +1,133 @@
+"""Chooses the messages that topics give up which keep more than their quota allows, and have `backlog.policy` = evict.
+
+The oldest go, whichever queue they are in. How much a topic keeps is an estimate by some of its rows, like the size
+that people are shown, and so is how many messages are too many: the next look corrects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cluster.broker.topic_sizes import TOPIC_BLOCKS_MAX, measure
+from cluster.flow.quota_limits import BACKLOG_BYTES
+from cluster.flow.quota_rules import QuotaRules
+from cluster.retention.policy import STEP_OFFSETS
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+    from statemachine.topics.topics import TopicConfig
+    from statemachine.trim import QueueMin
+
+MEASURED_MAX: Final = 64
+"""The most topics that one look measures."""
+PAGE_TOPICS: Final = 512
+TIME_PARTS: Final = 4_096
+"""The part of a topic's time within which messages of several queues may go in any order: a step of the search reads
+some rows of each queue.
+"""
+
+
+class Grown(NamedTuple):
+    """The findings of one look."""
+
+    queues: list[QueueMin]
+    at: str
+    """The topic at which the next look begins; "" for the first one."""
+
+
+class _Span(NamedTuple):
+    """The messages of one queue: `first` <= offset < `end`."""
+
+    queue_id: int
+    first: int
+    end: int
+
+
+def grown(state: BrokerState, at: str = "") -> Grown:
+    """Returns the queues of topics that keep too much, each with its new first offset. Begins at the topic `at`, and
+    measures at most MEASURED_MAX topics. Any thread."""
+    if BACKLOG_BYTES not in state.quotas.limited:
+        return Grown([], "")
+    rules = QuotaRules(state.quotas, state.access)
+    found: list[QueueMin] = []
+    measured = 0
+    for topic in _topics_from(state, at):
+        rule = rules.of_topic(BACKLOG_BYTES, topic.name) if topic.evicts_backlog else None
+        if rule is None:
+            continue
+        if measured == MEASURED_MAX:
+            return Grown(found, topic.name)
+        measured += 1
+        size = measure(state, [topic], TOPIC_BLOCKS_MAX).get(topic.id)
+        if size is not None and size.bytes > rule.value:
+            found += _oldest(state, topic, 1 - rule.value / size.bytes)
+    return Grown(found, "")
+
+
+def _topics_from(state: BrokerState, at: str) -> Iterable[TopicConfig]:
+    names = [at] if at else []
+    names += state.topics.keys_from(at or None, PAGE_TOPICS)
+    while names:
+        for name in names:
+            if (topic := state.topics.get(name)) is not None:
+                yield topic
+        names = state.topics.keys_from(names[-1], PAGE_TOPICS)
+
+
+def _oldest(state: BrokerState, topic: TopicConfig, share: float) -> list[QueueMin]:
+    """Returns the new first offsets if that share of the topic's messages goes, the oldest first."""
+    spans = []
+    for queue_id in range(state.stored_queues(topic)):
+        end = state.max_offset(topic.id, queue_id)
+        first = min(state.min_offset(topic.id, queue_id), end)
+        if first < end:
+            spans.append(_Span(queue_id, first, end))
+    wanted = max(1, int(share * sum(span.end - span.first for span in spans) + 0.999))
+
+    def before(span: _Span, time_ms: int) -> int:
+        return min(max(state.offset_by_time(topic.id, span.queue_id, time_ms, False), span.first), span.end)
+
+    # All that was stored before `low` goes, and less than all that was stored before `high`.
+    low, high = _first_ms(state, topic, spans), _last_ms(state, topic, spans) + 1
+    if sum(span.end - span.first for span in spans) <= wanted:
+        low = high
+    enough = (high - low) // TIME_PARTS
+    while high - low > max(1, enough):
+        middle = (low + high) // 2
+        if sum(before(span, middle) - span.first for span in spans) <= wanted:
+            low = middle
+        else:
+            high = middle
+    firsts = {span: before(span, low) for span in spans}
+    left = wanted - sum(firsts[span] - span.first for span in spans)
+    for span in spans:  # of those of the time between, as many as are wanted
+        more = min(left, before(span, high) - firsts[span])
+        firsts[span] += more
+        left -= more
+    return [
+        (topic.id, span.queue_id, min(first, span.first + STEP_OFFSETS))
+        for span, first in firsts.items()
+        if first > span.first
+    ]
+
+
+def _first_ms(state: BrokerState, topic: TopicConfig, spans: Iterable[_Span]) -> int:
+    first = (state.fetch(topic.id, span.queue_id, span.first, 1) for span in spans)
+    return min((items[0].store_time_ms for items in first if items), default=0)
+
+
+def _last_ms(state: BrokerState, topic: TopicConfig, spans: Iterable[_Span]) -> int:
+    last = (state.fetch(topic.id, span.queue_id, span.end - 1, 1) for span in spans)
+    return max((items[0].store_time_ms for items in last if items), default=0)
+
+
+def together(one: list[QueueMin], other: list[QueueMin]) -> list[QueueMin]:
+    """Returns the queues of both, each once, with the higher of its first offsets."""
+    if not other:
+        return one
+    highest: dict[tuple[int, int], int] = {}
+    for topic_id, queue_id, first in (*one, *other):
+        key = topic_id, queue_id
+        highest[key] = max(first, highest.get(key, first))
+    return [(*key, first) for key, first in highest.items()]
