@@ -149,6 +149,19 @@ class Bucket:
         self.share = min(1.0, max(share, self._least))
         self._each_ms = self._whole_ms / self.share
 
+    def follow(self, before: Bucket, now_ms: int) -> None:
+        """Takes the place of the bucket of the same limit with another value. What was taken stays taken: were each
+        change to fill it, a limit that is changed all the time would be none. Who has more now waits shorter, and for
+        a bucket that is empty no longer than it takes to fill."""
+        self.begin(before.share)
+        self.demand = before.demand * self._whole_ms / before._whole_ms
+        self._looks, self._used, self._requests = before._looks, before._used, before._requests
+        self._request, self.refused, self.refused_ms = before._request, before.refused, before.refused_ms
+        left_ms = before._full_ms - now_ms
+        if left_ms > 0:
+            at_this_rate = left_ms * self._each_ms / before._each_ms
+            self._full_ms = now_ms + min(left_ms, max(float(self._holds_ms), at_this_rate))
+
     def told(self) -> str:
         """Returns the limit, for people."""
         return LIMITS[self.rule.limit].told(self.rule.value)
@@ -207,20 +220,24 @@ class QuotaBuckets:
             if len(self._found) >= OWNERS_MAX or len(self._buckets) >= self._most:
                 self._forget_idle(now_ms)
             found = self._found[key] = tuple(
-                self._bucket(rule)
+                self._bucket(rule, now_ms)
                 for limit in self._limits
                 if self.rules.has(limit)
                 for rule in rules_of(self.rules, limit, user, address, topic)
             )
         return found
 
-    def _bucket(self, rule: Rule) -> Bucket:
+    def _bucket(self, rule: Rule, now_ms: int) -> Bucket:
         key = rule[:3]
         bucket = self._buckets.get(key)
         if bucket is None or bucket.rule.value != rule.value:
-            bucket = self._buckets[key] = Bucket(rule)
-            elsewhere = self._elsewhere.get(key)
-            bucket.begin(1 / self._judges() if elsewhere is None else 1.0 - elsewhere)
+            before, bucket = bucket, Bucket(rule)
+            self._buckets[key] = bucket
+            if before is None:
+                elsewhere = self._elsewhere.get(key)
+                bucket.begin(1 / self._judges() if elsewhere is None else 1.0 - elsewhere)
+            else:
+                bucket.follow(before, now_ms)
         return bucket
 
     def _forget_idle(self, now_ms: int) -> None:

@@ -8,7 +8,7 @@ from others. The leader refuses what has waited for `flow.hold_ms` since it came
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cluster.flow.quota_buckets import Bucket
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cluster.flow.hold import Account
     from cluster.flow.quota_buckets import QuotaBuckets
     from cluster.replication.message_batch import Send
+    from statemachine.access.quotas import Quota
 
 HOLD_SHARES: Final = 8
 """All owners together have as much room as so many of them."""
@@ -28,6 +29,8 @@ RELEASED_PER_TURN: Final = 2_000
 """The most sends that go on in one turn of the loop."""
 REFUSED_PER_TURN: Final = 400
 """The most that are refused in one: an answer takes some 100 us."""
+JUDGED_PER_TURN: Final = 500
+"""The most lines whose quotas are looked up again in one turn, after a change of any quota."""
 SENDS_PER_UNIT: Final = 2
 """Sends that are looked at in a microsecond (a unit of `raftlog.work`)."""
 
@@ -42,11 +45,11 @@ class _Line:
         self.sends: deque[Send] = deque()
 
     def opens_ms(self) -> float:
-        """Returns the time at which its first send may go."""
-        return self.last_to_open().opens_ms()
+        """Returns the time at which its first send may go. Without a quota any more: at once."""
+        return max(map(Bucket.opens_ms, self.buckets), default=float("-inf"))
 
     def last_to_open(self) -> Bucket:
-        """Returns the bucket for which its sends wait."""
+        """Returns the bucket for which its sends wait; there is one."""
         return max(self.buckets, key=Bucket.opens_ms)
 
 
@@ -64,6 +67,10 @@ class PacedSends:
         self._names: dict[tuple[bytes, int], Send] = {}
         """(id of the session, sequence) -> send."""
         self._owners: dict[int | str, Account] = {}
+        self._seen: Mapping[str, Quota] = {}
+        """The quotas as they were at the last change that lines were judged by."""
+        self._stale: list[tuple[int | str, int]] = []
+        """The lines that are still to be judged by them."""
         self.reload(config)
 
     def reload(self, config: Config) -> None:
@@ -88,7 +95,7 @@ class PacedSends:
 
     def waiting(self) -> Iterator[tuple[Bucket, int]]:
         """Yields the bucket for which the sends of a line wait, and their number."""
-        return ((line.last_to_open(), len(line.sends)) for line in self._lines.values())
+        return ((line.last_to_open(), len(line.sends)) for line in self._lines.values() if line.buckets)
 
     # --- sends come --------------------------------------------------------------------------------------------------
 
@@ -112,7 +119,7 @@ class PacedSends:
                     going.append(send)
                     continue
                 line = self._lines[owner, slot.topic_id] = _Line(buckets)
-            if self._has_room(owner, send.size):
+            if not line.buckets or self._has_room(owner, send.size):
                 self._wait(owner, line, send)
             else:
                 refused.append((send, line.last_to_open()))
@@ -143,6 +150,7 @@ class PacedSends:
 
     def due(self, now_ms: int) -> list[Send]:
         """Removes and returns the sends that may go now: of each line in turn, and of no line out of its order."""
+        self._judge_anew(now_ms)
         going: list[Send] = []
         open_lines = [line for line in self._lines.values() if line.opens_ms() <= now_ms]
         while open_lines and len(going) < RELEASED_PER_TURN:
@@ -163,13 +171,30 @@ class PacedSends:
             self._lines[key] = self._lines.pop(key)
         return going
 
+    def _judge_anew(self, now_ms: int) -> None:
+        """Looks up the quotas of what waits once they have changed, of a bounded number of lines in one turn. A line to
+        which more comes all the time is never empty, and would keep the quota of its first send."""
+        rows = self.buckets.rules.rows
+        if not self._stale and rows is not self._seen:
+            self._seen, self._stale = rows, list(self._lines)
+        for key in self._stale[-JUDGED_PER_TURN:]:
+            line = self._lines.get(key)
+            if line is not None:
+                first = line.sends[0]
+                address = first.connection.in_flight.address
+                line.buckets = self.buckets.of(first.user, address, first.slot.name, now_ms)
+        charge(min(len(self._stale), JUDGED_PER_TURN))
+        del self._stale[-JUDGED_PER_TURN:]
+
     def overdue(self, now_ms: int) -> list[tuple[Send, Bucket]]:
         """Removes and returns the sends that have waited for `flow.hold_ms`, with the bucket that is empty: as many as
         one turn of the loop may refuse, and the others in later ones."""
         before_ms = now_ms - self._hold_ms
         late: list[tuple[Send, Bucket]] = []
         for line in self._lines.values():
-            while line.sends and line.sends[0].received_ms <= before_ms and len(late) < REFUSED_PER_TURN:
+            while (
+                line.buckets and line.sends and line.sends[0].received_ms <= before_ms and len(late) < REFUSED_PER_TURN
+            ):
                 late.append((line.sends.popleft(), line.last_to_open()))
         self._gone([send for send, _ in late])
         return late
