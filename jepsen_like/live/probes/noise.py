@@ -61,7 +61,7 @@ class Orders(NamedTuple):
     at_once: int = 100
     """Sends that each of them has in flight."""
     pullers: int = 0
-    """Clients that pull without an end, each from one node."""
+    """Clients that pull the first messages again and again, each from one node."""
     seconds_max: float = 900.0
     """The process ends by then, whether it is told to or not."""
 
@@ -271,16 +271,15 @@ class _Player:
     # --- pulls -------------------------------------------------------------------------------------------------------
 
     async def _pull(self, mq: AsyncClient, number: int) -> None:
-        node, offset = self._orders.nodes[number % len(self._orders.nodes)], 0
+        node = self._orders.nodes[number % len(self._orders.nodes)]
         while not self._ends:
             try:
-                pulled = await mq.pull(self._orders.topic, 0, offset, PULLED_AT_ONCE, node=node, wait_s=1.0)
+                pulled = await mq.pull(self._orders.topic, 0, 0, PULLED_AT_ONCE, node=node, wait_s=1.0)
             except RaftMQError as error:
                 self._codes[f"pull: {getattr(error, 'code', None) or type(error).__name__}"] += 1
                 await asyncio.sleep(AGAIN_S)
                 continue
             self._pulled.append((time.monotonic(), len(pulled.messages)))
-            offset = pulled.next_offset if pulled.messages else 0
 
 
 def codes_of(sent: Iterable[Sent]) -> dict[str, int]:

@@ -27,7 +27,7 @@ PULL_TOLERANCE: Final = 0.1
 """The part by which a rate may be exceeded that several nodes share."""
 WITHOUT_S, WITH_S = 60.0, 60.0
 SETTLE_S: Final = 2.0
-FAULTS: Final = 16
+FAULTS: Final = 12
 CALM_S: Final = (0.5, 1.5)
 NAMED_S: Final = 30.0
 """Seconds in which the finding must have come that names the noisy one."""
@@ -37,7 +37,8 @@ P99_MAX_MS: Final = 250.0
 
 def play(scene: Scene) -> None:
     """Plays the three acts; raises StoryEnds, OSError and RaftMQError if it cannot continue."""
-    subject = f"topic={TOPIC}"
+    name = scene.subject.client_options.get("access_key", "")
+    subject = f"user={name}" if name else f"topic={TOPIC}"
     with quota_scene(scene, TOPIC) as quotas, Noise(quotas.orders(pullers=3)) as noise:
         with scene.act("noisy without a quota") as told:
             scene.stage.sleep(SETTLE_S)

@@ -31,7 +31,7 @@ TOPIC: Final = "storm"
 SUBJECT: Final = f"topic={TOPIC}"
 CALM_S, MANY_S = 60.0, 20.0
 SETTLE_S: Final = 2.0
-KILLS: Final = 12
+KILLS: Final = 10
 ASKING_S: Final = 5.0
 INTO_S: Final = 0.01
 """Seconds after a change has begun within which the leader is killed."""
