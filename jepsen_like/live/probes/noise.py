@@ -46,7 +46,7 @@ REFUSED: Final = frozenset({ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY}
 
 
 class Orders(NamedTuple):
-    """What one process does."""
+    """The work of one process."""
 
     servers: str
     nodes: tuple[str, ...]

@@ -73,7 +73,7 @@ class Window(NamedTuple):
     to_s: float
     rate: float
     fresh: int = 0
-    """How often a bucket began full within it, without the first time."""
+    """The number of buckets that began full within it, without the first one."""
 
     @property
     def seconds(self) -> float:
