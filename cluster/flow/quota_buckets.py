@@ -80,11 +80,6 @@ class Bucket(Refusals):
         self._request = 1.0
         """The amount that one request took lately."""
 
-    def follow(self, before: Bucket, now_ms: int) -> None:
-        """Takes the place of a bucket with another rate. What that one lacks is missing here, but no more than all: so
-        a limit that was raised counts at once, and one that changes all the time lets nothing more through."""
-        self._full_ms = min(before._full_ms, now_ms + self._holds_ms)
-
     def opens_ms(self) -> float:
         """Returns the time from which on the owner may take something: there is one whole message, or any byte."""
         return self._full_ms - self._holds_ms + (0.0 if self.in_bytes else self._each_ms - ROUNDING_MS)
@@ -137,6 +132,19 @@ class Bucket(Refusals):
         """Lets through that part of the rate from now on, but at least one in its time."""
         self.share = min(1.0, max(share, self._least))
         self._each_ms = self._whole_ms / self.share
+
+    def follow(self, before: Bucket, now_ms: int) -> None:
+        """Takes the place of the bucket of the same limit with another value. What was taken stays taken: were each
+        change to fill it, a limit that is changed all the time would be none. Who has more now waits shorter, and for
+        a bucket that is empty no longer than it takes to fill."""
+        self.begin(before.share)
+        self.demand = before.demand * self._whole_ms / before._whole_ms
+        self._looks, self._used, self._requests = before._looks, before._used, before._requests
+        self._request, self.refused, self.refused_ms = before._request, before.refused, before.refused_ms
+        left_ms = before._full_ms - now_ms
+        if left_ms > 0:
+            at_this_rate = left_ms * self._each_ms / before._each_ms
+            self._full_ms = now_ms + min(left_ms, max(float(self._holds_ms), at_this_rate))
 
 
 class QuotaBuckets:
@@ -202,13 +210,15 @@ class QuotaBuckets:
 
     def _bucket(self, rule: Rule, now_ms: int) -> Bucket:
         key = rule[:3]
-        bucket = before = self._buckets.get(key)
+        bucket = self._buckets.get(key)
         if bucket is None or bucket.rule.value != rule.value:
-            bucket = self._buckets[key] = Bucket(rule)
-            if before is not None:
+            before, bucket = bucket, Bucket(rule)
+            self._buckets[key] = bucket
+            if before is None:
+                elsewhere = self._elsewhere.get(key)
+                bucket.begin(1 / self._judges() if elsewhere is None else 1.0 - elsewhere)
+            else:
                 bucket.follow(before, now_ms)
-            elsewhere = self._elsewhere.get(key)
-            bucket.begin(1 / self._judges() if elsewhere is None else 1.0 - elsewhere)
         return bucket
 
     def _forget_idle(self, now_ms: int) -> None:

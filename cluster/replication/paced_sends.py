@@ -8,7 +8,7 @@ from others. The leader refuses what has waited for `flow.hold_ms` since it came
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cluster.flow.quota_buckets import Bucket
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cluster.flow.quota_rules import Refusals
     from cluster.flow.requests_at_once import AtOnce, RequestsAtOnce
     from cluster.replication.message_batch import Send
+    from statemachine.access.quotas import Quota
 
 HOLD_SHARES: Final = 8
 """All owners together have as much room as so many of them."""
@@ -31,6 +32,8 @@ RELEASED_PER_TURN: Final = 2_000
 """The most sends that go on in one turn of the loop."""
 REFUSED_PER_TURN: Final = 400
 """The most that are refused in one: an answer takes some 100 us."""
+JUDGED_PER_TURN: Final = 500
+"""The most lines whose quotas are looked up again in one turn, after a change of any quota."""
 SENDS_PER_UNIT: Final = 2
 """Sends that are looked at in a microsecond (a unit of `raftlog.work`)."""
 Limiting: TypeAlias = "Bucket | AtOnce"
@@ -51,11 +54,11 @@ class _Line:
         self.sends: deque[Send] = deque()
 
     def opens_ms(self) -> float:
-        """Returns the time at which its first send may go."""
-        return self.last_to_open().opens_ms()
+        """Returns the time at which its first send may go. Without a quota any more: at once."""
+        return max(map(_opens_ms, self.buckets), default=float("-inf"))
 
     def last_to_open(self) -> Limiting:
-        """Returns the bucket for which its sends wait."""
+        """Returns the bucket for which its sends wait; there is one."""
         return max(self.buckets, key=_opens_ms)
 
 
@@ -76,6 +79,10 @@ class PacedSends:
         self._names: dict[tuple[bytes, int], Send] = {}
         """(id of the session, sequence) -> send."""
         self._owners: dict[int | str, Account] = {}
+        self._seen: Mapping[str, Quota] = {}
+        """The quotas as they were at the last change that lines were judged by."""
+        self._stale: list[tuple[int | str, int]] = []
+        """The lines that are still to be judged by them."""
         self.reload(config)
 
     def reload(self, config: Config) -> None:
@@ -108,7 +115,7 @@ class PacedSends:
     def waiting(self) -> Iterator[tuple[Bucket, int]]:
         """Yields the bucket for which the sends of a line wait, and their number."""
         for line in self._lines.values():
-            limiting = line.last_to_open()
+            limiting = line.last_to_open() if line.buckets else None
             if isinstance(limiting, Bucket):
                 yield limiting, len(line.sends)
 
@@ -129,10 +136,7 @@ class PacedSends:
             if send.slot is not slot:
                 slot = send.slot
                 line = self._lines.get((owner, slot.topic_id))
-                address = send.connection.in_flight.address
-                buckets = self.buckets.of(send.user, address, slot.name, now_ms)
-                if self._at_once.active and (at_once := self._at_once.of(send.user, address)) is not None:
-                    buckets = (*buckets, at_once)
+                buckets = self._limiting(send, now_ms)
                 backlog = self.backlogs.of(slot.name, slot.topic_id) if self.backlogs.active else None
             if backlog is not None and not backlog.takes(send.size, now_ms):
                 refused.append((send, backlog))
@@ -144,7 +148,7 @@ class PacedSends:
                     going.append(send)
                     continue
                 line = self._lines[owner, slot.topic_id] = _Line(buckets)
-            if self._has_room(owner, send.size):
+            if not line.buckets or self._has_room(owner, send.size):
                 self._wait(owner, line, send)
             else:
                 refused.append((send, line.last_to_open()))
@@ -153,6 +157,13 @@ class PacedSends:
                     line = None
         charge(1 + len(sends) // SENDS_PER_UNIT)
         return going, refused
+
+    def _limiting(self, send: Send, now_ms: int) -> tuple[Limiting, ...]:
+        """Returns what a send needs room in."""
+        address = send.connection.in_flight.address
+        buckets = self.buckets.of(send.user, address, send.slot.name, now_ms)
+        at_once = self._at_once.of(send.user, address) if self._at_once.active else None
+        return buckets if at_once is None else (*buckets, at_once)
 
     def _has_room(self, owner: int | str, size: int) -> bool:
         held = self._owners.get(owner)
@@ -175,6 +186,7 @@ class PacedSends:
 
     def due(self, now_ms: int) -> list[Send]:
         """Removes and returns the sends that may go now: of each line in turn, and of no line out of its order."""
+        self._judge_anew(now_ms)
         going: list[Send] = []
         self._at_once.begin()
         open_lines = [line for line in self._lines.values() if line.opens_ms() <= now_ms]
@@ -196,13 +208,28 @@ class PacedSends:
             self._lines[key] = self._lines.pop(key)
         return going
 
+    def _judge_anew(self, now_ms: int) -> None:
+        """Looks up the quotas of what waits once they have changed, of a bounded number of lines in one turn. A line to
+        which more comes all the time is never empty, and would keep the quota of its first send."""
+        rows = self.buckets.rules.rows
+        if not self._stale and rows is not self._seen:
+            self._seen, self._stale = rows, list(self._lines)
+        for key in self._stale[-JUDGED_PER_TURN:]:
+            line = self._lines.get(key)
+            if line is not None:
+                line.buckets = self._limiting(line.sends[0], now_ms)
+        charge(min(len(self._stale), JUDGED_PER_TURN))
+        del self._stale[-JUDGED_PER_TURN:]
+
     def overdue(self, now_ms: int) -> list[tuple[Send, Refusals]]:
         """Removes and returns the sends that have waited for `flow.hold_ms`, with the bucket that is empty: as many as
         one turn of the loop may refuse, and the others in later ones."""
         before_ms = now_ms - self._hold_ms
         late: list[tuple[Send, Refusals]] = []
         for line in self._lines.values():
-            while line.sends and line.sends[0].received_ms <= before_ms and len(late) < REFUSED_PER_TURN:
+            while (
+                line.buckets and line.sends and line.sends[0].received_ms <= before_ms and len(late) < REFUSED_PER_TURN
+            ):
                 late.append((line.sends.popleft(), line.last_to_open()))
         self._gone([send for send, _ in late])
         return late

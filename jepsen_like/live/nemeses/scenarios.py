@@ -130,6 +130,10 @@ _ALL = (
              " no send fails and no route shrinks", subjects=("raftmq",), is_scripted=True),
     Scenario("group-drain", "a second group of brokers is drained and retires under load, and its leader is killed: no"
              " message is lost", subjects=("raftmq",), is_scripted=True),
+    Scenario("noisy-neighbour", "somebody sends as fast as he can, without a quota and with one: it is kept, also"
+             " beside faults, and others do not notice", subjects=("raftmq",), is_scripted=True),
+    Scenario("quota-storm", "quotas change a hundred times a second, good ones and bad ones, among clients that do not"
+             " mind the answers, and kills of the leader", subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

@@ -11,7 +11,9 @@ from jepsen_like.live.stories import (
     story_hostile,
     story_hot_topic,
     story_nearly_full,
+    story_noisy_neighbour,
     story_one_by_one,
+    story_quota_storm,
     story_registry,
     story_report_000,
     story_report_001,
@@ -38,6 +40,8 @@ STORIES: dict[str, Story] = {
     "hot-topic": story_hot_topic.STORY,
     "registry-loss": story_registry.STORY,
     "group-drain": story_group_drain.STORY,
+    "noisy-neighbour": story_noisy_neighbour.STORY,
+    "quota-storm": story_quota_storm.STORY,
     HOSTILE: story_hostile.HOSTILE,
     ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
 }

@@ -100,12 +100,53 @@ def test_a_changed_quota_counts_at_once_and_others_keep_what_was_taken() -> None
         buckets.of(user, "", "t", 0)[0].take(0, 50, 0)
     rows.set({"user=ann": {"send_messages": 2}, "user=bea": {"send_messages": 1}})
     assert buckets.active
-    assert buckets.of(ANN, "", "t", 0)[0].opens_ms() <= 501, "it is empty, and owes nothing"
+    assert buckets.of(ANN, "", "t", 0)[0].opens_ms() == pytest.approx(24_500), "50 are taken, of two a second"
     assert buckets.of(BEA, "", "t", 0)[0].opens_ms() == pytest.approx(50_000)
     buckets.forget()
     assert buckets.of(BEA, "", "t", 0)[0].opens_ms() <= 0, "a new leader begins with full buckets"
     rows.set({"user=ann": {"of_later": 1}})
     assert not buckets.active, "a limit that this version does not know"
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 50)), min_size=1, max_size=100))
+def test_a_limit_that_changes_all_the_time_is_one(changes: list[tuple[int, int]]) -> None:
+    """Whoever takes all that there is, after each change: as much as the highest of the limits and its burst allow."""
+    rows = Rows(user__ann={"send_messages": 1})
+    buckets, now_ms, taken = rows.buckets(), 0, 0
+    for rate, pause_ms in changes:
+        rows.set({"user=ann": {"send_messages": rate}})
+        now_ms += pause_ms
+        (bucket,) = buckets.of(ANN, "", "t", now_ms)
+        while bucket.opens_ms() <= now_ms:
+            bucket.take(now_ms, 1, 0)
+            taken += 1
+    assert taken <= max(rate for rate, _ in changes) * (now_ms + BURST_MS) / 1000 + 1
+
+
+def test_a_changed_limit_keeps_its_share_and_what_was_refused() -> None:
+    rows = Rows(user__ann={"send_messages": 10})
+    buckets = rows.buckets()
+    (before,) = buckets.of(ANN, "", "t", 0)
+    before.take(0, 20, 0)
+    before.refuse(500)
+    assert before.measure(1_000, 0) == pytest.approx(2.0)
+    before.begin(0.25)
+    rows.set({"user=ann": {"send_messages": 20}})
+    (after,) = buckets.of(ANN, "", "t", 1_000)
+    assert (after.share, after.refused, after.refused_ms) == (0.25, 1, 500)
+    assert after.demand == pytest.approx(1.0), "of twice the rate"
+
+
+def test_who_is_given_more_waits_no_longer_than_an_empty_bucket_takes() -> None:
+    rows = Rows(user__ann={"send_bytes": 10})
+    buckets = rows.buckets()
+    buckets.of(ANN, "", "t", 0)[0].take(0, 1, 5_000)
+    rows.set({"user=ann": {"send_bytes": 1_000_000}})
+    (bucket,) = buckets.of(ANN, "", "t", 0)
+    assert bucket.opens_ms() <= 0
+    bucket.take(0, 1, 3_000_000)
+    rows.set({"user=ann": {"send_bytes": 10}})
+    assert buckets.of(ANN, "", "t", 0)[0].opens_ms() <= 3_000, "who is given less does not pay for what he had"
 
 
 def test_a_message_larger_than_a_seconds_worth_passes_and_is_waited_for() -> None:

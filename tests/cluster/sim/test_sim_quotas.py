@@ -226,3 +226,19 @@ def test_a_quota_that_ends_lets_all_go(sim_with: MakeSim) -> None:
     ask(path, range(50))
     sim.loop.run_for(0.2)
     assert answers(path, range(50)) == [[0]] * 50
+
+
+@pytest.mark.parametrize("limits", [{"send_messages": 1_000}, None])
+def test_what_waits_goes_by_the_quota_that_there_is_now(sim_with: MakeSim, limits: dict[str, int] | None) -> None:
+    """Also where more comes all the time, so that the line is never empty."""
+    sim = sim_with({"topic=T": {"send_messages": 1}})
+    path = sim.leader().connect()
+    ask(path, range(20))
+    sim.loop.run_for(0.2)
+    assert sum(map(len, answers(path, range(20)))) == 1
+    limit(sim, {"topic=T": limits})
+    ask(path, range(20, 40))
+    sim.loop.run_for(0.2)
+    assert answers(path, range(40)) == [[0]] * 40
+    assert stored(sim) == [*range(40)]
+    check_left(*sim.nodes.values())

@@ -160,6 +160,8 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
         ("hot-topic", 0.5),
         ("registry-loss", 0.3),
         ("group-drain", 0.25),
+        ("noisy-neighbour", 0.15),
+        ("quota-storm", 0.15),
     ],
 )
 def test_rehearsals_of_scripted_scenarios_pass(tmp_path: Path, scenario: str, scale: float) -> None:

@@ -1,0 +1,189 @@
+"""Changes of quotas as fast as a node takes them, good ones and bad ones, and what the quotas must be after them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+import urllib.error
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+WORKERS: Final = 8
+"""Threads that change quotas: a change takes a round of the log."""
+EVERY_S: Final = WORKERS / 100
+"""Seconds between two changes of one of them: all together make a hundred a second."""
+ROWS: Final = 3
+"""The other subjects of each of them, whose quotas come and go."""
+LIMITS: Final = (10, 50, 100, 200)
+"""The values of the limit of messages that changes."""
+BAD_SHARE: Final = 0.3
+OTHER_SHARE: Final = 0.3
+REFUSED_FROM, REFUSED_TO = 400, 500
+"""Codes of HTTP that say that the request is wrong."""
+SHOWN: Final = 5
+
+Rows = dict[str, dict[str, Any] | None]
+Ask = Callable[[Any], Any]
+"""Sends a request with that body, once. Raises OSError, HTTPError if it is refused."""
+
+
+class Change(NamedTuple):
+    """A request. `rows`: what it sets if it is a good one; None for a bad one, which must be refused by itself."""
+
+    body: Any
+    rows: Rows | None
+    kind: str
+
+
+def body_of(rows: Rows) -> dict[str, Any]:
+    """Returns the body of a request that sets these."""
+    return {"quotas": [{"subject": subject, "limits": limits} for subject, limits in rows.items()]}
+
+
+def others(worker: int) -> list[str]:
+    """Returns the topics whose quotas one thread changes, and no other."""
+    return [f"storm-{worker * ROWS + number}" for number in range(ROWS)]
+
+
+def bad_rows(subject: str, rng: random.Random) -> Change:
+    """Returns a request that must be refused, also what is good in it."""
+    kind, limits = rng.choice(
+        (
+            ("zero", {"send_messages": 0}),
+            ("below one", {"send_messages": 0.5}),
+            ("negative", {"send_bytes": -1}),
+            ("2^62", {"send_messages": 2**62}),
+            ("2^70", {"send_bytes": 2**70}),
+            ("a text", {"send_messages": "10"}),
+            ("no limit", {}),
+            ("of an unknown name", {"send_mesages": 10}),
+        )
+    )
+    bad = {"subject": subject, "limits": limits}
+    good = {"subject": f"{subject}-beside", "limits": {"send_messages": 1}}
+    wrong = (
+        [bad],
+        [good, bad],
+        [bad, good],
+    )
+    return Change({"quotas": rng.choice(wrong)}, None, kind)
+
+
+def bad_subject(subject: str, rng: random.Random) -> Change:
+    """Returns a request about subjects that are none, or that has one twice."""
+    limits = {"send_messages": 1}
+    kind, names = rng.choice(
+        (
+            ("twice", [subject, subject]),
+            ("no subject", [f"{subject}-beside", "everybody"]),
+            ("an address that is none", [f"{subject}-beside", "address=1.2.3"]),
+            ("a subject that is too long", ["topic=" + "x" * 500]),
+            ("none", []),
+        )
+    )
+    return Change({"quotas": [{"subject": name, "limits": limits} for name in names]}, None, kind)
+
+
+def draw(subject: str, rng: random.Random, worker: int) -> Change:
+    """Returns a request: most change the limit of the subject that is loaded, some are bad."""
+    luck = rng.random()
+    if luck < BAD_SHARE:
+        return rng.choice((bad_rows, bad_rows, bad_subject))(subject, rng)
+    rows: Rows = {subject: {"send_messages": rng.choice(LIMITS)}}
+    if luck < BAD_SHARE + OTHER_SHARE:  # topics that are there, that are not, and that were a moment ago
+        for topic in rng.sample(others(worker), rng.randrange(1, ROWS + 1)):
+            limits = rng.choice((None, {"send_bytes": 10**15}, {"send_messages": 1, "pull_bytes": 1}))
+            rows[f"topic={topic}"] = limits
+    return Change(body_of(rows), rows, "good")
+
+
+class Changes:
+    """A context in which threads change quotas, a hundred times a second where the node takes them so fast. All of them
+    change that of one subject, and each has further ones of its own."""
+
+    def __init__(self, ask: Ask, subject: str, rng: random.Random) -> None:
+        self._ask, self._subject = ask, subject
+        self._stop = threading.Event()
+        self._locks = [threading.Lock() for _ in range(WORKERS)]
+        self._threads = [
+            threading.Thread(target=self._run, args=[worker, random.Random(rng.getrandbits(32))], daemon=True)
+            for worker in range(WORKERS)
+        ]
+        self.asking = threading.Event()
+        """Set when a good change goes out."""
+        self.calm = True
+        """False while nodes are hurt: then a request may fail."""
+        self.made = self.refused = self.failed = 0
+        """Good changes that were accepted, bad ones that were refused, and those that failed beside faults."""
+        self.known: Rows = {}
+        """The quotas after what was accepted, without that of the subject that all change. Nothing of it is certain
+        once a good change has failed."""
+        self.wrong: list[str] = []
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, worker: int, rng: random.Random) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due = max(due + EVERY_S, time.monotonic())
+            with self._locks[worker]:
+                self.make(draw(self._subject, rng, worker))
+
+    def make(self, change: Change) -> None:
+        """Makes one change, and judges the answer."""
+        calm = self.calm
+        if change.rows is not None:
+            self.asking.set()
+        try:
+            self._ask(change.body)
+        except urllib.error.HTTPError as error:
+            self._refused(change, error.code, error.read().decode(errors="replace"), calm=calm and self.calm)
+        except OSError as error:
+            self.failed += 1
+            if calm and self.calm:
+                self._note(change, f"was not answered: {error}")
+        else:
+            self._accepted(change)
+
+    def _accepted(self, change: Change) -> None:
+        if change.rows is None:
+            self._note(change, "was accepted")
+            return
+        self.made += 1
+        self.known |= {subject: limits for subject, limits in change.rows.items() if subject != self._subject}
+
+    def _refused(self, change: Change, code: int, told: str, *, calm: bool) -> None:
+        if change.rows is None and REFUSED_FROM <= code < REFUSED_TO:
+            self.refused += 1
+            return
+        self.failed += 1
+        if calm:
+            self._note(change, f"was answered {code}: {told:.200}")
+
+    def _note(self, change: Change, what: str) -> None:
+        if len(self.wrong) < SHOWN:
+            self.wrong.append(f"a change ({change.kind}) {what}; it was {change.body!s:.200}")
+
+    def compare(self, quotas: Callable[[], dict[str, dict[str, int]]]) -> str:
+        """Returns what differs between the quotas and those that were accepted; "" if nothing does."""
+        with contextlib.ExitStack() as held:
+            for lock in self._locks:
+                held.enter_context(lock)
+            there = {subject: limits for subject, limits in quotas().items() if subject != self._subject}
+            wanted = {subject: limits for subject, limits in self.known.items() if limits is not None}
+        wrong = [each for each in sorted({*there, *wanted}) if there.get(each) != wanted.get(each)]
+        told = ", ".join(f"{each}: {there.get(each)} in place of {wanted.get(each)}" for each in wrong[:SHOWN])
+        return f"{len(wrong)} quotas are not what was accepted: {told}" if wrong else ""
