@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.config.ranges import Held
     from cluster.config.reload import KeyChange, ReloadView
+    from cluster.flow.learnt_use import LearntUse
     from cluster.members.address_change import Moves
     from cluster.members.changes import MemberChanges
     from cluster.members.cluster_level import Levels
@@ -317,6 +318,8 @@ class AdminPort:
     """Returns the processes of the registry, and which of them this node reaches."""
     paced: PacedSends
     """The sends that wait for their quota, and the quotas as this node judges by them while it leads."""
+    learnt: LearntUse
+    """What topics get, beside what they usually do, while this node leads."""
     hot: Callable[[], Window]
     """Returns what got most of the messages of the last window, while this node leads."""
     grace_left_ms: Callable[[], int]

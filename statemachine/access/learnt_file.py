@@ -7,8 +7,8 @@ digest once more from the rows that have come.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Final, NamedTuple
 
 import msgpack
 import msgspec
@@ -61,16 +61,16 @@ class LearntFile(NamedTuple):
     @property
     def digest(self) -> str:
         """The SHA-256 of what the file says, in hexadecimal digits."""
-        rows = ((topic, each.messages, each.bytes) for topic, each in self.topics.items())
+        rows = ((topic, each.messages, each.bytes) for topic, each in sorted(self.topics.items()))
         *_, digest = digests(self.origin, rows)
         return digest
 
 
-def digests(origin: LearntOrigin, rows: Any) -> Iterator[str]:
+def digests(origin: LearntOrigin, rows: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> Iterator[str]:
     """Yields "" for each of the rows (topic, messages, bytes), so that the work is cut into steps, and then the digest
-    of a file with them."""
+    of a file with them. They come by topic ascending."""
     found = hashlib.sha256(msgpack.packb([VERSION, *msgspec.structs.astuple(origin)]))
-    for topic, messages, size in sorted(rows):
+    for topic, messages, size in rows:
         found.update(msgpack.packb([topic, list(messages), list(size)]))
         yield ""
     yield found.hexdigest()

@@ -85,12 +85,12 @@ class LearntHead(NamedTuple):
     """Log time at which it was put in force."""
     changed_by: str
 
-    def row(self) -> list[object]:
+    def row(self) -> HeadRow:
         """Returns the fields of the row."""
-        return list(self)
+        return self[:]
 
 
-_HeadRow = tuple[Digest, Annotated[int, Meta(ge=1, le=TOPICS_MAX)], LearntMode, U64, U64, U64, U64, U64, Text]
+HeadRow = tuple[Digest, Annotated[int, Meta(ge=1, le=TOPICS_MAX)], LearntMode, U64, U64, U64, U64, U64, Text]
 
 
 class LearntLimits(NamedTuple):
@@ -124,7 +124,7 @@ class SetLearnt(Command, tag="set_learnt", frozen=True):
 
     LEVEL: ClassVar[int] = QUOTAS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
-    head: _HeadRow | None
+    head: HeadRow | None
 
 
 class SweepLearnt(Command, tag="sweep_learnt", frozen=True):
@@ -149,7 +149,7 @@ class Learnt(Family):
     LATER_ROWS = (LaterRows(QUOTAS_LEVEL, META, keys.LEARNT_PREFIX),)
 
     def __init__(self, kv: KV, journal: TruthJournal) -> None:
-        self._journal = journal
+        self._kv, self._journal = kv, journal
         self._rows: dict[Name, bytes] = {}
         self._head: LearntHead | None = None
         for key, row in kv.scan(META, *keys.LEARNT):
@@ -175,6 +175,12 @@ class Learnt(Family):
     def names(self) -> list[Name]:
         """The names of all rows, ascending, with the changes of the batch being applied (apply thread only)."""
         return sorted([*self._rows, HEAD] if self._head is not None else self._rows)
+
+    def rows_of(self, digest: str) -> list[tuple[str, bytes]]:
+        """Returns (topic, row) of the topics of an import, ascending, as they are there (any thread)."""
+        number = import_of(digest)
+        found = self._kv.scan(META, keys.learnt_key(number, b""), keys.learnt_key(number + 1, b""))
+        return [(keys.learnt_name(key)[1].decode(), row) for key, row in found]
 
     @applies(PutLearnt)
     def put(self, stage: Stage, command: PutLearnt) -> CommandResult:
@@ -282,7 +288,7 @@ def parse_learnt(name: object, row: object) -> tuple[Name, LearntHead | bytes | 
     """Returns name and row of the truth, as `Learnt.copy` takes them. Raises InvalidCommandError."""
     number, topic = _converted(name, tuple[U63, bytes])
     if (number, topic) == HEAD:
-        return HEAD, None if row is None else _head(_converted(row, _HeadRow))
+        return HEAD, None if row is None else _head(_converted(row, HeadRow))
     try:
         check_topic_name(topic.decode())
     except UnicodeDecodeError as error:

@@ -41,6 +41,7 @@ from cluster.config.local_layout import name_of
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.flow.gate import Gate
+from cluster.flow.learnt_use import LearntUse
 from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
@@ -192,6 +193,7 @@ class FakeNode:
         self.registry_processes: list[RegistryProcess] = []
         self.window = Window(0, 0.0, 0, [], [])
         self.paced = PacedSends(QuotaBuckets(self.state.quotas, self.state.access), Gate(self.config), self.config)
+        self.learnt = LearntUse(self.state.learnt)
         self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
