@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.config.ranges import Held
     from cluster.config.reload import KeyChange, ReloadView
-    from cluster.flow.learnt_use import LearntUse
     from cluster.members.address_change import Moves
     from cluster.members.changes import MemberChanges
     from cluster.members.cluster_level import Levels
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
     from cluster.replication.hot_spots import Window
+    from cluster.replication.learnt_use import LearntUse
     from cluster.replication.paced_sends import PacedSends
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
@@ -319,7 +319,7 @@ class AdminPort:
     paced: PacedSends
     """The sends that wait for their quota, and the quotas as this node judges by them while it leads."""
     learnt: LearntUse
-    """What topics get, beside what they usually do, while this node leads."""
+    """The topics with learnt limits and what they get, while this node leads."""
     hot: Callable[[], Window]
     """Returns what got most of the messages of the last window, while this node leads."""
     grace_left_ms: Callable[[], int]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BURST_MS: Final = 1_000
 """The time in which an empty bucket is full: one second's worth."""
+RATE_MS: Final = 10_000
+"""The least time over which it is measured what somebody sends."""
 SEND_MESSAGES: Final = "send_messages"
 SEND_BYTES: Final = "send_bytes"
 LIMITS: Final[Mapping[str, str]] = {
@@ -41,10 +43,14 @@ class Bucket:
         "_full_bytes_ms",
         "_full_messages_ms",
         "_messages_ms",
+        "_window_ms",
+        "_window_sent",
         "owner",
         "quota",
+        "rate",
         "refused",
         "refused_ms",
+        "sent",
         "subject",
     )
 
@@ -59,11 +65,24 @@ class Bucket:
         """The sends that were refused for it."""
         self.refused_ms = 0
         """The time of the last one."""
+        self.sent = 0
+        """The messages that were sent."""
+        self.rate = 0.0
+        """The messages a second that were sent, or refused, in the last whole span of RATE_MS or longer."""
+        self._window_ms = self._window_sent = 0
 
     def refuse(self, now_ms: int) -> None:
         """Counts a refused send."""
         self.refused += 1
         self.refused_ms = now_ms
+        if now_ms - self._window_ms >= RATE_MS:
+            self._end_window(now_ms)
+
+    def _end_window(self, now_ms: int) -> None:
+        came = self.sent + self.refused
+        if self._window_ms:
+            self.rate = 1000 * (came - self._window_sent) / (now_ms - self._window_ms)
+        self._window_ms, self._window_sent = now_ms, came
 
     def opens_ms(self) -> float:
         """Returns the time from which on the owner may take something."""
@@ -71,6 +90,9 @@ class Bucket:
 
     def take(self, now_ms: int, messages: int, size: int) -> None:
         """Takes messages of `size` bytes together."""
+        self.sent += messages
+        if now_ms - self._window_ms >= RATE_MS:
+            self._end_window(now_ms)
         if self._messages_ms:
             self._full_messages_ms = max(self._full_messages_ms, now_ms) + messages * self._messages_ms
         if self._bytes_ms:

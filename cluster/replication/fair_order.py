@@ -133,13 +133,12 @@ class _Turn(Generic[_C]):
 class FairOrder:
     """Sends by owner and topic. Event loop only."""
 
-    __slots__ = ("_light_ms", "_now_ms", "_owners", "_turn", "count", "demoted")
+    __slots__ = ("_demoted", "_light_ms", "_now_ms", "_owners", "_turn", "count")
 
     def __init__(self) -> None:
         self.count = 0
         """The number of sends."""
-        self.demoted: Collection[int] = frozenset()
-        """The ids of topics that get less than others, and are cut first (`cluster.flow.learnt_use`)."""
+        self._demoted: Collection[int] = frozenset()
         self._owners: dict[int | str, _Owner] = {}
         """Id of the user, or address -> owner."""
         self._turn: _Turn[_Owner] = _Turn()
@@ -150,6 +149,11 @@ class FairOrder:
 
     def __iter__(self) -> Iterator[Send]:
         return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
+
+    def demote(self, topics: Collection[int]) -> None:
+        """Gives less to topics with these ids than to others, and cuts them first (`cluster.replication.learnt_use`),
+        from now on."""
+        self._demoted = topics
 
     def add(self, sends: Iterable[Send]) -> None:
         """Adds sends, in the order in which they came."""
@@ -197,7 +201,7 @@ class FairOrder:
                 line.cost -= run
                 owner.cost -= run
                 light |= not line.sends
-                if self.demoted and _topic(send) in self.demoted:
+                if self._demoted and _topic(send) in self._demoted:
                     run *= DEMOTED
                 owner.turn.served(run)
                 self._turn.served(run)
@@ -222,7 +226,7 @@ class FairOrder:
         among all owners, or among the topics of one: if copies fill the queue, others are not to blame (seed
         957000001). Before them go sends to demoted topics, down to the part of an equal share that these get.
         """
-        taken = self._take_demoted(size, count, limit) if self.demoted else []
+        taken = self._take_demoted(size, count, limit) if self._demoted else []
         size -= sum([send.size for send in taken])
         owners = _longest(self._owners.values())
         share = limit // max(1, len(owners))
@@ -256,7 +260,7 @@ class FairOrder:
             for topic, line in owner.lines.items():
                 if line.cost:
                     lines += 1
-                    if topic in self.demoted:
+                    if topic in self._demoted:
                         found.append((owner, line))
         charge(1 + lines // SENDS_PER_UNIT)
         share = limit // (DEMOTED * max(1, lines))

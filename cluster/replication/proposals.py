@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 from cluster.flow.admission_limit import AdmissionLimit
 from cluster.flow.gate import Ask, Limit, Over
 from cluster.flow.hold import decide_each
-from cluster.flow.learnt_use import LearntUse
 from cluster.flow.quota_buckets import Bucket, QuotaBuckets
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.apply_lane import Applied
 from cluster.replication.drain_grace import DrainGrace
+from cluster.replication.learnt_use import LearntUse
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
@@ -136,7 +136,7 @@ class Proposals:
         self.paced = PacedSends(QuotaBuckets(state.quotas, state.access), gate, config)
         """The sends that wait for their quota."""
         self.learnt = LearntUse(state.learnt)
-        """What topics get, beside what they usually do."""
+        """The topics with learnt limits and what they get."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
@@ -620,8 +620,6 @@ class Proposals:
             return
         count = len(sends)
         rate, house = limit.rate / 1e6, self.gate.sends.bytes
-        decide_each(sends)
-        self._strict.decided(sends)
         why = (
             f"more arrives than the log takes ({rate:.1f} MB/s): {house} bytes wait for it, {limit.house_bytes} may "
             "(flow.house_ms)"
@@ -638,6 +636,8 @@ class Proposals:
     def _crowd(self, sends: list[Send], why: str) -> None:
         """Refuses sends because of an overload."""
         over = Over(Limit.OVERLOAD, f"{why}; nothing was stored, try again later")
+        decide_each(sends)
+        self._strict.decided(sends)
         for _ in sends:
             self.gate.refused(over)
         self._twins.tell(sends, self._replies.crowded, over.remark)

@@ -231,7 +231,7 @@ class SendQueue:
 
     def demote(self, topics: Collection[int]) -> None:
         """Gives less to sends to topics with these ids than to others, and cuts them first, from now on."""
-        self._fair.demoted = topics
+        self._fair.demote(topics)
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends of clients until they have `size` bytes, at most `count`: those that have waited

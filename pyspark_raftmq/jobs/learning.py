@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from statemachine.access.learnt_file import TopicLimits
-from statemachine.access.learnt_limits import DAY, WEEK
+from raftmq_wire.learnt_file import DAY, WEEK, TopicLimits
 
 SPAN_MS: Final = 10_000
-"""As long as a leader's bucket takes to fill (`cluster.flow.learnt_use.BURST_MS`)."""
+"""The time in which a leader's bucket fills (`cluster.replication.learnt_use.BURST_MS`)."""
 SPAN_S: Final = SPAN_MS // 1000
 HOUR_MS: Final = 3_600_000
 WEEKS_MS: Final = 2 * WEEK * HOUR_MS - HOUR_MS

@@ -26,8 +26,7 @@ from pyspark_raftmq.jobs.learning import (
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, topics_of
 from raftmq.arrow.undecodable import RAW
-from statemachine.access.learnt_file import LearntFile, LearntOrigin, TopicLimits, encode_file
-from statemachine.access.learnt_limits import TOPICS_MAX, WEEK, hour_of
+from raftmq_wire.learnt_file import TOPICS_MAX, WEEK, LearntFile, LearntOrigin, TopicLimits, encode_file, hour_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +60,7 @@ class Limit(NamedTuple):
 
     topic: str
     hour: int
-    """From Monday, 0:00 UTC, on, or from 0:00 on if there are 24."""
+    """The number of the hour from Monday, 0:00 UTC, on, or from 0:00 on if there are 24."""
     messages_per_s: int
     bytes_per_s: int
     spans: int

@@ -5,7 +5,7 @@ taken from the digest of the file, so the rows of two files never mix. The *head
 the number of its topics. It is set last, and refused unless all of them are there: an import that has come in part is
 never in force. Rows of other imports are removed in bounded steps.
 
-Nothing in the state machine reads a limit: a leader does (`cluster.flow.learnt_use`).
+Nothing in the state machine reads a limit: a leader does (`cluster.replication.learnt_use`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 import msgpack
 from msgspec import Meta
 
+from raftmq_wire.learnt_file import DAY, TOPICS_MAX, VALUE_MAX, WEEK, Digest, hour_of
 from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U63, U64, Command, CommandResult, InvalidCommandError, Text, converted, done
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
@@ -26,32 +27,23 @@ from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import check_topic_name
 
-TOPICS_MAX: Final = 2_000
-"""The most topics of an import."""
 ROWS_MAX: Final = 2 * TOPICS_MAX
 """The most rows of all imports, the one in force and those that are coming."""
 TOPICS_PER_COMMAND: Final = 64
 SWEPT_MAX: Final = 256
 """The most rows that one command removes."""
-DAY, WEEK = 24, 168
-"""The numbers of hours for which a topic may have values: those of a day, or those of a week from Monday on (UTC)."""
-VALUE_MAX: Final = 2**62
-_HOUR_MS = 3_600_000
-_MONDAY = 72
-"""Hours from the Monday before 1970-01-01, which was a Thursday, to the beginning of that day."""
 
 
 class LearntMode(StrEnum):
-    """What is made of learnt limits."""
+    """The use that is made of learnt limits."""
 
     SHADOW = "shadow"
-    """It is counted what is over them."""
+    """Counts what is over them."""
     ON = "on"
-    """In an overload, topics that are over theirs are cut first as well."""
+    """Cuts topics that are over theirs first in an overload as well."""
 
 
 ImportId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 Hours = Annotated[Sequence[Annotated[int, Meta(ge=0, le=VALUE_MAX)]], Meta(min_length=DAY, max_length=WEEK)]
 """A number for each hour; 0: no limit."""
 TopicName = Annotated[str, Meta(max_length=255)]
@@ -62,16 +54,11 @@ def import_of(digest: str) -> int:
     return int(digest[:16], 16) >> 1 or 1
 
 
-def hour_of(log_ms: int, hours: int) -> int:
-    """Returns the place of the value for a log time among that many."""
-    return (log_ms // _HOUR_MS + _MONDAY) % hours
-
-
 class LearntHead(NamedTuple):
     """The import that is in force once all its topics are there."""
 
     digest: str
-    """That of its file."""
+    """The SHA-256 of its file."""
     topics: int
     mode: LearntMode
     made_ms: int

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster.flow.learnt_use import BURST_MS, TopicUse
+from cluster.replication.learnt_use import BURST_MS, TopicUse
 from pyspark_raftmq.jobs.learning import (
     FLOOR,
     FLOOR_BYTES,
@@ -20,8 +20,7 @@ from pyspark_raftmq.jobs.learning import (
     hours_for,
     limits_of,
 )
-from statemachine.access.learnt_file import TopicLimits
-from statemachine.access.learnt_limits import DAY, WEEK, hour_of
+from raftmq_wire.learnt_file import DAY, WEEK, TopicLimits, hour_of
 
 HOUR_S, DAY_S = 3_600, 86_400
 DAYS = 14

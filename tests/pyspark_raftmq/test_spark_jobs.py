@@ -20,8 +20,8 @@ from pyspark_raftmq.jobs.traffic import counted, limits_file, traffic, write_lim
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.learnt_file import decode_file
 from raftmq_wire.topic_identity import Position
-from statemachine.access.learnt_file import decode_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

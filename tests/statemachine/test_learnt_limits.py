@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
+from raftmq_wire.learnt_file import DAY, WEEK, hour_of
 from statemachine.access import learnt_limits
 from statemachine.access.learnt_limits import (
-    DAY,
     HEAD,
-    WEEK,
     LearntHead,
     LearntMode,
     PutLearnt,
     SetLearnt,
     SweepLearnt,
-    hour_of,
     import_of,
     parse_learnt,
 )

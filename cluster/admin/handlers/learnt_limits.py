@@ -15,19 +15,15 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, applied, decided
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
-from cluster.flow.learnt_use import TopicUse
+from cluster.replication.learnt_use import TopicUse
 from cluster.requests.verb import Serves
 from raftlog.types import EntryId
 from raftlog.work import charge
+from raftmq_wire.learnt_file import DAY, TOPICS_MAX, WEEK, Digest, LearntOrigin, digests
 from raftmq_wire.names import NAME
-from statemachine.access.learnt_file import LearntOrigin, digests
 from statemachine.access.learnt_limits import (
-    DAY,
     SWEPT_MAX,
-    TOPICS_MAX,
     TOPICS_PER_COMMAND,
-    WEEK,
-    Digest,
     Hours,
     LearntHead,
     LearntMode,
@@ -48,7 +44,7 @@ AGAIN: Final = "raftmq quota import FILE"
 
 
 class TopicLearnt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a topic usually stays below, a second: 24 numbers for the hours of a day, or 168 for those of a week from
+    """The limits of a topic, a second: 24 numbers for the hours of a day, or 168 for those of a week from
     Monday on, UTC; 0: no limit."""
 
     topic: Annotated[str, Meta(min_length=1, max_length=255)]
@@ -117,7 +113,7 @@ class LearntTopic(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     messages_per_s: float
-    """What came in the last ten seconds or more, on average."""
+    """The messages that came in the last ten seconds or more, on average."""
     limit_messages: int
     limit_bytes: int
     """The limits of this hour, a second; 0: none."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import nsmallest
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.config.source import nearest
-from cluster.flow.quota_buckets import LIMIT_MAX
+from cluster.flow.quota_buckets import LIMIT_MAX, Bucket
 from cluster.requests.verb import Serves
 from raftlog.work import charge
 from statemachine.access.quotas import (
@@ -66,17 +67,21 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     """False if there is no such user or topic now: the quota counts once there is."""
 
 
-class OverQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has sent more than a quota allows since the node that answers leads."""
+class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has a quota, and has sent since the node that answers leads."""
 
     owner: str
-    """The one who is, in the words of a subject."""
+    """Whom the quota limits, in the words of a subject."""
     subject: str
     """The subject of the quota."""
     refused: int
     """The sends that were refused."""
-    refused_ms_ago: int
-    """Milliseconds since the last one."""
+    refused_ms_ago: int | None
+    """Milliseconds since the last one; null if none was."""
+    sent: int
+    """The messages that were sent."""
+    messages_per_s: float
+    """The messages that were sent or refused in the last ten seconds or more, on average."""
 
 
 class QuotasView(ReadView, frozen=True, kw_only=True):
@@ -95,8 +100,10 @@ class OverQuotasView(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """The sends that wait for their quota now."""
     waiting_bytes: int
-    owners: list[OverQuota]
+    owners: list[OfQuota]
     """The owners of whose sends most were refused, the first 20."""
+    busiest: list[OfQuota]
+    """The owners that send most, the first 20."""
 
 
 class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,21 +161,28 @@ async def get_refused(call: Call) -> OverQuotasView:
     paced, now_ms = port.paced, port.services.monotonic_ms()
     buckets = list(paced.buckets.all())
     charge(len(buckets) * UNITS_PER_OWNER)
-    over = sorted((each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner))
+    over = nsmallest(
+        OWNERS_SHOWN, (each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner)
+    )
+    busiest = nsmallest(OWNERS_SHOWN, buckets, key=lambda each: (-each.rate, -each.sent, each.owner, each.subject))
     return OverQuotasView(
         node=port.config.node.id,
         group=port.config.cluster.group,
         waiting=len(paced),
         waiting_bytes=paced.size,
-        owners=[
-            OverQuota(
-                owner=each.owner,
-                subject=each.subject,
-                refused=each.refused,
-                refused_ms_ago=now_ms - each.refused_ms,
-            )
-            for each in over[:OWNERS_SHOWN]
-        ],
+        owners=[_of(each, now_ms) for each in over],
+        busiest=[_of(each, now_ms) for each in busiest],
+    )
+
+
+def _of(bucket: Bucket, now_ms: int) -> OfQuota:
+    return OfQuota(
+        owner=bucket.owner,
+        subject=bucket.subject,
+        refused=bucket.refused,
+        refused_ms_ago=now_ms - bucket.refused_ms if bucket.refused else None,
+        sent=bucket.sent,
+        messages_per_s=round(bucket.rate, 1),
     )
 
 
@@ -269,7 +283,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/quotas/refused",
         get_refused,
         OverQuotasView,
-        route.page(OWNERS_SHOWN),
+        route.page(2 * OWNERS_SHOWN),
         route_rights.CLUSTER_GET,
         Serves.LEADER,
     ),

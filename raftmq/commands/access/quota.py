@@ -16,7 +16,7 @@ from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
-    from statemachine.access.learnt_file import LearntFile
+    from raftmq_wire.learnt_file import LearntFile
 
 LOOK = "raftmq quota list"
 LOOK_LEARNT = "raftmq quota learnt"
@@ -145,7 +145,7 @@ def import_(
 
 
 def _read(file: Path) -> LearntFile:
-    from statemachine.access.learnt_file import FILE_BYTES_MAX, decode_file
+    from raftmq_wire.learnt_file import FILE_BYTES_MAX, decode_file
 
     try:
         with file.open("rb") as opened:

@@ -41,7 +41,6 @@ from cluster.config.local_layout import name_of
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.flow.gate import Gate
-from cluster.flow.learnt_use import LearntUse
 from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
@@ -52,6 +51,7 @@ from cluster.peer.keyring import Keyring
 from cluster.placement.known_groups import RegistryProcess
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.replication.hot_spots import Window
+from cluster.replication.learnt_use import LearntUse
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.paced_sends import PacedSends
 from cluster.runtime.alarms import Alarms

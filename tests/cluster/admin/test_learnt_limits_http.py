@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from statemachine.access.learnt_file import LearntFile, LearntOrigin, TopicLimits
+from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits
 from statemachine.access.learnt_limits import LearntHead, LearntMode, PutLearnt, SetLearnt, import_of
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL

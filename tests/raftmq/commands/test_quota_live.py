@@ -14,7 +14,7 @@ from raftmq import cli
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
-from statemachine.access.learnt_file import LearntFile, LearntOrigin, TopicLimits, encode_file
+from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits, encode_file
 
 pytestmark = [pytest.mark.live, pytest.mark.ci]
 

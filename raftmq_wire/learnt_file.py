@@ -10,29 +10,42 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
-import msgpack
 import msgspec
 from msgspec import Meta
 
 from raftmq_wire.names import NAME
-from statemachine.access.learnt_limits import DAY, TOPICS_MAX, VALUE_MAX, WEEK, Digest
-from statemachine.commands import U63
 
 VERSION: Final = 2
+TOPICS_MAX: Final = 2_000
+"""The most topics of a file."""
+DAY, WEEK = 24, 168
+"""The numbers of hours for which a topic may have values: those of a day, or those of a week from Monday on (UTC)."""
+VALUE_MAX: Final = 2**62
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 
+_HOUR_MS = 3_600_000
+_MONDAY = 72
+"""Hours from the Monday before 1970-01-01, which was a Thursday, to the beginning of that day."""
+
+U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 Number = Annotated[int, Meta(ge=0, le=VALUE_MAX)]
 
 
+def hour_of(log_ms: int, hours: int) -> int:
+    """Returns the place of the value for a log time among that many."""
+    return (log_ms // _HOUR_MS + _MONDAY) % hours
+
+
 class TopicLimits(NamedTuple):
-    """What a topic usually stays below in a second, hour by hour."""
+    """The numbers that a topic usually stays below in a second, hour by hour."""
 
     messages: Annotated[Sequence[Number], Meta(min_length=DAY, max_length=WEEK)]
     bytes: Annotated[Sequence[Number], Meta(min_length=DAY, max_length=WEEK)]
 
 
 class LearntOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says of itself."""
+    """The words of a file about itself."""
 
     cluster: Annotated[str, Meta(max_length=64)]
     """The id of the cluster from which it was learnt."""
@@ -69,9 +82,9 @@ class LearntFile(NamedTuple):
 def digests(origin: LearntOrigin, rows: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> Iterator[str]:
     """Yields "" for each of the rows (topic, messages, bytes), so that the work is cut into steps, and then the digest
     of a file with them. They come by topic ascending."""
-    found = hashlib.sha256(msgpack.packb([VERSION, *msgspec.structs.astuple(origin)]))
+    found = hashlib.sha256(msgspec.msgpack.encode([VERSION, *msgspec.structs.astuple(origin)]))
     for topic, messages, size in rows:
-        found.update(msgpack.packb([topic, list(messages), list(size)]))
+        found.update(msgspec.msgpack.encode([topic, list(messages), list(size)]))
         yield ""
     yield found.hexdigest()
 

@@ -31,7 +31,7 @@ NOBODY: Final[Collection[int]] = frozenset()
 
 
 class TopicUse:
-    """What one topic gets, beside what it usually stays below. Times are monotonic milliseconds."""
+    """Counts what one topic gets, beside what it usually stays below. Times are monotonic milliseconds."""
 
     __slots__ = (
         "_bytes_ms",

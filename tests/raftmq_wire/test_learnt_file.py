@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statemachine.access.learnt_file import LearntFile, LearntOrigin, TopicLimits, decode_file, encode_file
+from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits, decode_file, encode_file
 
 ORIGIN = LearntOrigin(cluster="c", made_ms=9, first_ms=1, last_ms=8, expires_ms=20)
 FILE = LearntFile(ORIGIN, {"b": TopicLimits([1] * 24, [2] * 24), "a": TopicLimits(list(range(168)), [0] * 168)})
