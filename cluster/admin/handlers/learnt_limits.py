@@ -73,7 +73,8 @@ class LearntRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     digest: Digest
     origin: LearntOrigin
-    topics: Annotated[int, Meta(ge=1, le=TOPICS_MAX)]
+    count: Annotated[int, Meta(ge=1, le=TOPICS_MAX)]
+    """The number of its topics."""
     mode: LearntMode = LearntMode.SHADOW
     """`shadow`: it is counted what is over the limits. `on`: they decide as well who is cut first in an overload."""
     valid_days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None = None
@@ -211,7 +212,7 @@ async def set_learnt(call: Call) -> LearntChanged:
     ends_ms = origin.expires_ms if wanted.valid_days is None else now_ms + wanted.valid_days * DAY_MS
     head = LearntHead(
         wanted.digest,
-        wanted.topics,
+        wanted.count,
         wanted.mode,
         origin.made_ms,
         origin.first_ms,
@@ -230,7 +231,7 @@ async def set_learnt(call: Call) -> LearntChanged:
     await _check_digest(call, wanted)
     (term, index), result = await _decided(call, SetLearnt(head.row()))
     if result.value:
-        call.note_change("learnt limits", f"those of {wanted.topics} topics are in force, mode {wanted.mode}")
+        call.note_change("learnt limits", f"those of {wanted.count} topics are in force, mode {wanted.mode}")
     await _sweep(call)
     return LearntChanged(node=port.config.node.id, term=term, index=index, changed=result.value)
 
@@ -261,14 +262,14 @@ async def _check_digest(call: Call, wanted: LearntRequest) -> None:
     rows = call.port.state.learnt.rows_of(wanted.digest)
     charge(1 + len(rows))
     digest = ""
-    if len(rows) == wanted.topics:
+    if len(rows) == wanted.count:
         unpacked = ((topic, *msgpack.unpackb(row)) for topic, row in rows)
         for at, digest in enumerate(digests(wanted.origin, unpacked)):  # noqa: B007 - the last one counts
             charge(UNITS_PER_ROW)
             if at % ROWS_PER_STEP == 0:
                 await call.breathe()
     if digest != wanted.digest:
-        why = f"{len(rows)} of {wanted.topics} topics have come, or not as the file has them: nothing was changed"
+        why = f"{len(rows)} of {wanted.count} topics have come, or not as the file has them: nothing was changed"
         raise ApiError("refused", why, "import it again; another import may have come in between")
 
 

@@ -131,7 +131,7 @@ def import_(
     learnt = _read(file)
     asked = api(admin, data, data_dir, LOOK_LEARNT)
     origin = {name: getattr(learnt.origin, name) for name in learnt.origin.__struct_fields__}
-    body = {"digest": learnt.digest, "origin": origin, "topics": len(learnt.topics), "mode": mode}
+    body = {"digest": learnt.digest, "origin": origin, "count": len(learnt.topics), "mode": mode}
     body |= {"valid_days": valid_days}
     answer = asked.put("/v1/quotas/learnt", {**body, "dry_run": True})
     if not dry_run:

@@ -33,7 +33,7 @@ async def put_part(client: Any, file: LearntFile, *topics: str, **fields: Any) -
 
 async def put_head(client: Any, file: LearntFile, **fields: Any) -> tuple[int, Any]:
     origin = {name: getattr(file.origin, name) for name in file.origin.__struct_fields__}
-    body = {"digest": file.digest, "origin": origin, "topics": len(file.topics), **fields}
+    body = {"digest": file.digest, "origin": origin, "count": len(file.topics), **fields}
     answer = await client.put("/v1/quotas/learnt", json=body)
     return answer.status, await answer.json()
 
@@ -92,7 +92,7 @@ async def test_what_another_file_left_behind_goes(client: Any, node: Any) -> Non
         ({"expires_ms": 0}, {}, 409, "the file has expired"),
         ({}, {"digest": "f" * 64}, 409, "0 of 1 topics have come"),
         ({}, {"digest": "f" * 63}, 400, ""),
-        ({}, {"topics": 2}, 409, "1 of 2 topics have come"),
+        ({}, {"count": 2}, 409, "1 of 2 topics have come"),
         ({"made_ms": 5}, {}, 409, "1 of 1 topics have come, or not as the file has them"),
         ({}, {"mode": "off"}, 400, ""),
         ({}, {"valid_days": 0}, 400, ""),

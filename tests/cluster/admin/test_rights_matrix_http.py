@@ -75,7 +75,6 @@ SUPER = {
     "DELETE /v1/quotas/{subject}",
     "PUT /v1/quotas/learnt",
     "PUT /v1/quotas/learnt/{digest}",
-    "DELETE /v1/quotas/learnt",
     "POST /v1/users",
     "PUT /v1/users/{user}",
     "DELETE /v1/users/{user}",
