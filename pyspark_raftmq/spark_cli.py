@@ -146,10 +146,14 @@ def report_command(
 @spark.command("traffic")
 @click.argument("topics", nargs=-1)
 @click.option(
-    "--limits", "to", metavar="FILE", type=LocalPath(dir_okay=False, path_type=Path), help="Write the limits as JSON."
+    "--limits",
+    "to",
+    metavar="FILE",
+    type=LocalPath(dir_okay=False, path_type=Path),
+    help="Write the limits for raftmq quota import.",
 )
 @click.option(
-    "--valid-days", default=7, show_default=True, type=click.IntRange(min=1), metavar="N", help="When they expire."
+    "--valid-days", default=14, show_default=True, type=click.IntRange(min=1), metavar="N", help="When they expire."
 )
 @session_options
 @servers_option
@@ -163,12 +167,12 @@ def traffic_command(
     servers: str | None,
     as_json: bool,
 ) -> None:
-    """Show hot queues and keys, and rates that the traffic so far stays below, by topic and hour of the day.
+    """Show hot queues and keys, and rates that the traffic so far stays below, by topic in its busiest hour.
 
-    The limits are advice; the cluster does not read them. Without TOPICS, all but those that the system makes for
-    itself.
+    The file has the rates of all hours, for `raftmq quota import`. Without TOPICS, all but those that the system makes
+    for itself.
     """
-    from pyspark_raftmq.jobs.traffic import limits_document, traffic, write_limits
+    from pyspark_raftmq.jobs.traffic import limits_file, traffic, write_limits
 
     given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
     with explained():
@@ -176,7 +180,7 @@ def traffic_command(
         with job_session(master, memory, quiet=as_json) as running:
             found = traffic(running, options, given)
         if to is not None:
-            write_limits(limits_document(found, int(time.time() * 1000), valid_days * _DAY_MS), to)
+            write_limits(limits_file(found, int(time.time() * 1000), valid_days * _DAY_MS), to)
     if as_json:
         told = {
             "queues": [line._asdict() for line in found.queues],
@@ -195,7 +199,7 @@ def _print_traffic(found: TrafficReport) -> None:
         print_table(["topic", "keys", "messages", "share"], found.keys)
     if found.limits:
         click.echo()
-        print_table(["topic", "hour", "messages/s", "bytes/s", "learned from s"], found.limits)
+        print_table(["topic", "hour", "messages/s", "bytes/s", "learnt from spans"], found.limits)
 
 
 def _print_report(found: LogReport) -> None:

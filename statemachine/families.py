@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from statemachine.access.learnt_limits import Learnt, LearntReads
 from statemachine.access.quotas import QuotaReads, Quotas
 from statemachine.access.revocations import RevocationReads, Revocations
 from statemachine.access.users import Access, AccessReads
@@ -59,6 +60,7 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     TierSegments,
     Settings,
     Quotas,
+    Learnt,
     Access,
     Revocations,
     Members,
@@ -94,6 +96,7 @@ class StateReads(
     RemovalReads,
     SettingReads,
     QuotaReads,
+    LearntReads,
     AccessReads,
     RevocationReads,
     MemberReads,

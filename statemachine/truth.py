@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from statemachine.access.access_commands import Digest, Secret
+from statemachine.access.learnt_limits import Learnt, names_above, parse_learnt
 from statemachine.access.quotas import Quotas, checked_subject, parse_quota
 from statemachine.access.rules import PolicyNumber, RuleRow, parse_resource, parse_rule
 from statemachine.access.users import Access, CopiedUser, Mode, Token, User, checked_user_name, rule_name, user_row
@@ -111,7 +112,7 @@ class Truth(Family):
         self._journal = families[TruthJournal]
         self._topics, self._groups, self._removals = families[Topics], families[Groups], families[RemovalSlices]
         self._settings, self._access = families[Settings], families[Access]
-        self._broker_groups, self._quotas = families[BrokerGroups], families[Quotas]
+        self._broker_groups, self._quotas, self._learnt = families[BrokerGroups], families[Quotas], families[Learnt]
         row = kv.get(META, keys.COPIED_KEY)
         self._copied: int = 0 if row is None else keys.U64.unpack(row)[0]
         self.changed: bool = True
@@ -173,6 +174,9 @@ class Truth(Family):
             case TruthKind.QUOTA:
                 quota = self._quotas.by_subject.get(name)
                 return None if quota is None else quota.row()
+            case TruthKind.LEARNT:
+                row = self._kv.get(META, keys.learnt_key(*name))
+                return None if row is None else msgpack.unpackb(row)
             case TruthKind.OFFSETS:
                 return None
 
@@ -198,7 +202,11 @@ class Truth(Family):
 
     def _next(self, kind: TruthKind) -> Place | None:
         """Returns the place after the last name of a kind; None if there is no further one."""
-        last = TruthKind.QUOTA if self._quotas.current else TruthKind.BROKER_GROUP
+        last = TruthKind.BROKER_GROUP
+        if self._quotas.current:
+            last = TruthKind.QUOTA
+        if self._learnt.names:
+            last = TruthKind.LEARNT
         return Place(TruthKind(kind + 1), None) if kind < last else None
 
     def _units(self, place: Place) -> Iterator[tuple[Name, list[tuple[TruthKind, Name]]]]:
@@ -232,6 +240,9 @@ class Truth(Family):
                 for subject in sorted(self._quotas.current):
                     if after is None or subject > str(after):
                         yield subject, [(kind, subject)]
+            case TruthKind.LEARNT:
+                for row in names_above(self._learnt, after):
+                    yield row, [(kind, row)]
             case _:  # named with others, or never there before the journal
                 pass
 
@@ -288,6 +299,8 @@ class Truth(Family):
                 self._broker_groups.copy(stage, name, row)
             case TruthKind.QUOTA:
                 self._quotas.copy(stage, name, row)
+            case TruthKind.LEARNT:
+                self._learnt.copy(stage, name, row)
 
 
 class TruthReads(Reads):
@@ -403,6 +416,8 @@ def _parsed(number: int, name: object, row: object) -> _Step | _OfUser:
         case TruthKind.QUOTA:
             subject = _converted(name, str)
             return _Step(kind, *((checked_subject(subject), None) if row is None else parse_quota(subject, row)))
+        case TruthKind.LEARNT:
+            return _Step(kind, *parse_learnt(name, row))
 
 
 def _converted(value: object, kind: Any) -> Any:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
     from cluster.replication.hot_spots import Window
+    from cluster.replication.learnt_use import LearntUse
     from cluster.replication.paced_sends import PacedSends
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
@@ -317,6 +318,8 @@ class AdminPort:
     """Returns the processes of the registry, and which of them this node reaches."""
     paced: PacedSends
     """The sends that wait for their quota, and the quotas as this node judges by them while it leads."""
+    learnt: LearntUse
+    """The topics with learnt limits and what they get, while this node leads."""
     hot: Callable[[], Window]
     """Returns what got most of the messages of the last window, while this node leads."""
     grace_left_ms: Callable[[], int]

@@ -136,7 +136,7 @@ class Broker:
         self.queries = MessageQueries(services, self.rights, None if evicted is None else evicted.keys)
         self.resets = OffsetResets(services, self.bounds)
         old, levels = (None, None) if evicted is None else evicted.for_pulls
-        self.pulls = Pulls(services, members, self.resets, reads, old, levels)
+        self.pulls = Pulls(services, members, self.resets, reads, old, levels, proposals.paced.buckets.rules)
         self.locks = QueueLocks(services, environment.lock_ttl_ms)
         self.transactions = Transactions(services, proposals, transaction_metrics, self.rights)
         self.send_backs = SendBacks(services, proposals, self.rights)

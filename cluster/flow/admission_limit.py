@@ -164,6 +164,10 @@ class AdmissionLimit:
         self.watching = False
         self._spans.clear()
 
+    def is_limiting(self, now_ms: int) -> bool:
+        """Returns True in an overload, if the house was above its limit a moment ago."""
+        return self.overloaded and now_ms - self._over_ms <= LEAVE_MS
+
     def excess(self, house: int, waiting: int, now_ms: int) -> int:
         """Returns how many of the `waiting` bytes must be refused now, with `house` bytes undecided, these included; 0
         if none. Called as long as the log is at work."""

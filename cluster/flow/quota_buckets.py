@@ -104,6 +104,11 @@ class Bucket(Refusals):
         """Returns True if it has all that it can hold."""
         return self._full_ms <= now_ms
 
+    @property
+    def asked_per_s(self) -> float | None:
+        """The amount that was asked for at this node in the last seconds; None if this is no rate a second."""
+        return self.demand * self.rule.value if self._holds_ms == BURST_MS else None
+
     def measure(self, elapsed_ms: int, waiting: int) -> float:
         """Returns the demand, now that so much time has passed since it was measured and so many requests wait."""
         if not (self._used or waiting or self.demand):

@@ -52,6 +52,11 @@ class Refusals:
         """The one who is limited, in the words of a subject."""
         return self.rule.owner
 
+    @property
+    def asked_per_s(self) -> float | None:
+        """The amount that was asked for in the last seconds; None if this is no rate a second."""
+        return None
+
     def refuse(self, now_ms: int) -> None:
         """Counts a refused request."""
         self.refused += 1

@@ -83,6 +83,7 @@ def port_of(node: Assembly) -> AdminPort:
         sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
         registry=node.other_groups.registry,
         paced=node.proposals.paced,
+        learnt=node.proposals.learnt,
         hot=lambda: node.proposals.figures.hot.last,
         grace_left_ms=lambda: node.proposals.drain.left_ms(node.environment.clock.monotonic_ms()),
         unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},

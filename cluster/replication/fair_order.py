@@ -13,7 +13,7 @@ The sends of one owner to one topic keep their order, so those of a connection t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -34,6 +34,9 @@ LIGHT_MS: Final = 2_000
 """The time for which somebody who sends little is expected to send again."""
 IDLE_MAX: Final = 64
 """Owners without a waiting send who are remembered without a look at their debts, beside as many as have one."""
+DEMOTED: Final = 8
+"""The factor by which what is sent to a demoted topic costs more: it gets an eighth of a share while others want theirs
+in full, and all that is left once they do not."""
 OWN_COPIES: Final = -1
 """Stands for a topic: the copies that the node makes itself keep their order, whatever their topics."""
 
@@ -130,11 +133,12 @@ class _Turn(Generic[_C]):
 class FairOrder:
     """Sends by owner and topic. Event loop only."""
 
-    __slots__ = ("_light_ms", "_now_ms", "_owners", "_turn", "count")
+    __slots__ = ("_demoted", "_light_ms", "_now_ms", "_owners", "_turn", "count")
 
     def __init__(self) -> None:
         self.count = 0
         """The number of sends."""
+        self._demoted: Collection[int] = frozenset()
         self._owners: dict[int | str, _Owner] = {}
         """Id of the user, or address -> owner."""
         self._turn: _Turn[_Owner] = _Turn()
@@ -145,6 +149,11 @@ class FairOrder:
 
     def __iter__(self) -> Iterator[Send]:
         return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
+
+    def demote(self, topics: Collection[int]) -> None:
+        """Gives less to topics with these ids than to others, and cuts them first (`cluster.replication.learnt_use`),
+        from now on."""
+        self._demoted = topics
 
     def add(self, sends: Iterable[Send]) -> None:
         """Adds sends, in the order in which they came."""
@@ -191,9 +200,11 @@ class FairOrder:
             if run:
                 line.cost -= run
                 owner.cost -= run
+                light |= not line.sends
+                if self._demoted and _topic(send) in self._demoted:
+                    run *= DEMOTED
                 owner.turn.served(run)
                 self._turn.served(run)
-                light |= not line.sends
             if count_left <= 0:
                 break
         charge(len(taken) // SENDS_PER_UNIT)
@@ -213,9 +224,10 @@ class FairOrder:
 
         Copies that the node makes itself stay, and so does whatever costs no more than an equal share of `limit` bytes
         among all owners, or among the topics of one: if copies fill the queue, others are not to blame (seed
-        957000001).
+        957000001). Before them go sends to demoted topics, down to the part of an equal share that these get.
         """
-        taken: list[Send] = []
+        taken = self._take_demoted(size, count, limit) if self._demoted else []
+        size -= sum([send.size for send in taken])
         owners = _longest(self._owners.values())
         share = limit // max(1, len(owners))
         lines: dict[int, list[tuple[int, int, _Line]]] = {}
@@ -238,6 +250,30 @@ class FairOrder:
             _moved(lines[name], topic, line)
             _moved(owners, name, owner)
         self._gone(len(taken))
+        return taken
+
+    def _take_demoted(self, size: int, count: int, limit: int) -> list[Send]:
+        """Removes and returns sends to demoted topics until they have `size` bytes, at most `count`: each is the oldest
+        of the line that costs most then. `take_longest` counts them as gone."""
+        found, lines = [], 0
+        for owner in self._owners.values():
+            for topic, line in owner.lines.items():
+                if line.cost:
+                    lines += 1
+                    if topic in self._demoted:
+                        found.append((owner, line))
+        charge(1 + lines // SENDS_PER_UNIT)
+        share = limit // (DEMOTED * max(1, lines))
+        heap = _longest(line for _, line in found)
+        taken: list[Send] = []
+        while heap and size > 0 and len(taken) < count and -heap[0][0] > share:
+            _, number, line = heap[0]
+            send = line.sends.popleft()
+            taken.append(send)
+            size -= send.size
+            line.cost -= cost_of(send)
+            found[number][0].cost -= cost_of(send)
+            _moved(heap, number, line)
         return taken
 
     def take_older(self, before_ms: int) -> list[Send]:

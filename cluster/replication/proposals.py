@@ -36,6 +36,7 @@ from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.apply_lane import Applied
 from cluster.replication.drain_grace import DrainGrace
+from cluster.replication.learnt_use import LearntUse
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
@@ -148,6 +149,8 @@ class Proposals:
         """The sends that wait for their quota."""
         self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
         """The judge of how many topics and groups somebody may make."""
+        self.learnt = LearntUse(state.learnt)
+        """The topics with learnt limits and what they get."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
@@ -261,6 +264,8 @@ class Proposals:
             if not self._admit([send]):
                 return
             send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
+        if self.learnt.active and send.done is None:
+            self.learnt.came([send], self.now_ms)
         self._sends.add([send], send.size)
         self._acks |= send.ack
         if send.slot.dedup == "strict" and send.effect is None:
@@ -275,6 +280,8 @@ class Proposals:
         if self.paced.active:
             sends = self._admit(sends)
         if sends:
+            if self.learnt.active:
+                self.learnt.came(sends, self.now_ms)
             self._sends.add(sends, self.gate.hold_each(path.in_flight, sends, last.user))
             self._wake()
 
@@ -522,6 +529,8 @@ class Proposals:
         self.paced.backlogs.forget()
         self.creations.forget()
         self.paced.look()
+        self.learnt.forget()
+        self._sends.demote(self.learnt.demoted)
         self.opened()
 
     def _close_writes(self) -> None:
@@ -562,6 +571,7 @@ class Proposals:
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)
         self._pace(now)
+        self._look_at_learnt(now)
         for send in self._sends.take_older(now - self._deadline_ms):
             send.hold.decided()
             self._strict.decided([send])
@@ -587,8 +597,17 @@ class Proposals:
                 send.hold.decided()
                 self._refuse_paced(send, bucket)
 
+    def _look_at_learnt(self, now_ms: int) -> None:
+        """Finds out which topics get more than they usually do, while more arrives than the log takes."""
+        learnt = self.learnt
+        if self._open_term and (learnt.limits is not None or self._state.learnt.in_force is not None):
+            learnt.look(self._raw.log_time_ms(), now_ms, overloaded=self.limit.is_limiting(now_ms))
+            self._sends.demote(learnt.demoted)
+
     def _go_on(self, sends: list[Send]) -> None:
         """Queues sends that waited for their quota."""
+        if sends and self.learnt.active:
+            self.learnt.came(sends, self.now_ms)
         for send in sends:
             send.hold.ended()
             send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
@@ -617,19 +636,29 @@ class Proposals:
         sends = queue.take_longest(excess, REFUSED_PER_TURN, limit.house_bytes)
         if not sends:
             return
+        count = len(sends)
         rate, house = limit.rate / 1e6, self.gate.sends.bytes
-        over = Over(
-            Limit.OVERLOAD,
+        why = (
             f"more arrives than the log takes ({rate:.1f} MB/s): {house} bytes wait for it, {limit.house_bytes} may "
-            "(flow.house_ms); nothing was stored, try again later",
+            "(flow.house_ms)"
         )
+        if demoted := self.learnt.demoted:
+            first = [send for send in sends if send.slot.topic_id in demoted]
+            self.learnt.cut(first, self.now_ms)
+            self._crowd(first, f"{why}, and this topic gets more than it usually does")
+            sends = [send for send in sends if send.slot.topic_id not in demoted]
+        self._crowd(sends, why)
+        if count == REFUSED_PER_TURN:
+            self._wake()
+
+    def _crowd(self, sends: list[Send], why: str) -> None:
+        """Refuses sends because of an overload."""
+        over = Over(Limit.OVERLOAD, f"{why}; nothing was stored, try again later")
         decide_each(sends)
         self._strict.decided(sends)
         for _ in sends:
             self.gate.refused(over)
         self._twins.tell(sends, self._replies.crowded, over.remark)
-        if len(sends) == REFUSED_PER_TURN:
-            self._wake()
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Otherwise `cluster.replication.fair_order` has those that wait."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -228,6 +228,10 @@ class SendQueue:
             late.append(self.waiting.popleft())
         self._gone(late)
         return late
+
+    def demote(self, topics: Collection[int]) -> None:
+        """Gives less to sends to topics with these ids than to others, and cuts them first, from now on."""
+        self._fair.demote(topics)
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends of clients until they have `size` bytes, at most `count`: those that have waited

@@ -140,7 +140,9 @@ class TruthSource:
         journal, version = self._state.truth_journal, question.version
         low = min(question.level, self._state.level)
         all_active = all(row.is_active for row in self._state.broker_groups.by_number.values())
-        needed = QUOTAS_LEVEL if self._state.quotas.by_subject else GROUPS_LEVEL if all_active else DRAINS_LEVEL
+        needed = GROUPS_LEVEL if all_active else DRAINS_LEVEL
+        if self._state.quotas.by_subject or self._state.learnt.has_rows:
+            needed = QUOTAS_LEVEL
         if low >= needed and (version == 0 or journal.forgotten <= version <= journal.version):
             return True
         why = (

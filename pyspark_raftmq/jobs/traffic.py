@@ -1,33 +1,38 @@
-"""`raftmq spark traffic`: finds hot topics, queues and keys, and limits that the traffic so far would not have reached.
+"""`raftmq spark traffic`: finds hot topics, queues and keys, and limits that the traffic so far has not reached.
 
-The limits are advice: no part of the cluster reads them. Each belongs to a topic and an hour of the day (UTC, log
-time), so that a topic which is busy at night is not limited by its traffic during the day.
+Each limit belongs to a topic and an hour of the week, or of the day if less than two weeks were seen (UTC, log time),
+so that a topic which is busy at night is not judged by its traffic during the day. `raftmq quota import` takes the file
+into the cluster.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import raftmq
+from pyspark_raftmq.jobs.learning import (
+    HOUR_MS,
+    PEAK,
+    SPAN_MS,
+    STRAYS,
+    HourCounts,
+    Straying,
+    hours_for,
+    limits_of,
+)
 from pyspark_raftmq.options import ReadOptions
-from pyspark_raftmq.read_plan import topics_of
+from pyspark_raftmq.read_plan import no_plan, topics_of
 from raftmq.arrow.undecodable import RAW
+from raftmq_wire.learnt_file import TOPICS_MAX, WEEK, LearntFile, LearntOrigin, TopicLimits, encode_file, hour_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VERSION = 1
-_SECOND_MS = 1000
-_HOUR_MS = 3_600_000
-_HOURS = 24
-HEADROOM = 1.3
-"""The ratio of a limit to the 99.9th percentile of the busy seconds."""
-FLOOR = 10
-"""The lowest limit, in messages per second: a topic with hardly any traffic so far says nothing about its needs."""
-_P = 0.999
+ACCURACY = 100_000
+"""The accuracy of Spark's quantiles: the error of their rank is its inverse, less than what STRAYS leaves."""
 _TOP = 10
 
 
@@ -50,14 +55,15 @@ class KeyLine(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """The limits of one topic in one hour of the day, per second; `seconds` is the number of busy seconds from which
-    they were learned."""
+    """The limits of a topic in its busiest hour, per second; `spans` is the number of spans from which all of its
+    limits were learnt."""
 
     topic: str
     hour: int
+    """The number of the hour from Monday, 0:00 UTC, on, or from 0:00 on if there are 24."""
     messages_per_s: int
     bytes_per_s: int
-    seconds: int
+    spans: int
 
 
 class TrafficReport(NamedTuple):
@@ -69,6 +75,10 @@ class TrafficReport(NamedTuple):
     limits: list[Limit]
     first_ms: int
     last_ms: int
+    cluster: str
+    """The id of the cluster."""
+    topics: dict[str, TopicLimits]
+    """All limits, of the TOPICS_MAX topics with the most messages."""
 
 
 def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> TrafficReport:
@@ -77,16 +87,23 @@ def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) ->
     from pyspark.sql import functions as f
 
     with options.connect() as mq:
-        if not topics_of(mq, options):
-            return TrafficReport([], [], [], -1, -1)
+        found = topics_of(mq, options)
+        try:
+            mq.admin.members()  # their servers say which cluster this is
+        except raftmq.RaftMQError as error:
+            raise no_plan(options, "the cluster", error) from error
+        cluster = mq.cluster_ids[0] if mq.cluster_ids else ""
+        if not found:
+            return TrafficReport([], [], [], -1, -1, cluster, {})
     wanted = {**given, "columns": "topic,queue_id,store_ms,body,keys", "onUndecodable": RAW}  # their size is used
     frame = spark.read.format("raftmq").options(**wanted).load().withColumn("size", f.length("body")).drop("body")
     frame = frame.cache()
     try:
         first_ms, last_ms = frame.agg(f.min("store_ms"), f.max("store_ms")).first()
         if first_ms is None:
-            return TrafficReport([], [], [], -1, -1)
-        return TrafficReport(_queues(frame), _keys(frame), _limits(frame), first_ms, last_ms)
+            return TrafficReport([], [], [], -1, -1, cluster, {})
+        limits, topics = _limits(frame, hours_for(first_ms, last_ms))
+        return TrafficReport(_queues(frame), _keys(frame), limits, first_ms, last_ms, cluster, topics)
     finally:
         frame.unpersist()
 
@@ -110,47 +127,79 @@ def _keys(frame: DataFrame) -> list[KeyLine]:
     return [KeyLine(r.topic, r["keys"], r["count"], round(r["count"] / totals[r.topic], 4)) for r in top]
 
 
-def _limits(frame: DataFrame) -> list[Limit]:
+def _limits(frame: DataFrame, hours: int) -> tuple[list[Limit], dict[str, TopicLimits]]:
+    counts, straying = counted(frame, hours)
+    spans: dict[str, int] = {}
+    messages: dict[str, float] = {}
+    for each in counts:
+        spans[each.topic] = spans.get(each.topic, 0) + each.spans
+        messages[each.topic] = messages.get(each.topic, 0) + each.spans * each.messages_mean
+    kept = set(sorted(messages, key=lambda topic: -messages[topic])[:TOPICS_MAX])
+    topics = limits_of(hours, [each for each in counts if each.topic in kept], straying)
+    lines = []
+    for topic, limits in topics.items():
+        hour = max(range(hours), key=limits.messages.__getitem__)
+        lines.append(Limit(topic, hour, limits.messages[hour], limits.bytes[hour], spans[topic]))
+    return lines, topics
+
+
+def counted(frame: DataFrame, hours: int) -> tuple[list[HourCounts], dict[str, Straying]]:
+    """Counts messages with the columns topic, store_ms and size: each topic by hours, and how far it strays."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    second = f.col("store_ms") - f.col("store_ms") % _SECOND_MS
-    per_second = frame.groupBy("topic", second.alias("at_ms")).agg(
-        f.count("*").alias("messages"), f.sum("size").alias("bytes")
+    span = f.floor(f.col("store_ms") / SPAN_MS)
+    spans = (
+        frame.groupBy("topic", span.alias("span"))
+        .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
+        .withColumn("hour", ((f.floor(f.col("span") * SPAN_MS / HOUR_MS) + hour_of(0, WEEK)) % hours).cast("int"))
+        .cache()
     )
-    hour = (f.floor(f.col("at_ms") / _HOUR_MS) % _HOURS).cast("int")
-    found = (
-        per_second.groupBy("topic", hour.alias("hour"))
-        .agg(
-            f.percentile_approx("messages", _P).alias("messages"),
-            f.percentile_approx("bytes", _P).alias("bytes"),
-            f.count("*").alias("seconds"),
+    try:
+        by_hour = spans.groupBy("topic", "hour").agg(
+            f.count("*").alias("spans"),
+            f.avg("messages").alias("messages_mean"),
+            f.percentile_approx("messages", PEAK, ACCURACY).alias("messages_peak"),
+            f.avg("bytes").alias("bytes_mean"),
+            f.percentile_approx("bytes", PEAK, ACCURACY).alias("bytes_peak"),
         )
-        .collect()
+        near = Window.partitionBy("topic", "hour")
+        factors = spans.select(
+            "topic",
+            (f.col("messages") / f.avg("messages").over(near)).alias("messages"),
+            # A topic whose bodies are all empty strays from nothing.
+            f.coalesce(f.col("bytes") / f.nullif(f.avg("bytes").over(near), f.lit(0.0)), f.lit(1.0)).alias("bytes"),
+        )
+        strays = factors.groupBy("topic").agg(
+            f.percentile_approx("messages", STRAYS, ACCURACY).alias("messages"),
+            f.percentile_approx("bytes", STRAYS, ACCURACY).alias("bytes"),
+        )
+        counts = [HourCounts(*(row[name] for name in HourCounts._fields)) for row in by_hour.collect()]
+        return counts, {row.topic: Straying(row.messages, row.bytes) for row in strays.collect()}
+    finally:
+        spans.unpersist()
+
+
+def limits_file(report: TrafficReport, made_ms: int, valid_ms: int) -> LearntFile:
+    """Returns the limits as a file that `raftmq quota import` takes until `valid_ms` after `made_ms`."""
+    origin = LearntOrigin(
+        cluster=report.cluster,
+        made_ms=made_ms,
+        first_ms=max(0, report.first_ms),
+        last_ms=max(0, report.last_ms),
+        expires_ms=made_ms + valid_ms,
     )
-    return sorted(
-        Limit(r.topic, r.hour, max(FLOOR, round(HEADROOM * r.messages)), round(HEADROOM * r.bytes), r.seconds)
-        for r in found
-    )
+    return LearntFile(origin, report.topics)
 
 
-def limits_document(report: TrafficReport, made_ms: int, valid_ms: int) -> dict[str, Any]:
-    """Returns the limits as versioned JSON. A program that uses them stops doing so at `expires_ms`, and then has no
-    limits."""
-    return {
-        "v": VERSION,
-        "made_ms": made_ms,
-        "expires_ms": made_ms + valid_ms,
-        "learned_from": {"first_ms": report.first_ms, "last_ms": report.last_ms},
-        "headroom": HEADROOM,
-        "limits": [limit._asdict() for limit in report.limits],
-    }
-
-
-def write_limits(document: dict[str, Any], to: Path) -> None:
+def write_limits(file: LearntFile, to: Path) -> None:
     """Replaces the file atomically. Raises OSError."""
     fresh = to.with_name(f"{to.name}.{os.getpid()}.tmp")
     try:
-        fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        with fresh.open("wb") as opened:
+            opened.write(encode_file(file))
+            opened.flush()
+            os.fsync(opened.fileno())
         fresh.replace(to)
     finally:
         fresh.unlink(missing_ok=True)

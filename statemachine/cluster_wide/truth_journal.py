@@ -50,7 +50,10 @@ class TruthKind(IntEnum):
     """A key of the configuration."""
     BROKER_GROUP = 9
     QUOTA = 10
-    """The limits of a subject of quotas. Slices come here only if there is one: then every node knows this kind."""
+    """The limits of a subject of quotas. Slices come here only if there is one, or a row of the next kind: then every
+    node knows this kind."""
+    LEARNT = 11
+    """The learnt limits of a topic, by (number of the import, topic), and the head of them all as (0, b"")."""
 
 
 class Change(NamedTuple):

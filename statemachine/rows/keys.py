@@ -53,6 +53,8 @@
              "next_revocation"                                             u64, number of the next one
              "quota" | 00 | subject, UTF-8                                 msgpack [{limit: value}, changed_ms,
                                                                            changed_by], access/quotas.py
+             "learnt" | 00 | import u64 | topic, UTF-8                     msgpack [[messages], [bytes]], by hour; of
+                                                                           import 0 the head, access/learnt_limits.py
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -179,6 +181,8 @@ REVOCATIONS = within(REVOCATION_PREFIX)
 NEXT_REVOCATION_KEY = b"next_revocation"
 QUOTA_PREFIX = b"quota\0"
 QUOTAS = within(QUOTA_PREFIX)
+LEARNT_PREFIX = b"learnt\0"
+LEARNT = within(LEARNT_PREFIX)
 REMOVALS = within(REMOVAL_PREFIX)
 """Keys [start, end) of all removals, in the family meta."""
 
@@ -323,6 +327,17 @@ def quota_key(subject: str) -> bytes:
 def quota_subject(key: bytes) -> str:
     """Returns the subject in such a key."""
     return key[len(QUOTA_PREFIX) :].decode()
+
+
+def learnt_key(number: int, topic: bytes) -> bytes:
+    """Returns the key of the learnt limits of a topic, in the import with that number."""
+    return LEARNT_PREFIX + U64.pack(number) + topic
+
+
+def learnt_name(key: bytes) -> tuple[int, bytes]:
+    """Returns number and topic in such a key."""
+    number: int = U64.unpack_from(key, len(LEARNT_PREFIX))[0]
+    return number, key[len(LEARNT_PREFIX) + U64.size :]
 
 
 def broker_group_number(key: bytes) -> int:

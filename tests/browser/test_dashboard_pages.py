@@ -28,6 +28,7 @@ PAGES = {
     "long group": f"groups/{LONG_GROUP}",
     "long message": f"messages/{LONG_TOPIC}?queue=0&by=offset&value=0",
     "clients": "clients",
+    "quotas": "quotas",
     "messages": f"messages/{HOSTS}?queue=0&by=newest",
     "members": "members",
     "recovery": "recovery",

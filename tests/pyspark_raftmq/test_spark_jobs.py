@@ -15,10 +15,12 @@ from pyspark_raftmq.job_running import told_by_task
 from pyspark_raftmq.jobs.day_files import DayFile
 from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
 from pyspark_raftmq.jobs.export import TARGETS, _Kept, export
-from pyspark_raftmq.jobs.traffic import FLOOR, HEADROOM, limits_document, traffic, write_limits
+from pyspark_raftmq.jobs.learning import FLOOR, FLOOR_BYTES, HEADROOM, SPAN_MS, SPAN_S
+from pyspark_raftmq.jobs.traffic import counted, limits_file, traffic, write_limits
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.arrow.ranges import QueueRange
+from raftmq_wire.learnt_file import decode_file
 from raftmq_wire.topic_identity import Position
 
 if TYPE_CHECKING:
@@ -211,15 +213,37 @@ def test_traffic_finds_what_is_hot(spark: SparkSession, servers: str, mq: raftmq
     assert found.keys == [("busy", "hot", 90, 0.9), ("busy", "cold", 10, 0.1)]
     stored = raftmq.read_arrow("busy", servers=servers, columns=["store_ms"]).column("store_ms").to_pylist()
     assert (found.first_ms, found.last_ms) == (min(stored), max(stored))
-    busiest = max(Counter(ms // 1000 for ms in stored).values())
-    assert max(limit.messages_per_s for limit in found.limits) == max(FLOOR, round(HEADROOM * busiest))
-    assert max(limit.bytes_per_s for limit in found.limits) == round(HEADROOM * busiest * 100)
-    assert {limit.hour for limit in found.limits} == {ms // 3_600_000 % 24 for ms in stored}
-    write_limits(limits_document(found, 1000, 500), tmp_path / "limits.json")
-    written = json.loads((tmp_path / "limits.json").read_text())
-    assert (written["v"], written["expires_ms"]) == (1, 1500)
-    assert written["limits"] == [limit._asdict() for limit in found.limits]
+    busiest = max(Counter(ms // SPAN_MS for ms in stored).values())
+    (line,) = found.limits
+    assert line.messages_per_s == max(FLOOR, round(HEADROOM * busiest / SPAN_S))
+    assert line.bytes_per_s == FLOOR_BYTES
+    assert line.hour in {(ms // 3_600_000 + around) % 24 for ms in stored for around in (-1, 0, 1)}
+    write_limits(limits_file(found, 1000, 500), tmp_path / "limits.json")
+    written = decode_file((tmp_path / "limits.json").read_bytes())
+    assert (written.origin.cluster, written.origin.expires_ms) == (mq.cluster_ids[0], 1500)
+    assert {topic: len(limits.messages) for topic, limits in written.topics.items()} == {"busy": 24}
     assert [path.name for path in tmp_path.iterdir()] == ["limits.json"]
+
+
+def test_what_traffic_counts_is_what_was_there(spark: SparkSession) -> None:
+    """Two weeks of a topic with a message each half a minute, ten in the first ten minutes of Wednesdays' 9
+    o'clock, and of one without bodies."""
+    monday_ms = 1_795_996_800_000 - 1_795_996_800_000 % 604_800_000 + 4 * 86_400_000
+    wednesday = 2 * 24 + 9
+    rows = []
+    for hour in range(0, 336, 3):
+        for second in range(0, 3600, 30):
+            ms = monday_ms + hour * 3_600_000 + second * 1000
+            rows += [("even", ms, 100)] * (10 if hour % 168 == wednesday and second < 600 else 1)
+    rows += [("empty", monday_ms + hour * 3_600_000, 0) for hour in range(336)]
+    frame = spark.createDataFrame(rows, ["topic", "store_ms", "size"])
+    counts, straying = counted(frame, 168)
+    found = {(each.topic, each.hour): each for each in counts}
+    assert len(found) == 56 + 168
+    assert found["even", 0] == ("even", 0, 240, 1.0, 1.0, 100.0, 100.0)
+    assert found["even", wednesday] == ("even", wednesday, 240, 2.5, 10.0, 250.0, 1000.0)
+    assert found["empty", 7] == ("empty", 7, 2, 1.0, 1.0, 0.0, 0.0)
+    assert straying == {"even": (4.0, 4.0), "empty": (1.0, 1.0)}
 
 
 def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:

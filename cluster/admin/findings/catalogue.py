@@ -108,6 +108,8 @@ CODES: Final[dict[str, Code]] = {
     "hot_topic": Code("info", "raftmq topic hot"),
     "hot_queue": Code("info", "raftmq topic hot"),
     "quota_refuses": Code("info", "raftmq quota list"),
+    "learnt_limits_expired": Code("info", "raftmq quota import --help"),
+    "learnt_limits_cut": Code("info", "raftmq quota learnt"),
     "messages_hidden": Code("warning", "raftmq topic list"),
     "group_topics_differ": Code("warning", "raftmq group list"),
     "client_flood": Code("warning", "raftmq status"),

@@ -1,4 +1,4 @@
-"""Finds out who has asked this node for more than a quota allows."""
+"""Finds out who has asked this node for more than a quota allows, or got more than is usual."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 RECENT_MS: Final = 60_000
 NAMED: Final = 3
+HOUR_MS: Final = 3_600_000
+USES_PER_UNIT: Final = 10
 
 
 def quota_conditions(port: AdminPort) -> Iterator[Condition]:
@@ -32,3 +34,29 @@ def quota_conditions(port: AdminPort) -> Iterator[Condition]:
     )
     more = f"; and {len(over) - NAMED} more" if len(over) > NAMED else ""
     yield Condition("quota_refuses", "", f"quotas refuse what is over them: {named}{more}")
+
+
+def learnt_conditions(port: AdminPort) -> Iterator[Condition]:
+    """Yields a condition if learnt limits have expired, or if topics were cut first for them in the last minute."""
+    limits = port.state.learnt.in_force
+    if limits is None or not port.services.writes_open():
+        return
+    late_ms = port.services.log_time_ms() - limits.head.ends_ms
+    if late_ms >= 0:
+        topics, hours = limits.head.topics, late_ms // HOUR_MS
+        told = f"learnt limits of {topics} topics have expired {hours} hours ago, and do not count"
+        yield Condition("learnt_limits_expired", "", told)
+        return
+    uses, now_ms = list(port.learnt.all()), port.services.monotonic_ms()
+    charge(1 + len(uses) // USES_PER_UNIT)
+    cut = [use for use in uses if use.cut and now_ms - use.cut_ms < RECENT_MS]
+    if not cut:
+        return
+    cut.sort(key=lambda use: (-use.cut, use.topic))
+    named = "; ".join(f"{use.topic} {use.cut} messages, usually at most {use.told()} a second" for use in cut[:NAMED])
+    more = f"; and {len(cut) - NAMED} more" if len(cut) > NAMED else ""
+    yield Condition(
+        "learnt_limits_cut",
+        "",
+        f"more arrives than the log takes, and topics that get more than usual are cut: {named}{more}",
+    )

@@ -15,7 +15,7 @@ from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.admin.findings.hot_watch import hot_conditions
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
-from cluster.admin.findings.quota_watch import quota_conditions
+from cluster.admin.findings.quota_watch import learnt_conditions, quota_conditions
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.node_interface import AdminPort
 from cluster.config.local_layout import Place, has_no_identity, is_lost, name_of, node_object, place_of
@@ -78,6 +78,7 @@ class FindingsWatch:
             *self._hidden.look(),
             *hot_conditions(port),
             *quota_conditions(port),
+            *learnt_conditions(port),
             *self._around.conditions(),
             *self._data.conditions(),
         ]

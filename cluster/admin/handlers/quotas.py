@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import nsmallest
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.config.source import nearest
 from cluster.flow.quota_limits import LIMIT_MAX, misplaced, told
+from cluster.flow.quota_rules import Refusals
 from cluster.requests.verb import Serves
 from raftlog.work import charge
 from statemachine.access.quotas import (
@@ -80,19 +82,24 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     """False if there is no such user or topic now: the quota counts once there is."""
 
 
-class OverQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has asked for more than a quota allows since the node that answers leads."""
+class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has a quota, and has asked for something since the node that answers leads."""
 
     owner: str
-    """The one who is, in the words of a subject."""
+    """Whom the quota limits, in the words of a subject."""
     subject: str
     """The subject of the quota."""
     limit: str
     """The name of the limit."""
     refused: int
     """The requests that were refused."""
-    refused_ms_ago: int
-    """Milliseconds since the last one."""
+    refused_ms_ago: int | None
+    """Milliseconds since the last one; null if none was."""
+    value: int
+    """The limit."""
+    asked_per_s: float | None
+    """The amount that was asked for at this node in the last seconds, in the unit of the limit; null if that is not
+    counted in a second."""
 
 
 class QuotasView(ReadView, frozen=True, kw_only=True):
@@ -111,8 +118,10 @@ class OverQuotasView(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """The sends that wait for their quota now."""
     waiting_bytes: int
-    owners: list[OverQuota]
+    owners: list[OfQuota]
     """The owners of whose sends most were refused, the first 20."""
+    busiest: list[OfQuota]
+    """The owners that send most, the first 20."""
 
 
 class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,22 +179,34 @@ async def get_refused(call: Call) -> OverQuotasView:
     paced, now_ms = port.paced, port.services.monotonic_ms()
     buckets = list(paced.buckets.rules.refusals())
     charge(len(buckets) * UNITS_PER_OWNER)
-    over = sorted((each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner))
+    over = nsmallest(
+        OWNERS_SHOWN, (each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner)
+    )
+    busiest = nsmallest(
+        OWNERS_SHOWN,
+        buckets,
+        key=lambda each: (-(each.asked_per_s or 0.0) / each.rule.value, each.owner, each.rule.limit),
+    )
     return OverQuotasView(
         node=port.config.node.id,
         group=port.config.cluster.group,
         waiting=len(paced),
         waiting_bytes=paced.size,
-        owners=[
-            OverQuota(
-                owner=each.owner,
-                subject=each.subject,
-                limit=each.rule.limit,
-                refused=each.refused,
-                refused_ms_ago=now_ms - each.refused_ms,
-            )
-            for each in over[:OWNERS_SHOWN]
-        ],
+        owners=[_of(each, now_ms) for each in over],
+        busiest=[_of(each, now_ms) for each in busiest],
+    )
+
+
+def _of(each: Refusals, now_ms: int) -> OfQuota:
+    asked = each.asked_per_s
+    return OfQuota(
+        owner=each.owner,
+        subject=each.subject,
+        limit=each.rule.limit,
+        value=each.rule.value,
+        refused=each.refused,
+        refused_ms_ago=now_ms - each.refused_ms if each.refused else None,
+        asked_per_s=None if asked is None else round(asked, 1),
     )
 
 
@@ -289,7 +310,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/quotas/refused",
         get_refused,
         OverQuotasView,
-        route.page(OWNERS_SHOWN),
+        route.page(2 * OWNERS_SHOWN),
         route_rights.CLUSTER_GET,
         Serves.LEADER,
     ),

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.flow.quota_buckets import Bucket, QuotaBuckets
 from cluster.flow.quota_limits import PULLS
-from cluster.flow.quota_rules import QuotaRules
 from raftlog.work import METER, charge
 
 if TYPE_CHECKING:
     from cluster.broker.reads.pull_values import Pull
     from cluster.broker.services import Services
+    from cluster.flow.quota_rules import QuotaRules
     from cluster.runtime.turns.work import Steps
 
 PACE_MS: Final = 50
@@ -30,11 +30,11 @@ STEP_UNITS: Final = 250
 class PacedPulls:
     """The pulls that wait for their quota. Event loop only."""
 
-    def __init__(self, services: Services, go_on: Callable[[Pull], None]) -> None:
+    def __init__(self, services: Services, rules: QuotaRules, go_on: Callable[[Pull], None]) -> None:
         """`go_on` attempts a parked pull again."""
         self._services = services
         self._go_on = go_on
-        self.buckets = QuotaBuckets(QuotaRules(services.state.quotas, services.state.access), PULLS)
+        self.buckets = QuotaBuckets(rules, PULLS)
         self._lines: dict[Bucket, deque[Pull]] = {}
         """Bucket -> the pulls that wait for it, and some that were answered meanwhile."""
         self._goes: Pull | None = None

@@ -28,6 +28,7 @@ from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps, node_told
 from cluster.config.local_layout import node_object
+from cluster.flow.quota_rules import QuotaRules
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.runtime.turns.work import Steps
 from raftlog.work import charge
@@ -67,10 +68,12 @@ class Pulls:
         reads: FollowerReads | None = None,
         old: EvictedMessages | None = None,
         levels: ReadLevels | None = None,
+        rules: QuotaRules | None = None,
     ) -> None:
         """`reads`: tells which node should serve next, and how stale this node may be; with None the leader serves and
         answers have no such labels. `old`: access to evicted messages; None if there are none. `levels`: decides which
-        messages are read from the tier before they are evicted; None for none."""
+        messages are read from the tier before they are evicted; None for none. `rules`: the quotas, of which the node
+        shows together what was asked for; None for rules that nobody shows."""
         self._services = services
         self._access = services.state.access
         self._members = members
@@ -84,7 +87,8 @@ class Pulls:
             services, self._rows, settle=self._settle, conclude=self._conclude, hold=self._hold, fail=self._fail
         )
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
-        self.paced = PacedPulls(services, self.long_polls.go_on)
+        rules = rules or QuotaRules(services.state.quotas, services.state.access)
+        self.paced = PacedPulls(services, rules, self.long_polls.go_on)
 
     # --- a wish comes in ---
 

@@ -47,6 +47,7 @@ def told(state: BrokerState) -> dict[str, Any]:
         "settings": (dict(state.settings.by_key), state.settings.version),
         "broker groups": dict(state.broker_groups.by_number),
         "quotas": dict(state.quotas.by_subject),
+        "learnt": state.learnt.in_force,
     }
 
 
@@ -60,6 +61,7 @@ KINDS: dict[str, tuple[TruthKind, ...]] = {
     "settings": (TruthKind.SETTING,),
     "broker groups": (TruthKind.BROKER_GROUP,),
     "quotas": (TruthKind.QUOTA,),
+    "learnt": (TruthKind.LEARNT,),
 }
 """Kind in `told` -> the kinds of names in the journal that it is made of."""
 BY_NAME = ("topics", "groups")

@@ -56,6 +56,7 @@ from cluster.peer.keyring import Keyring
 from cluster.placement.known_groups import RegistryProcess
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.replication.hot_spots import Window
+from cluster.replication.learnt_use import LearntUse
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.paced_sends import PacedSends
 from cluster.runtime.alarms import Alarms
@@ -205,6 +206,7 @@ class FakeNode:
             self.config,
         )
         self.creations = MinuteRates(rules, (NEW_TOPICS, NEW_GROUPS), gate, lambda: self.monotonic_ms())
+        self.learnt = LearntUse(self.state.learnt)
         self.grace_ms = 0
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []

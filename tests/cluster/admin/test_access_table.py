@@ -31,7 +31,7 @@ PATHS = {
     "address": "a:1",
     "group": "2",
 }
-PATHS |= {"user": "root", "token": "0" * 64, "subject": "user=*"}
+PATHS |= {"user": "root", "token": "0" * 64, "subject": "user=*", "digest": "a" * 64}
 """Parameters of paths that no rights name -> a value."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/topics"): {"name": "name-1"},

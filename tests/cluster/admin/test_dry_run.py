@@ -44,6 +44,7 @@ DESTROYS_NOTHING = {
     "PUT /v1/acl/{user}": "GET /v1/acl/{user} shows the rule whose place is taken",
     "DELETE /v1/acl/{user}": "GET /v1/acl/{user} shows what goes",
     "POST /v1/tokens": "makes a token",
+    "PUT /v1/quotas/learnt/{digest}": "nothing is in force by that",
     "PUT /v1/tokens/{token}": "the same on the leader",
     "DELETE /v1/tokens/{token}": "the user makes another one",
     "PUT /v1/auth/key": "the secrets stay the same; undone by the same request with the former key",

@@ -19,7 +19,7 @@ from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.admin.findings.hot_watch import hot_conditions
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
-from cluster.admin.findings.quota_watch import quota_conditions
+from cluster.admin.findings.quota_watch import learnt_conditions, quota_conditions
 from cluster.admin.findings.rules import MIXED_MS, own_conditions
 from cluster.admin.findings.watch import DataWatch, Memory
 from cluster.admin.node_interface import MemberView
@@ -32,6 +32,7 @@ from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
 from statemachine.access.access_commands import ChangeUser, Origin, SetAuthMode
+from statemachine.access.learnt_limits import LearntHead, LearntMode, PutLearnt, SetLearnt, import_of
 from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.broker_groups import GroupState
 from statemachine.cluster_wide.settings import SetMaintenance
@@ -251,6 +252,30 @@ def over_quota(node: Any) -> set[str]:
     return {condition.code}
 
 
+def learnt(node: Any) -> set[str]:
+    rows = [(topic, [5] * 24, [0] * 24) for topic in ("orders", "mail")]
+    digest = "ab" * 32
+    head = LearntHead(digest, 2, LearntMode.ON, 1, 1, 1, 1 << 50, 1, "ann")
+    node.apply([PutLearnt(import_of(digest), rows), SetLearnt(head.row())])
+    use = node.learnt
+    use.look(1, 0, overloaded=True)
+    assert list(learnt_conditions(node)) == []
+    for number, topic in enumerate(("orders", "mail")):
+        use._count(topic, number, node.monotonic_ms(), 1, 1)
+        use.of(topic).cut, use.of(topic).cut_ms = 3 + number, node.monotonic_ms()
+    (cut,) = learnt_conditions(node)
+    assert cut.says == (
+        "more arrives than the log takes, and topics that get more than usual are cut: "
+        "mail 4 messages, usually at most 5 messages a second; orders 3 messages, usually at most 5 messages a second"
+    )
+    node.now_ms += 60_000
+    assert list(learnt_conditions(node)) == []
+    node.apply([SetLearnt(head._replace(ends_ms=0).row())])
+    (expired,) = learnt_conditions(node)
+    assert expired.says.startswith("learnt limits of 2 topics have expired ")
+    return {cut.code, expired.code}
+
+
 def maintenance(node: Any) -> set[str]:
     node.apply([SetMaintenance(1, 0, "ops", "a new disk")])
     return set(conditions(node))
@@ -419,7 +444,22 @@ def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> No
         *draining(),
         *conditions(make_node()),
     }
-    for scene in (crash, lag, flood, digest, groups, hidden, hot, over_quota, maintenance, unfinished, access, shared):
+    scenes = (
+        crash,
+        lag,
+        flood,
+        digest,
+        groups,
+        hidden,
+        hot,
+        over_quota,
+        learnt,
+        maintenance,
+        unfinished,
+        access,
+        shared,
+    )
+    for scene in scenes:
         raised |= scene(make_node())
     assert raised == set(CODES)
 

@@ -150,3 +150,16 @@ async def test_who_is_over_one(client: Any, node: Any) -> None:
         ("topic=a", "topic=*", "send_messages", 1),
     ]
     assert (found["waiting"], found["waiting_bytes"]) == (0, 0)
+    (bucket,) = node.paced.buckets.of(0, "10.0.0.1", "c", 0)
+    for at_ms in range(0, 12_000, 100):
+        bucket.take(node.monotonic_ms() + at_ms, 2, 10)
+    bucket.measure(12_000, 0)
+    first, *others = (await (await client.get("/v1/quotas/refused")).json())["busiest"]
+    assert (first["owner"], first["limit"], first["value"], first["asked_per_s"]) == (
+        "topic=c",
+        "send_messages",
+        1,
+        20.0,
+    )
+    assert (first["refused"], first["refused_ms_ago"]) == (0, None)
+    assert [each["owner"] for each in others] == ["topic=a", "topic=b"]

@@ -73,6 +73,8 @@ SUPER = {
     "POST /v1/tier/scrub",
     "PUT /v1/quotas",
     "DELETE /v1/quotas/{subject}",
+    "PUT /v1/quotas/learnt",
+    "PUT /v1/quotas/learnt/{digest}",
     "POST /v1/users",
     "PUT /v1/users/{user}",
     "DELETE /v1/users/{user}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from raftmq import cli
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits, encode_file
 
 pytestmark = [pytest.mark.live, pytest.mark.ci]
 
@@ -38,6 +40,55 @@ def run(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> Run:
         return code, told.out + told.err
 
     return typed
+
+
+def written(path: Path, cluster_id: str, rate: int, *, expires_s: float = 86_400) -> Path:
+    """A file of learnt limits of the topics t0 to t9."""
+    now_ms = int(time.time() * 1000)
+    origin = LearntOrigin(
+        cluster=cluster_id, made_ms=now_ms, first_ms=1, last_ms=now_ms, expires_ms=now_ms + int(1000 * expires_s)
+    )
+    hours = [rate] * 168
+    path.write_bytes(encode_file(LearntFile(origin, {f"t{n}": TopicLimits(hours, hours) for n in range(10)})))
+    return path
+
+
+def test_learnt_limits_are_imported_counted_and_taken_away(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
+    assert "no learnt limits: raftmq quota import FILE" in run("quota", "learnt")[1]
+    with connect(cluster.servers) as mq:
+        mq.admin.create_topic("t3", 1)
+        (own, *_) = mq.cluster_ids
+        file = written(tmp_path / "limits.json", own, 1)
+        says = "limits of 10 topics in force, mode on\n"
+        assert run("quota", "import", str(file), "--mode", "on", "--dry-run") == (0, f"would be: {says}")
+        assert "no learnt limits" in run("quota", "learnt")[1]
+        assert run("quota", "import", str(file), "--mode", "on") == (0, says)
+        assert run("quota", "import", str(file), "--mode", "on")[1] == "nothing has changed: it is so already\n"
+        time.sleep(1)
+        begun_s = time.monotonic()
+        for _ in range(200):
+            mq.send("t3", b"x")
+        assert time.monotonic() - begun_s < 20, "nobody waits"
+    code, told = run("quota", "learnt")
+    assert code == 0
+    assert "limits of 10 topics, mode on" in told
+    (line,) = [line.split() for line in told.splitlines() if line.startswith("t3")]
+    assert line[2] == "1"
+    assert 100 < int(line[3]) < 200
+    assert line[4] == "0"
+    torn = tmp_path / "torn.json"
+    torn.write_bytes(file.read_bytes()[:-100])
+    for bad, why in (
+        (torn, "it is torn"),
+        (written(tmp_path / "other.json", "7c9e6679-7425-40de-944b-e07fc1f90ae7", 1), "learnt from cluster 7c9e6679"),
+        (written(tmp_path / "old.json", own, 1, expires_s=-1), "has expired"),
+    ):
+        code, told = run("quota", "import", str(bad))
+        assert code != 0
+        assert why in told
+    assert "limits of 10 topics, mode on" in run("quota", "learnt")[1], "as before"
+    assert run("quota", "forget") == (0, "there are no learnt limits any more\n")
+    assert "no learnt limits" in run("quota", "learnt")[1]
 
 
 def test_senders_are_held_to_a_quota(cluster: LocalCluster, run: Run) -> None:

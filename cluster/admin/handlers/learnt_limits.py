@@ -1,0 +1,332 @@
+"""/v1/quotas/learnt: what topics usually stay below, and what is made of it in an overload
+(docs/adr/0117-a-learnt-limit-decides-who-is-cut-first.md)."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Annotated, Final
+
+import msgpack
+import msgspec
+from msgspec import Meta
+
+from cluster.admin import route, route_rights
+from cluster.admin.errors import ApiError
+from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, applied, decided
+from cluster.admin.request_parsing import flag_of
+from cluster.admin.route import Route
+from cluster.replication.learnt_use import TopicUse
+from cluster.requests.verb import Serves
+from raftlog.types import EntryId
+from raftlog.work import charge
+from raftmq_wire.learnt_file import DAY, TOPICS_MAX, WEEK, Digest, LearntOrigin, digests
+from raftmq_wire.names import NAME
+from statemachine.access.learnt_limits import (
+    SWEPT_MAX,
+    TOPICS_PER_COMMAND,
+    Hours,
+    LearntHead,
+    LearntMode,
+    PutLearnt,
+    SetLearnt,
+    SweepLearnt,
+    import_of,
+)
+from statemachine.commands import CommandResult
+from statemachine.levels import QUOTAS_LEVEL
+
+USES_SHOWN: Final = 20
+DAY_MS: Final = 86_400_000
+DAYS_MAX: Final = 366
+ROWS_PER_STEP: Final = 50
+UNITS_PER_ROW: Final = 15
+AGAIN: Final = "raftmq quota import FILE"
+
+
+class TopicLearnt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of a topic, a second: 24 numbers for the hours of a day, or 168 for those of a week from
+    Monday on, UTC; 0: no limit."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=255)]
+    messages: Hours
+    bytes: Hours
+    """Those of bodies."""
+
+
+class LearntPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `PUT /v1/quotas/learnt/{digest}`: topics of a file."""
+
+    topics: Annotated[list[TopicLearnt], Meta(min_length=1, max_length=TOPICS_PER_COMMAND)]
+    begins: bool = False
+    """True with the first part: what other imports have left behind is removed before."""
+
+
+class LearntPartTaken(ChangeView, frozen=True, kw_only=True):
+    """The answer to it."""
+
+    there: int
+    """The topics of the file that are there now."""
+
+
+class LearntRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `PUT /v1/quotas/learnt`: the file whose topics are there comes into force."""
+
+    digest: Digest
+    origin: LearntOrigin
+    count: Annotated[int, Meta(ge=1, le=TOPICS_MAX)]
+    """The number of its topics."""
+    mode: LearntMode = LearntMode.SHADOW
+    """`shadow`: it is counted what is over the limits. `on`: they decide as well who is cut first in an overload."""
+    valid_days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None = None
+    """The days for which they count; null: until the file expires."""
+    dry_run: bool = False
+    """True to only answer if the file would be taken; its topics need not be there."""
+
+
+class LearntChanged(ChangeView, frozen=True, kw_only=True):
+    """The answer to it, and to a removal."""
+
+    changed: bool
+    dry_run: bool = False
+    """True if nothing was changed; term and index are those of the last applied entry."""
+
+
+class LearntInForce(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that is in force."""
+
+    digest: str
+    mode: LearntMode
+    topics: int
+    made_ms: int
+    first_ms: int
+    last_ms: int
+    """Store times of the first and the last message from which it was learnt."""
+    ends_ms: int
+    """Log time from which on it does not count."""
+    expired: bool
+    changed_ms: int
+    """Log time at which it came into force."""
+    changed_by: str
+
+
+class LearntTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic with limits that got messages since the node that answers leads."""
+
+    topic: str
+    messages_per_s: float
+    """The messages that came in the last ten seconds or more, on average."""
+    limit_messages: int
+    limit_bytes: int
+    """The limits of this hour, a second; 0: none."""
+    seen: int
+    """The messages that came."""
+    over: int
+    """Those of them that were over the limits: so many would have been refused if these were quotas."""
+    cut: int
+    """The messages that were refused in an overload before those of other topics."""
+    demoted: bool
+    """True if it is cut first now."""
+
+
+class LearntView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/quotas/learnt`."""
+
+    node: int
+    group: int
+    in_force: LearntInForce | None
+    seen: int
+    over: int
+    """The sums of all topics."""
+    topics: list[LearntTopic]
+    """Those that were cut most, then those that were over their limits most: the first 20."""
+
+
+async def get_learnt(call: Call) -> LearntView:
+    """The learnt limits, and the topics that are over them."""
+    port = call.port
+    uses, limits = list(port.learnt.all()), port.state.learnt.in_force
+    charge(1 + len(uses))
+    shown = heapq.nsmallest(USES_SHOWN, uses, key=lambda use: (-use.cut, -use.over, -use.seen, use.topic))
+    return LearntView(
+        node=port.config.node.id,
+        group=port.config.cluster.group,
+        in_force=None if limits is None else _view(limits.head, port.services.log_time_ms()),
+        seen=sum(use.seen for use in uses),
+        over=sum(use.over for use in uses),
+        topics=[_use(use, demoted=use.topic_id in port.learnt.demoted) for use in shown],
+    )
+
+
+def _view(head: LearntHead, log_ms: int) -> LearntInForce:
+    return LearntInForce(expired=head.ends_ms <= log_ms, **head._asdict())
+
+
+def _use(use: TopicUse, *, demoted: bool) -> LearntTopic:
+    return LearntTopic(
+        topic=use.topic,
+        messages_per_s=round(use.rate, 1),
+        limit_messages=use.messages,
+        limit_bytes=use.bytes,
+        seen=use.seen,
+        over=use.over,
+        cut=use.cut,
+        demoted=demoted,
+    )
+
+
+async def put_part(call: Call) -> LearntPartTaken:
+    """Takes topics of a file that is not in force yet."""
+    part: LearntPart = call.body
+    digest = call.params["digest"]
+    try:
+        msgspec.convert(digest, Digest)
+    except msgspec.ValidationError:
+        raise ApiError("bad_request", f"{digest:.100} is no SHA-256", "64 hexadecimal digits, as in the file") from None
+    _check_level(call)
+    for each in part.topics:
+        await call.breathe()
+        if not NAME.fullmatch(each.topic):
+            raise ApiError("bad_field", f"topics: {each.topic!r:.100} is no name of a topic", AGAIN)
+        if len(each.messages) not in (DAY, WEEK) or len(each.bytes) != len(each.messages):
+            raise ApiError("bad_field", f"topics: {each.topic} has neither {DAY} nor {WEEK} hours", AGAIN)
+    if part.begins:
+        await _sweep(call)
+    command = PutLearnt(import_of(digest), [(each.topic, each.messages, each.bytes) for each in part.topics])
+    (term, index), result = await _decided(call, command)
+    return LearntPartTaken(node=call.port.config.node.id, term=term, index=index, there=result.value)
+
+
+async def set_learnt(call: Call) -> LearntChanged:
+    """Puts a file in force whose topics are there."""
+    wanted: LearntRequest = call.body
+    port, origin = call.port, wanted.origin
+    _check_level(call)
+    own, now_ms = port.status().cluster_id, port.services.log_time_ms()
+    if origin.cluster != own:
+        why = f"the file was learnt from cluster {origin.cluster}, and this is {own}"
+        raise ApiError("refused", why, "raftmq spark traffic --limits FILE, of this cluster")
+    if origin.expires_ms <= now_ms:
+        days = (now_ms - origin.expires_ms) // DAY_MS
+        why = f"the file has expired {days} days ago"
+        raise ApiError("refused", why, "raftmq spark traffic --limits FILE learns it anew")
+    ends_ms = origin.expires_ms if wanted.valid_days is None else now_ms + wanted.valid_days * DAY_MS
+    head = LearntHead(
+        wanted.digest,
+        wanted.count,
+        wanted.mode,
+        origin.made_ms,
+        origin.first_ms,
+        origin.last_ms,
+        ends_ms,
+        now_ms,
+        call.asker,
+    )
+    known = port.state.learnt.in_force
+    entry = port.state.applied
+    if wanted.dry_run:
+        changed = known is None or known.head[:-2] != head[:-2]
+        return LearntChanged(
+            node=port.config.node.id, term=entry.term, index=entry.index, changed=changed, dry_run=True
+        )
+    await _check_digest(call, wanted)
+    (term, index), result = await _decided(call, SetLearnt(head.row()))
+    if result.value:
+        call.note_change("learnt limits", f"those of {wanted.count} topics are in force, mode {wanted.mode}")
+    await _sweep(call)
+    return LearntChanged(node=port.config.node.id, term=term, index=index, changed=result.value)
+
+
+async def delete_learnt(call: Call) -> LearntChanged:
+    """Takes the learnt limits away, also those that came in part."""
+    port = call.port
+    _check_level(call)
+    entry, changed = port.state.applied, port.state.learnt.has_rows
+    term, index = entry.term, entry.index
+    dry_run = flag_of(call.query, DRY_RUN)
+    if changed and not dry_run:
+        (term, index), _ = await _decided(call, SetLearnt(None))
+        await _sweep(call)
+        call.note_change("learnt limits", "they were taken away")
+    return LearntChanged(node=port.config.node.id, term=term, index=index, changed=changed, dry_run=dry_run)
+
+
+def _check_level(call: Call) -> None:
+    level = call.port.state.level
+    if level < QUOTAS_LEVEL:
+        why = f"the cluster has level {level}, and learnt limits need {QUOTAS_LEVEL}"
+        raise ApiError("refused", why, "raftmq upgrade finalize")
+
+
+async def _check_digest(call: Call, wanted: LearntRequest) -> None:
+    """Raises ApiError if the rows that have come are not those of the file."""
+    rows = call.port.state.learnt.rows_of(wanted.digest)
+    charge(1 + len(rows))
+    digest = ""
+    if len(rows) == wanted.count:
+        unpacked = ((topic, *msgpack.unpackb(row)) for topic, row in rows)
+        for at, digest in enumerate(digests(wanted.origin, unpacked)):  # noqa: B007 - the last one counts
+            charge(UNITS_PER_ROW)
+            if at % ROWS_PER_STEP == 0:
+                await call.breathe()
+    if digest != wanted.digest:
+        why = f"{len(rows)} of {wanted.count} topics have come, or not as the file has them: nothing was changed"
+        raise ApiError("refused", why, "import it again; another import may have come in between")
+
+
+async def _decided(call: Call, command: PutLearnt | SetLearnt) -> tuple[EntryId, CommandResult]:
+    entry_id, (result,) = await decided(lambda done: call.port.services.propose([command], done))
+    if not result.ok:
+        code = "refused" if result.code in ("conflict", "refused") else "bad_command"
+        raise ApiError(code, str(result.value), AGAIN)
+    return entry_id, result
+
+
+async def _sweep(call: Call) -> None:
+    """Removes what belongs to no file in force, an entry for some."""
+    while call.port.state.learnt.coming:
+        _, result = await applied(lambda done: call.port.services.propose([SweepLearnt(SWEPT_MAX)], done))
+        if not result.value:
+            return
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/quotas/learnt",
+        get_learnt,
+        LearntView,
+        route.page(USES_SHOWN),
+        route_rights.CLUSTER_GET,
+        Serves.LEADER,
+    ),
+    Route(
+        "PUT",
+        "/v1/quotas/learnt",
+        set_learnt,
+        LearntChanged,
+        route.CONSTANT,
+        route_rights.SUPER,
+        Serves.LEADER,
+        LearntRequest,
+    ),
+    Route(
+        "PUT",
+        "/v1/quotas/learnt/{digest}",
+        put_part,
+        LearntPartTaken,
+        route.page(TOPICS_PER_COMMAND),
+        route_rights.SUPER,
+        Serves.LEADER,
+        LearntPart,
+    ),
+    Route(
+        "DELETE",
+        "/v1/quotas/learnt",
+        delete_learnt,
+        LearntChanged,
+        route.CONSTANT,
+        route_rights.SUPER,
+        Serves.LEADER,
+        asks=(DRY_RUN,),
+    ),
+)

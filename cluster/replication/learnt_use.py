@@ -1,0 +1,188 @@
+"""Judges by the learnt limits of the cluster which topics get more than they usually do (docs/adr/0117).
+
+A limit is a token bucket as a quota's is (`cluster.flow.quota_buckets`), but with ten seconds' worth, since it was
+learnt from spans of ten seconds. What finds it empty takes nothing, and is counted: as much would be refused if the
+limit was one. It is not. While more arrives than the log takes, topics that are over theirs are served and cut as
+those whom that should hurt first, in mode `on`. At any other time nobody notices.
+
+The hour, and the end of the limits, are those of log time. The buckets have the monotonic time of their caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final
+
+from raftlog.work import charge
+from statemachine.access.learnt_limits import LearntLimits, LearntMode
+
+if TYPE_CHECKING:
+    from cluster.replication.message_batch import Send
+    from statemachine.access.learnt_limits import Learnt
+
+BURST_MS: Final = 10_000
+"""The time in which an empty bucket is full."""
+OVER_MS: Final = 1_000
+"""The time after its last message over the limit for which a topic counts as over it."""
+HOUR_MS: Final = 3_600_000
+SENDS_PER_UNIT: Final = 20
+"""Sends that are counted in a microsecond (a unit of `raftlog.work`)."""
+NOBODY: Final[Collection[int]] = frozenset()
+
+
+class TopicUse:
+    """Counts what one topic gets, beside what it usually stays below. Times are monotonic milliseconds."""
+
+    __slots__ = (
+        "_bytes_ms",
+        "_full_bytes_ms",
+        "_full_messages_ms",
+        "_messages_ms",
+        "_window_ms",
+        "_window_seen",
+        "bytes",
+        "cut",
+        "cut_ms",
+        "hour",
+        "messages",
+        "over",
+        "over_ms",
+        "rate",
+        "seen",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.topic_id = 0
+        self.hour = -1
+        """The hour of log time of which the limits are."""
+        self.messages = self.bytes = 0
+        """The limits of the hour, in a second; 0: none."""
+        self._messages_ms = self._bytes_ms = 0.0
+        self._full_messages_ms = self._full_bytes_ms = float("-inf")
+        self.seen = self.over = self.cut = 0
+        """The messages that came, those of them that were over the limit, and those that were refused for it."""
+        self.over_ms: float = float("-inf")
+        self.cut_ms = 0
+        """The times of the last ones."""
+        self._window_ms = self._window_seen = 0
+        self.rate = 0.0
+        """The messages a second that came in the last whole span of BURST_MS or longer."""
+
+    def limit(self, hour: int, messages: int, size: int) -> None:
+        """Takes the limits of another hour."""
+        self.hour, self.messages, self.bytes = hour, messages, size
+        self._messages_ms = 1000 / messages if messages else 0.0
+        self._bytes_ms = 1000 / size if size else 0.0
+
+    def came(self, now_ms: int, messages: int, size: int) -> None:
+        """Counts messages with bodies of `size` bytes together."""
+        if now_ms - self._window_ms >= BURST_MS:
+            self.rate = 1000 * (self.seen - self._window_seen) / (now_ms - self._window_ms) if self._window_ms else 0.0
+            self._window_ms, self._window_seen = now_ms, self.seen
+        self.seen += messages
+        if max(self._full_messages_ms, self._full_bytes_ms) - BURST_MS > now_ms:
+            self.over += messages
+            self.over_ms = now_ms
+            return
+        if self._messages_ms:
+            self._full_messages_ms = max(self._full_messages_ms, now_ms) + messages * self._messages_ms
+        if self._bytes_ms:
+            self._full_bytes_ms = max(self._full_bytes_ms, now_ms) + size * self._bytes_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """Returns True if it was over its limit just now."""
+        return now_ms - self.over_ms < OVER_MS
+
+    def told(self) -> str:
+        """Returns the limits, for people."""
+        both = (self.messages and f"{self.messages} messages", self.bytes and f"{self.bytes} bytes of bodies")
+        return " and ".join(each for each in both if each)
+
+
+class LearntUse:
+    """The topics of one leader that have learnt limits. Event loop only."""
+
+    def __init__(self, learnt: Learnt) -> None:
+        self._learnt = learnt
+        self._seen: LearntLimits | None = None
+        self._uses: dict[str, TopicUse] = {}
+        self._log_ms = 0
+        self.active = False
+        """True while there are limits that count. Set by `look`, so that nothing else is asked where there are none."""
+        self.expired = False
+        """True if there are limits that no longer count."""
+        self.demoted: Collection[int] = NOBODY
+        """The ids of the topics that are to be cut first now."""
+
+    @property
+    def limits(self) -> LearntLimits | None:
+        """The limits in force, also those that have expired."""
+        return self._seen
+
+    def look(self, log_ms: int, now_ms: int, *, overloaded: bool) -> None:
+        """Looks at the limits and the time. `overloaded`: more arrives than the log takes."""
+        found = self._learnt.in_force
+        if found is not self._seen:
+            if found is None or self._seen is None or found.rows != self._seen.rows:
+                self._uses = {}
+            self._seen = found
+        self._log_ms = log_ms
+        self.expired = found is not None and log_ms >= found.head.ends_ms
+        self.active = found is not None and not self.expired
+        self.demoted = NOBODY
+        if overloaded and self.active and found is not None and found.head.mode is LearntMode.ON:
+            charge(1 + len(self._uses) // SENDS_PER_UNIT)
+            self.demoted = frozenset(use.topic_id for use in self._uses.values() if use.is_over(now_ms))
+
+    def forget(self) -> None:
+        """Forgets what came: this node leads anew."""
+        self._uses = {}
+        self.demoted = NOBODY
+
+    def came(self, sends: list[Send], now_ms: int) -> None:
+        """Counts sends that have come."""
+        slot = sends[0].slot
+        messages = size = 0
+        for send in sends:
+            if send.slot is not slot:
+                self._count(slot.name, slot.topic_id, now_ms, messages, size)
+                slot, messages, size = send.slot, 0, 0
+            if send.batch:
+                messages += len(send.batch)
+                size += sum([len(each.body) for each in send.batch])
+            else:
+                messages += 1
+                size += len(send.body)
+        self._count(slot.name, slot.topic_id, now_ms, messages, size)
+
+    def _count(self, topic: str, topic_id: int, now_ms: int, messages: int, size: int) -> None:
+        limits = self._seen
+        use = self._uses.get(topic)
+        if limits is None or (use is None and topic not in limits.rows):
+            return
+        if use is None:
+            use = self._uses[topic] = TopicUse(topic)
+        hour = self._log_ms // HOUR_MS
+        if use.hour != hour:
+            use.limit(hour, *limits.of(topic, self._log_ms))
+        use.topic_id = topic_id
+        use.came(now_ms, messages, size)
+
+    def cut(self, sends: list[Send], now_ms: int) -> None:
+        """Counts sends that were refused because their topic is one of the demoted ones."""
+        for send in sends:
+            use = self._uses.get(send.slot.name)
+            if use is not None:
+                use.cut += len(send.batch) or 1
+                use.cut_ms = now_ms
+
+    def of(self, topic: str) -> TopicUse | None:
+        """Returns the use of a topic; None if it has got nothing, or has no limits."""
+        return self._uses.get(topic)
+
+    def all(self) -> Iterable[TopicUse]:
+        """Returns the topics that have got something and have limits."""
+        return self._uses.values()

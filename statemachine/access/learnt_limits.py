@@ -1,0 +1,303 @@
+"""Learnt limits: what a topic usually gets in an hour, stored as rows of the replicated state (docs/adr/0117).
+
+They come as one file, which is too large for one command. Its topics are rows under the *import's* number, which is
+taken from the digest of the file, so the rows of two files never mix. The *head* names the import that is in force and
+the number of its topics. It is set last, and refused unless all of them are there: an import that has come in part is
+never in force. Rows of other imports are removed in bounded steps.
+
+Nothing in the state machine reads a limit: a leader does (`cluster.replication.learnt_use`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
+
+import msgpack
+from msgspec import Meta
+
+from raftmq_wire.learnt_file import DAY, TOPICS_MAX, VALUE_MAX, WEEK, Digest, hour_of
+from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
+from statemachine.commands import U63, U64, Command, CommandResult, InvalidCommandError, Text, converted, done
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import QUOTAS_LEVEL
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.write_batch import Stage
+from statemachine.topics.topics import check_topic_name
+
+ROWS_MAX: Final = 2 * TOPICS_MAX
+"""The most rows of all imports, the one in force and those that are coming."""
+TOPICS_PER_COMMAND: Final = 64
+SWEPT_MAX: Final = 256
+"""The most rows that one command removes."""
+
+
+class LearntMode(StrEnum):
+    """The use that is made of learnt limits."""
+
+    SHADOW = "shadow"
+    """Counts what is over them."""
+    ON = "on"
+    """Cuts topics that are over theirs first in an overload as well."""
+
+
+ImportId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Hours = Annotated[Sequence[Annotated[int, Meta(ge=0, le=VALUE_MAX)]], Meta(min_length=DAY, max_length=WEEK)]
+"""A number for each hour; 0: no limit."""
+TopicName = Annotated[str, Meta(max_length=255)]
+
+
+def import_of(digest: str) -> int:
+    """Returns the number of the import of a file with this SHA-256, in hexadecimal digits."""
+    return int(digest[:16], 16) >> 1 or 1
+
+
+class LearntHead(NamedTuple):
+    """The import that is in force once all its topics are there."""
+
+    digest: str
+    """The SHA-256 of its file."""
+    topics: int
+    mode: LearntMode
+    made_ms: int
+    """Wall clock at which the file was made."""
+    first_ms: int
+    last_ms: int
+    """Store times of the first and the last message from which it was learnt."""
+    ends_ms: int
+    """Log time from which on it is not used."""
+    changed_ms: int
+    """Log time at which it was put in force."""
+    changed_by: str
+
+    def row(self) -> HeadRow:
+        """Returns the fields of the row."""
+        return self[:]
+
+
+HeadRow = tuple[Digest, Annotated[int, Meta(ge=1, le=TOPICS_MAX)], LearntMode, U64, U64, U64, U64, U64, Text]
+
+
+class LearntLimits(NamedTuple):
+    """The limits in force."""
+
+    head: LearntHead
+    rows: Mapping[str, bytes]
+    """Topic -> its row."""
+
+    def of(self, topic: str, log_ms: int) -> tuple[int, int]:
+        """Returns the messages and bytes a second that a topic usually stays below at that time; 0: no limit."""
+        row = self.rows.get(topic)
+        if row is None:
+            return 0, 0
+        messages, size = msgpack.unpackb(row)
+        return messages[hour_of(log_ms, len(messages))], size[hour_of(log_ms, len(size))]
+
+
+class PutLearnt(Command, tag="put_learnt", frozen=True):
+    """Adds topics to an import that is coming."""
+
+    LEVEL: ClassVar[int] = QUOTAS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    number: ImportId
+    topics: Annotated[Sequence[tuple[TopicName, Hours, Hours]], Meta(min_length=1, max_length=TOPICS_PER_COMMAND)]
+    """(topic, messages a second, bytes a second), both by hour."""
+
+
+class SetLearnt(Command, tag="set_learnt", frozen=True):
+    """Puts an import in force whose topics are all there, in place of the one that is; None: none any more."""
+
+    LEVEL: ClassVar[int] = QUOTAS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    head: HeadRow | None
+
+
+class SweepLearnt(Command, tag="sweep_learnt", frozen=True):
+    """Removes rows of imports that are not in force."""
+
+    LEVEL: ClassVar[int] = QUOTAS_LEVEL
+    OF_TRUTH: ClassVar[bool] = True
+    rows: Annotated[int, Meta(ge=1, le=SWEPT_MAX)]
+    """The most that are removed."""
+
+
+Name = tuple[int, bytes]
+"""The name of a row in the journal: (number of the import, topic)."""
+HEAD: Final[Name] = (0, b"")
+"""The name of the head."""
+
+
+class Learnt(Family):
+    """The learnt limits. `in_force` and `has_rows` are replaced and never changed, so any thread may read them."""
+
+    ROWS = ((META, keys.LEARNT_PREFIX),)
+    LATER_ROWS = (LaterRows(QUOTAS_LEVEL, META, keys.LEARNT_PREFIX),)
+
+    def __init__(self, kv: KV, journal: TruthJournal) -> None:
+        self._kv, self._journal = kv, journal
+        self._rows: dict[Name, bytes] = {}
+        self._head: LearntHead | None = None
+        for key, row in kv.scan(META, *keys.LEARNT):
+            name = keys.learnt_name(key)
+            if name == HEAD:
+                self._head = _head(msgpack.unpackb(row))
+            else:
+                self._rows[name] = row
+        self.changed: bool = True
+        self.in_force: LearntLimits | None = None
+        self.has_rows = False
+        """True if there is any row, also of an import that is not in force."""
+        self.coming = 0
+        """The number of rows of imports that are not in force."""
+        self.publish()
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes the family of a state."""
+        return cls(families.kv, families[TruthJournal])
+
+    @property
+    def names(self) -> list[Name]:
+        """The names of all rows, ascending, with the changes of the batch being applied (apply thread only)."""
+        return sorted([*self._rows, HEAD] if self._head is not None else self._rows)
+
+    def rows_of(self, digest: str) -> list[tuple[str, bytes]]:
+        """Returns (topic, row) of the topics of an import, ascending, as they are there (any thread)."""
+        number = import_of(digest)
+        found = self._kv.scan(META, keys.learnt_key(number, b""), keys.learnt_key(number + 1, b""))
+        return [(keys.learnt_name(key)[1].decode(), row) for key, row in found]
+
+    @applies(PutLearnt)
+    def put(self, stage: Stage, command: PutLearnt) -> CommandResult:
+        """Adds topics, all or none. A row of an import never changes, and one in force gets no further ones. The
+        result's value is the number of rows of the import."""
+        wanted = {}
+        for topic, messages, size in command.topics:
+            name = command.number, check_topic_name(topic).encode()
+            wanted[name] = _packed(messages, size)
+        fresh = {name: row for name, row in wanted.items() if self._rows.get(name) != row}
+        if fresh and (fresh.keys() & self._rows.keys() or command.number == self._number):
+            told = "another import has the number of this one, and other limits; nothing was changed"
+            return CommandResult(False, "conflict", told)
+        if len(self._rows) + len(fresh) > ROWS_MAX:
+            told = f"all imports together have at most {ROWS_MAX} topics; nothing was changed"
+            return CommandResult(False, "refused", told)
+        for name, row in fresh.items():
+            self._put(stage, name, row)
+        return done(self._count(command.number))
+
+    @applies(SetLearnt)
+    def set(self, stage: Stage, command: SetLearnt) -> CommandResult:
+        """Puts an import in force, or takes away the one that is. The result's value is True if that has changed
+        anything."""
+        if command.head is None:
+            was = self._head is not None
+            self.copy(stage, HEAD, None)
+            return done(was)
+        head = _head(command.head)
+        there = self._count(import_of(head.digest))
+        if there != head.topics:
+            told = f"{there} of the {head.topics} topics of this import are there; nothing was changed"
+            return CommandResult(False, "conflict", told)
+        if self._head is not None and head[:-2] == self._head[:-2]:
+            return done(False)
+        self.copy(stage, HEAD, head)
+        return done(True)
+
+    @applies(SweepLearnt)
+    def sweep(self, stage: Stage, command: SweepLearnt) -> CommandResult:
+        """Removes rows of other imports than the one in force. The result's value is the number of those that are
+        left."""
+        going = [name for name in self._rows if name[0] != self._number]
+        for name in going[: command.rows]:
+            self.copy(stage, name, None)
+        return done(max(0, len(going) - command.rows))
+
+    @property
+    def _number(self) -> int:
+        """The number of the import in force; 0 if there is none."""
+        return 0 if self._head is None else import_of(self._head.digest)
+
+    def _count(self, number: int) -> int:
+        return sum(each == number for each, _ in self._rows)
+
+    def _put(self, stage: Stage, name: Name, row: bytes) -> None:
+        self._rows[name] = row
+        self.changed = True
+        stage.put(META, keys.learnt_key(*name), row)
+        self._journal.note(stage, TruthKind.LEARNT, name)
+
+    def copy(self, stage: Stage, name: Name, row: LearntHead | bytes | None) -> None:
+        """Puts a row as it is, or takes it away if there is none: the head under the name HEAD, and of a topic what
+        `parse_learnt` returns."""
+        if isinstance(row, bytes):
+            self._put(stage, name, row)
+            return
+        if name == HEAD:
+            known, self._head = self._head is not None, row
+        else:
+            known = self._rows.pop(name, None) is not None
+        if row is not None:
+            stage.put(META, keys.learnt_key(*name), msgpack.packb(row.row()))
+            self._journal.note(stage, TruthKind.LEARNT, name)
+        elif known:
+            stage.delete(META, keys.learnt_key(*name))
+            self._journal.end(stage, TruthKind.LEARNT, name)
+        self.changed = True
+
+    def publish(self) -> None:
+        """Shows the changes of the applied batch to readers; called after the batch is written."""
+        if self.changed:
+            self.changed = False
+            self.has_rows = bool(self._rows) or self._head is not None
+            number, head = self._number, self._head
+            own = {name[1].decode(): row for name, row in self._rows.items() if name[0] == number}
+            self.coming = len(self._rows) - len(own)
+            # In another group of brokers, rows of the import in force may come after its head.
+            self.in_force = LearntLimits(head, own) if head is not None and len(own) == head.topics else None
+
+
+def _head(row: Any) -> LearntHead:
+    head = LearntHead(*row)
+    return head._replace(mode=LearntMode(head.mode))
+
+
+def _packed(messages: Sequence[int], size: Sequence[int]) -> bytes:
+    if len(messages) not in (DAY, WEEK) or len(size) != len(messages):
+        raise InvalidCommandError(f"a topic has {DAY} or {WEEK} numbers of messages, and as many of bytes")
+    packed: bytes = msgpack.packb([list(messages), list(size)])
+    return packed
+
+
+def parse_learnt(name: object, row: object) -> tuple[Name, LearntHead | bytes | None]:
+    """Returns name and row of the truth, as `Learnt.copy` takes them. Raises InvalidCommandError."""
+    number, topic = _converted(name, tuple[U63, bytes])
+    if (number, topic) == HEAD:
+        return HEAD, None if row is None else _head(_converted(row, HeadRow))
+    try:
+        check_topic_name(topic.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidCommandError(f"{topic!r:.100} is no name of a topic") from error
+    if row is None:
+        return (number, topic), None
+    return (number, topic), _packed(*_converted(row, tuple[Hours, Hours]))
+
+
+def _converted(value: object, kind: Any) -> Any:
+    return converted(value, kind)
+
+
+class LearntReads(Reads):
+    """The reads of a state about learnt limits."""
+
+    learnt = family_of(Learnt)
+    """The learnt limits of the cluster."""
+
+
+def names_above(learnt: Learnt, after: object) -> Iterator[Name]:
+    """Yields the names of rows above one, ascending; all if that is None (apply thread only)."""
+    for name in learnt.names:
+        if after is None or name > after:  # type: ignore[operator]
+            yield name
