@@ -59,7 +59,12 @@ DRAINS_LEVEL: Final = _level(
     15, "drains", "a group of brokers may be drained, which takes no new messages then, and retired for ever"
 )
 """The level of drains (docs/adr/0113)."""
-QUOTAS_LEVEL: Final = _level(16, "quotas", "quotas say how much a user, an address or a topic may ask of the cluster")
+QUOTAS_LEVEL: Final = _level(
+    16,
+    "quotas",
+    "quotas say how much a user, an address or a topic may ask of the cluster; learnt limits say what a topic usually "
+    "gets",
+)
 """The level of quotas (docs/adr/0115)."""
 
 LEVELS: Final = tuple(_list)

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster.flow.admission_limit import NO_LIMIT
-from cluster.replication.fair_order import IDLE_MAX, LIGHT_MS, cost_of
+from cluster.replication.fair_order import DEMOTED, IDLE_MAX, LIGHT_MS, cost_of
 from cluster.replication.message_batch import Send, TopicSlot, message_size
 from cluster.replication.pending_requests import NAMED_PER_UNIT, PendingEntry, place_of
 from cluster.replication.send_queue import SendQueue
@@ -261,6 +262,41 @@ def test_of_equal_owners_equally_many_are_refused() -> None:
     assert set(refused.values()) == {20}
 
 
+@pytest.mark.parametrize("owners", [1, 2])
+def test_a_demoted_topic_gets_an_eighth_while_others_want_more_and_then_all(owners: int) -> None:
+    one = Client("10.0.0.1")
+    other = Client("10.0.0.2") if owners == 2 else one
+    queue = queue_of()
+    put(queue, one.sends(900, 1), other.sends(900, 2))
+    queue.demote({1})
+    list_of = list(entries(queue))
+    served = Counter(send.slot.topic_id for entry in list_of[:16] for send in entry)
+    assert served[1] == pytest.approx(served[2] / DEMOTED, rel=0.2)
+    assert {send.slot.topic_id for send in list_of[-1]} == {1}
+
+
+def test_demoted_topics_are_cut_first_whoever_has_more_waiting() -> None:
+    noisy, quiet = Client("10.0.0.1"), Client("10.0.0.2")
+    queue = queue_of()
+    usual, over, some = noisy.sends(400, 1), quiet.sends(100, 2), noisy.sends(20, 2)
+    put(queue, usual, over, some)
+    queue.demote({2})
+    assert queue.take_longest(50 * KIB, 64, 0) == over[:50]
+    refused = queue.take_longest(1000 * KIB, 100, 240 * KIB)
+    kept = [send for send in queue if send.slot.topic_id == 2]
+    assert all(cost <= 10 * KIB for cost in by_owner_cost(kept).values()), "an eighth of a third of 240 KiB each"
+    assert kept
+    assert {send.slot.topic_id for send in refused[:55]} == {2}
+    assert {send.slot.topic_id for send in refused[60:]} == {1}, "and then the usual ones"
+
+
+def by_owner_cost(sends: list[Send]) -> Counter[str]:
+    found = Counter[str]()
+    for send in sends:
+        found[send.connection.in_flight.address] += cost_of(send)
+    return found
+
+
 def test_owners_who_are_gone_are_forgotten_while_others_go_on() -> None:
     queue = queue_of()
     put(queue, Client("noisy").sends(100), Client("other").sends(200, 2))
@@ -344,6 +380,7 @@ class Order(RuleBasedStateMachine):
         self.sizes: dict[int, int] = {}
         self.last: dict[tuple[int, int], int] = {}
         self.now_ms = 0
+        self.demoted: frozenset[int] = frozenset()
 
     @rule(who=st.integers(0, 4), topic=st.integers(1, 4), number=st.integers(1, 40), size=st.integers(32, 9000))
     def come(self, who: int, topic: int, number: int, size: int) -> None:
@@ -383,13 +420,26 @@ class Order(RuleBasedStateMachine):
     @rule(size=st.integers(1, 100_000), number=st.integers(1, 30), limit=st.sampled_from([0, 20_000, 200_000]))
     def refuse(self, size: int, number: int, limit: int) -> None:
         owners = len({_owner(send) for send in self.queue})
+        lines = len({(_owner(send), send.slot.topic_id) for send in self.queue})
         refused = self.queue.take_longest(size, number, limit)
         assert len(refused) <= number
-        for send in refused:
+        usual = [send for send in refused if send.slot.topic_id not in self.demoted]
+        if usual:
+            left = Counter[tuple[int | str, int]]()
+            for send in self.queue:
+                if send.slot.topic_id in self.demoted:
+                    left[_owner(send), send.slot.topic_id] += cost_of(send)
+            assert all(cost <= limit // (DEMOTED * lines) for cost in left.values()), "those are cut first"
+        for send in usual:
             rest = [other for other in self.queue if _owner(other) == _owner(send)]
             mine = [other for other in refused if _owner(other) == _owner(send)]
             assert sum(map(cost_of, rest + mine)) > limit // owners
         self.gone(refused)
+
+    @rule(topics=st.sets(st.integers(1, 4)))
+    def demote(self, topics: set[int]) -> None:
+        self.demoted = frozenset(topics)
+        self.queue.demote(self.demoted)
 
     @rule(age=st.integers(0, 30))
     def give_up(self, age: int) -> None:
