@@ -8,7 +8,8 @@ Add a name only with the reason for which nothing in the tree uses it. Patterns 
 # Fields of JSON that the HTTP API or `--json` shows, or that is read by another process.
 _.bytes_done  # cluster/repair/progress.py
 _.lag_bytes  # cluster/admin/node_interface.py
-_.refused_ms_ago, _.waiting_bytes, send_messages, pull_messages, pull_bytes  # cluster/admin/handlers/quotas.py
+_.refused_ms_ago, _.waiting_bytes  # cluster/admin/handlers/quotas.py
+send_messages, pull_messages, pull_bytes, new_topics, new_groups, backlog_bytes  # the same: fields of a request
 _.limit_messages, _.limit_bytes  # cluster/admin/handlers/learnt_limits.py
 _.committed_offset, _.set_ms, _.body_base64, _.waiting_for, _.durability, _.next_check_ms  # cluster/admin
 # cluster/admin/figure_history.py: the names of the series
