@@ -30,6 +30,8 @@ LIMITS: Final = (
     {"send_bytes": 30_000, "send_messages": 60},
     None,
 )
+OF_CLIENTS: Final = ({"requests": 1}, {"requests": 4, "send_messages": 100})
+OF_TOPICS: Final = ({"backlog_bytes": 3_000}, {"backlog_bytes": 60_000, "send_bytes": 30_000})
 
 
 class QuotaOperator:
@@ -50,7 +52,9 @@ class QuotaOperator:
         """Starts the operator's work."""
         if not self.stopped:
             if self._rng.random() < CHANGES_P:
-                self.set(self._rng.choice(SUBJECTS), self._rng.choice(LIMITS))
+                subject = self._rng.choice(SUBJECTS)
+                more = OF_TOPICS if subject.startswith("topic=") else OF_CLIENTS if "topic=" not in subject else ()
+                self.set(subject, self._rng.choice((*LIMITS, *more)))
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
