@@ -1,7 +1,7 @@
 """The operator who sets quotas and takes them away while clients send (docs/adr/0115).
 
-Nothing is checked here: what is held and then sent, refused, or passed on to the next leader, is judged like every
-other send. All quotas are gone before the run ends.
+What is held and then sent, refused, or passed on to the next leader, is judged like every other send, and the rate by
+`jepsen_like.sim.checks.quota_check`. All quotas are gone before the run ends.
 """
 
 from __future__ import annotations
@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from cluster.flow.quota_limits import SEND_MESSAGES
+from cluster.replication.outcome import Outcome
 from jepsen_like.sim.clients.client_machines import TOPIC
 from jepsen_like.sim.options import Options, stream
 from statemachine.access.quotas import SetQuotas
 from statemachine.levels import QUOTAS_LEVEL
 
 if TYPE_CHECKING:
+    from cluster.replication.outcome import ProposeResult
+    from jepsen_like.sim.checks.quota_check import QuotaCheck
     from jepsen_like.sim.machines.machine import Machine
     from statemachine.broker_state import BrokerState
 
 LOOKS_EVERY_S: Final = 0.5
-CHANGES_P: Final = 0.4
-SUBJECTS: Final = (f"topic={TOPIC}", "topic=*", "address=*", "user=*", f"user=*,topic={TOPIC}")
+CHANGES_P: Final = (0.1, 0.4)
+CHECKED: Final = f"topic={TOPIC}"
+SUBJECTS: Final = (*[CHECKED] * 4, "topic=*", "address=*", "user=*", f"user=*,topic={TOPIC}")
 LIMITS: Final = (
     {"send_messages": 1},
     {"send_messages": 5},
@@ -28,8 +33,12 @@ LIMITS: Final = (
     {"send_messages": 200},
     {"send_bytes": 2_000},
     {"send_bytes": 30_000, "send_messages": 60},
+    {"pull_messages": 20},
+    {"pull_bytes": 5_000, "send_messages": 100},
     None,
 )
+NO_RATE_P: Final = 0.2
+"""The share of quotas that have a limit that is no rate, if their subject may have one."""
 OF_CLIENTS: Final = ({"requests": 1}, {"requests": 4, "send_messages": 100})
 OF_TOPICS: Final = ({"backlog_bytes": 3_000}, {"backlog_bytes": 60_000, "send_bytes": 30_000})
 
@@ -42,19 +51,26 @@ class QuotaOperator:
         options: Options,
         leader: Callable[[], Machine | None],
         soon: Callable[[float, Callable[..., None]], object],
+        check: QuotaCheck,
     ) -> None:
-        """`soon`: calls a function after that many seconds."""
+        """`soon`: calls a function after that many seconds. `check`: judges the quota of CHECKED."""
         self._rng = stream(options.seed, "quotas")
-        self._leader, self._soon = leader, soon
+        self._more = stream(options.seed, "quotas that are no rates")
+        self._leader, self._soon, self.check = leader, soon, check
+        self._changes_p = self._rng.choice(CHANGES_P)
+        self._asked = 0
+        """The number of changes of the quota that is checked."""
         self.stopped = False
 
     def start(self) -> None:
         """Starts the operator's work."""
         if not self.stopped:
-            if self._rng.random() < CHANGES_P:
-                subject = self._rng.choice(SUBJECTS)
+            if self._rng.random() < self._changes_p:
+                subject, limits = self._rng.choice(SUBJECTS), self._rng.choice(LIMITS)
                 more = OF_TOPICS if subject.startswith("topic=") else OF_CLIENTS if "topic=" not in subject else ()
-                self.set(subject, self._rng.choice((*LIMITS, *more)))
+                if more and self._more.random() < NO_RATE_P:
+                    limits = self._more.choice(more)
+                self.set(subject, limits)
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
@@ -64,7 +80,9 @@ class QuotaOperator:
         if state is None:
             return False
         if left := list(state.quotas.by_subject):
-            self._propose(SetQuotas([(subject, None) for subject in left], 1, "the operator"))
+            self.check.end()
+            self._asked += 1
+            self._propose(SetQuotas([(subject, None) for subject in left], 1, "the operator"), lambda _: None)
         return not left
 
     def _state(self) -> BrokerState | None:
@@ -75,10 +93,25 @@ class QuotaOperator:
         """Sets a quota, or takes it away, if there is a leader."""
         state = self._state()
         if state is not None and state.level >= QUOTAS_LEVEL:
-            self._propose(SetQuotas([(subject, limits)], 1, "the operator"))
+            self._propose(SetQuotas([(subject, limits)], 1, "the operator"), self._judged(subject, limits))
 
-    def _propose(self, command: SetQuotas) -> None:
+    def _judged(self, subject: str, limits: dict[str, int] | None) -> Callable[[ProposeResult], None]:
+        """Returns the function that hears of the outcome of a change."""
+        rate = 0 if limits is None else limits.get(SEND_MESSAGES, 0)
+        if subject != CHECKED:
+            return lambda _: None
+        self.check.end()
+        self._asked += 1
+        asked = self._asked
+
+        def changed(result: ProposeResult) -> None:
+            if rate and asked == self._asked and result.outcome is Outcome.OK:
+                self.check.begin(rate)
+
+        return changed
+
+    def _propose(self, command: SetQuotas, done: Callable[[ProposeResult], None]) -> None:
         leader = self._leader()
         if leader is not None and leader.node is not None and leader.process is not None and not leader.process.paused:
             node = leader.node
-            leader.process.run(lambda: node.services.propose([command], lambda _: None, author="the operator"))
+            leader.process.run(lambda: node.services.propose([command], done, author="the operator"))

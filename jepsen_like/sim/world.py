@@ -19,6 +19,7 @@ from cluster.replication.message_batch import Send
 from jepsen_like.sim.attack_phase import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.broker_groups import BrokerGroupsOperator
 from jepsen_like.sim.checks.monitor import Monitor, Violation
+from jepsen_like.sim.checks.quota_check import QuotaCheck
 from jepsen_like.sim.checks.refused_sends import Refusals
 from jepsen_like.sim.checks.tier_check import TierCheck
 from jepsen_like.sim.checks.trimmed_offsets import Floors, floors
@@ -277,7 +278,10 @@ class World:
             later = self.loop.call_outside
             self.broker_groups = BrokerGroupsOperator(options, self.nemesis_leader, later, report)
             self.monitor.truth = self.broker_groups.check
-        self.quotas = QuotaOperator(options, self.nemesis_leader, self.loop.call_outside) if options.quotas else None
+        self.quotas: QuotaOperator | None = None
+        if options.quotas:
+            rate = QuotaCheck(TOPIC, recorder.ops, self.monitor.leaders, lambda: self.loop.now, report)
+            self.quotas = QuotaOperator(options, self.nemesis_leader, self.loop.call_outside, rate)
         self.surges: Surges | None = None
         if options.surges:
             self.surges = Surges(

@@ -76,6 +76,7 @@ SEEN_BY_CLIENTS = frozenset(
         "writes",
         "apart",
         "send order",
+        "quotas",
     )
 )
 """Names of the checkers that use nothing but operations of clients, as a black-box test would."""

@@ -87,6 +87,19 @@ def test_who_waits_goes_on_in_order_and_nobody_overtakes(node: Any, quota: Any) 
     assert [got(request) for request in waiting] == [1] * 5
 
 
+def test_who_comes_when_there_is_room_waits_behind_those_who_wait(node: Any, quota: Any) -> None:
+    node.store("T", *[BODY] * 100)
+    quota(pull_messages=3)
+    assert got(pull(node, 0)) == 3
+    waiting = [pull(node, 1), pull(node, 2)]
+    node.advance(340)
+    assert not waiting[0].replies, "there is room since 7 ms, and nobody has looked yet"
+    late = pull(node, 3)
+    assert not late.replies
+    node.advance(20)
+    assert [len(each.replies) for each in (*waiting, late)] == [1, 0, 0]
+
+
 def test_bytes_are_counted_and_one_message_always_goes(node: Any, quota: Any) -> None:
     node.store("T", *[b"y" * 5_000] * 4)
     quota(pull_bytes=1_000)
@@ -123,6 +136,7 @@ def test_a_long_poll_ends_in_its_time_and_says_that_nothing_came(node: Any, quot
     assert not request.replies
     node.store("T", BODY)
     assert not request.replies, "what comes to the queue wakes nobody who is over his quota"
+    assert [number for _, number in node.pulls.paced.waiting()] == [1], "it stands in its line once"
     node.advance(200)
     assert request.answer.code == ResponseCode.PULL_NOT_FOUND
     assert int(request.answer.ext["nextBeginOffset"]) == 1

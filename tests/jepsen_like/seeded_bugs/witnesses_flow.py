@@ -60,3 +60,7 @@ def witness_FL13() -> None:
 
 def witness_FL14() -> None:
     holds("FL14")
+
+
+def witness_FL15() -> None:
+    holds("FL15")

@@ -1,0 +1,56 @@
+"""Bugs that are planted in copies of the packages, each of which a named unit test notices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, Edit, make_copy, patched
+from jepsen_like.seeded_bugs.unit_tests import NOT_COPIED
+from tests.support.pace import at_most
+
+Planted = dict[str, Any]
+"""A table `[[bugs]]`: id, title, pedigree, edits, and `test`: the test's file below tests/, and its name."""
+
+
+def planted_in(file: Path) -> list[Planted]:
+    """Returns the bugs of a file."""
+    found: list[Planted] = tomllib.loads(file.read_text())["bugs"]
+    return found
+
+
+def bug_of(planted: Planted) -> Bug:
+    edits = tuple(Edit(**edit) for edit in planted["edits"])
+    return Bug(planted["id"], planted["title"], planted["pedigree"], "full", ("unit tests",), "", "", edits)
+
+
+def assert_fits(planted: Planted) -> None:
+    """Each edit fits the code exactly once, and the test is there."""
+    for file, text in patched(bug_of(planted)).items():
+        compile(text, file, "exec")
+    assert (SOURCE_ROOT / "tests" / planted["test"].partition("::")[0]).is_file()
+
+
+def assert_noticed(planted: Planted, copy: Path) -> None:
+    """The test fails in a copy of the packages with the bug, made in the folder `copy`."""
+    make_copy(copy, bug_of(planted))
+    shutil.copytree(SOURCE_ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns(*NOT_COPIED))
+    shutil.copy(SOURCE_ROOT / "pyproject.toml", copy)
+    words = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not live", f"--timeout={at_most(60):.0f}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", f"tests/{planted['test']}", *words],
+        cwd=copy,
+        env=os.environ | {"PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        timeout=at_most(180),
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, (done.stdout + done.stderr)[-2000:]
