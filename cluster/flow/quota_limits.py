@@ -120,4 +120,4 @@ def misplaced(subject: Subject, limits: Iterable[str]) -> str:
 
 def told(limits: Mapping[str, int]) -> str:
     """Returns the limits that this version knows, for people."""
-    return " and ".join(LIMITS[name].told(value) for name, value in limits.items() if name in LIMITS)
+    return " and ".join(limit.told(limits[name]) for name, limit in LIMITS.items() if name in limits)

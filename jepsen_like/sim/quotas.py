@@ -37,6 +37,10 @@ LIMITS: Final = (
     {"pull_bytes": 5_000, "send_messages": 100},
     None,
 )
+NO_RATE_P: Final = 0.2
+"""The share of quotas that have a limit that is no rate, if their subject may have one."""
+OF_CLIENTS: Final = ({"requests": 1}, {"requests": 4, "send_messages": 100})
+OF_TOPICS: Final = ({"backlog_bytes": 3_000}, {"backlog_bytes": 60_000, "send_bytes": 30_000})
 
 
 class QuotaOperator:
@@ -51,6 +55,7 @@ class QuotaOperator:
     ) -> None:
         """`soon`: calls a function after that many seconds. `check`: judges the quota of CHECKED."""
         self._rng = stream(options.seed, "quotas")
+        self._more = stream(options.seed, "quotas that are no rates")
         self._leader, self._soon, self.check = leader, soon, check
         self._changes_p = self._rng.choice(CHANGES_P)
         self._asked = 0
@@ -61,7 +66,11 @@ class QuotaOperator:
         """Starts the operator's work."""
         if not self.stopped:
             if self._rng.random() < self._changes_p:
-                self.set(self._rng.choice(SUBJECTS), self._rng.choice(LIMITS))
+                subject, limits = self._rng.choice(SUBJECTS), self._rng.choice(LIMITS)
+                more = OF_TOPICS if subject.startswith("topic=") else OF_CLIENTS if "topic=" not in subject else ()
+                if more and self._more.random() < NO_RATE_P:
+                    limits = self._more.choice(more)
+                self.set(subject, limits)
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:

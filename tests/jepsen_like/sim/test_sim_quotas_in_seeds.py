@@ -12,7 +12,7 @@ from jepsen_like.sim.options import QUOTAS_FROM, draw
 from jepsen_like.sim.scripted import play
 
 LEADERS = "".join(f"lead {node}\nwait 0.7\n" for node in (2, 3, 1) * 4)
-SCRIPT = f"nodes 3 quotas=1\nlead 1\nquotas 7\n{LEADERS}kill 1\nwait 2\nstart 1\nwait 2\nsettle\n"
+SCRIPT = f"nodes 3 quotas=1\nlead 1\nquotas 15\n{LEADERS}kill 1\nwait 2\nstart 1\nwait 2\nsettle\n"
 
 
 def test_a_quarter_of_the_seeds_have_quotas() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from raftmq import cli
-from raftmq.client import connect
+from raftmq.client import Refused, connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.codes import ResponseCode
 from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits, encode_file
 
 pytestmark = [pytest.mark.live, pytest.mark.ci]
@@ -126,3 +128,29 @@ def test_senders_are_held_to_a_quota(cluster: LocalCluster, run: Run) -> None:
     code, told = run("quota", "set", "client=x", "--send-bytes", "1")
     assert code != 0
     assert "user=NAME, user=NAME,topic=NAME, address=IP or topic=NAME" in told
+
+
+def test_what_is_made_and_kept_is_limited_too(cluster: LocalCluster, run: Run) -> None:
+    code, told = run("quota", "set", "topic=orders", "--new-topics", "1")
+    assert code != 0
+    assert "new_topics cannot be a limit of topic=orders: it may be given to user=NAME and address=IP" in told
+    said = run("quota", "set", "address=*", "--new-topics", "2", "--requests", "4", "--connections", "1000")[1]
+    assert said == "address=*: 4 sends at once and 1,000 new connections a minute and 2 new topics a minute\n"
+    run("quota", "set", "topic=orders", "--backlog-bytes", "20000")
+    assert "topic=orders  20,000 bytes in its queues" in run("quota", "list")[1]
+    with connect(cluster.servers) as mq:
+        mq.admin.create_topic("orders", 2)
+        mq.admin.create_topic("other", 2)
+        with pytest.raises(Refused, match=r"topic third was not made: .* 2 new topics a minute") as refused:
+            mq.admin.create_topic("third", 2)
+        assert refused.value.code == ResponseCode.FLOW_CONTROL
+        with mq.producer(timeout_s=1) as producer:
+            for _ in range(24):
+                with contextlib.suppress(Refused):
+                    producer.send("orders", b"x" * 900)
+                time.sleep(0.05)
+            with pytest.raises(Refused, match="topic=orders may have 20,000 bytes in its queues, has") as full:
+                producer.send("orders", b"x" * 900)
+        assert full.value.code == ResponseCode.FLOW_CONTROL
+        mq.send("other", b"x" * 900)
+    assert "topic=orders" in run("quota", "list")[1].partition("over it")[2]
