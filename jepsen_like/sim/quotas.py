@@ -1,7 +1,8 @@
-"""The operator who sets quotas and takes them away while clients send (docs/adr/0115).
+"""The operator who sets quotas and takes them away while clients send (docs/adr/0115), and imports learnt limits
+(docs/adr/0117), which decide who is cut first in an overload.
 
 Nothing is checked here: what is held and then sent, refused, or passed on to the next leader, is judged like every
-other send. All quotas are gone before the run ends.
+other send. All quotas and limits are gone before the run ends.
 """
 
 from __future__ import annotations
@@ -11,15 +12,29 @@ from typing import TYPE_CHECKING, Final
 
 from jepsen_like.sim.clients.client_machines import TOPIC
 from jepsen_like.sim.options import Options, stream
+from raftmq_wire.learnt_file import DAY
+from statemachine.access.learnt_limits import (
+    SWEPT_MAX,
+    LearntHead,
+    LearntMode,
+    PutLearnt,
+    SetLearnt,
+    SweepLearnt,
+    import_of,
+)
 from statemachine.access.quotas import SetQuotas
 from statemachine.levels import QUOTAS_LEVEL
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine
     from statemachine.broker_state import BrokerState
+    from statemachine.commands import Command
 
 LOOKS_EVERY_S: Final = 0.5
 CHANGES_P: Final = 0.4
+IMPORTS_P: Final = 0.15
+RATES: Final = (1, 5, 200)
+MODES: Final = (LearntMode.ON, LearntMode.ON, LearntMode.SHADOW)
 SUBJECTS: Final = (f"topic={TOPIC}", "topic=*", "address=*", "user=*", f"user=*,topic={TOPIC}")
 LIMITS: Final = (
     {"send_messages": 1},
@@ -43,6 +58,7 @@ class QuotaOperator:
     ) -> None:
         """`soon`: calls a function after that many seconds."""
         self._rng = stream(options.seed, "quotas")
+        self._learns = stream(options.seed, "learnt limits")
         self._leader, self._soon = leader, soon
         self.stopped = False
 
@@ -51,6 +67,8 @@ class QuotaOperator:
         if not self.stopped:
             if self._rng.random() < CHANGES_P:
                 self.set(self._rng.choice(SUBJECTS), self._rng.choice(LIMITS))
+            if self._learns.random() < IMPORTS_P:
+                self._import()
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
@@ -61,7 +79,31 @@ class QuotaOperator:
             return False
         if left := list(state.quotas.by_subject):
             self._propose(SetQuotas([(subject, None) for subject in left], 1, "the operator"))
-        return not left
+        if state.learnt.has_rows:
+            self._propose(SetLearnt(None))
+            self._propose(SweepLearnt(SWEPT_MAX))
+        return not left and not state.learnt.has_rows
+
+    def _import(self) -> None:
+        """Takes the next step of an import, or of its end: parts of several come in any order."""
+        state, rng = self._state(), self._learns
+        if state is None or state.level < QUOTAS_LEVEL:
+            return
+        rate = rng.choice(RATES)
+        digest = f"{rate:064x}"[::-1]
+        head = LearntHead(digest, 2, rng.choice(MODES), 1, 1, 1, 1 << 50, rng.randrange(9), "the operator")
+        number = import_of(digest)
+        hours = [rate] * DAY
+        step = rng.randrange(6)
+        if step <= 1:
+            self._propose(PutLearnt(number, [(topic, hours, hours) for topic in (TOPIC, "another")[step:]]))
+        elif step <= 3:
+            self._propose(PutLearnt(number, [(TOPIC, hours, hours), ("another", hours, hours)]))
+            self._propose(SetLearnt(head.row()))
+        elif step == 4:
+            self._propose(SweepLearnt(1))
+        else:
+            self._propose(SetLearnt(rng.choice([None, head.row()])))
 
     def _state(self) -> BrokerState | None:
         leader = self._leader()
@@ -73,7 +115,7 @@ class QuotaOperator:
         if state is not None and state.level >= QUOTAS_LEVEL:
             self._propose(SetQuotas([(subject, limits)], 1, "the operator"))
 
-    def _propose(self, command: SetQuotas) -> None:
+    def _propose(self, command: Command) -> None:
         leader = self._leader()
         if leader is not None and leader.node is not None and leader.process is not None and not leader.process.paused:
             node = leader.node
