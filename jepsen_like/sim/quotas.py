@@ -1,7 +1,8 @@
-"""The operator who sets quotas and takes them away while clients send (docs/adr/0115).
+"""The operator who sets quotas and takes them away while clients send (docs/adr/0115), and imports learnt limits
+(docs/adr/0117), which decide who is cut first in an overload.
 
 What is held and then sent, refused, or passed on to the next leader, is judged like every other send, and the rate by
-`jepsen_like.sim.checks.quota_check`. All quotas are gone before the run ends.
+`jepsen_like.sim.checks.quota_check`. All quotas and limits are gone before the run ends.
 """
 
 from __future__ import annotations
@@ -13,6 +14,16 @@ from cluster.flow.quota_limits import SEND_MESSAGES
 from cluster.replication.outcome import Outcome
 from jepsen_like.sim.clients.client_machines import TOPIC
 from jepsen_like.sim.options import Options, stream
+from raftmq_wire.learnt_file import DAY
+from statemachine.access.learnt_limits import (
+    SWEPT_MAX,
+    LearntHead,
+    LearntMode,
+    PutLearnt,
+    SetLearnt,
+    SweepLearnt,
+    import_of,
+)
 from statemachine.access.quotas import SetQuotas
 from statemachine.levels import QUOTAS_LEVEL
 
@@ -21,10 +32,14 @@ if TYPE_CHECKING:
     from jepsen_like.sim.checks.quota_check import QuotaCheck
     from jepsen_like.sim.machines.machine import Machine
     from statemachine.broker_state import BrokerState
+    from statemachine.commands import Command
 
 LOOKS_EVERY_S: Final = 0.5
 CHANGES_P: Final = (0.1, 0.4)
 CHECKED: Final = f"topic={TOPIC}"
+IMPORTS_P: Final = 0.15
+RATES: Final = (1, 5, 200)
+MODES: Final = (LearntMode.ON, LearntMode.ON, LearntMode.SHADOW)
 SUBJECTS: Final = (*[CHECKED] * 4, "topic=*", "address=*", "user=*", f"user=*,topic={TOPIC}")
 LIMITS: Final = (
     {"send_messages": 1},
@@ -55,6 +70,7 @@ class QuotaOperator:
     ) -> None:
         """`soon`: calls a function after that many seconds. `check`: judges the quota of CHECKED."""
         self._rng = stream(options.seed, "quotas")
+        self._learns = stream(options.seed, "learnt limits")
         self._more = stream(options.seed, "quotas that are no rates")
         self._leader, self._soon, self.check = leader, soon, check
         self._changes_p = self._rng.choice(CHANGES_P)
@@ -71,6 +87,8 @@ class QuotaOperator:
                 if more and self._more.random() < NO_RATE_P:
                     limits = self._more.choice(more)
                 self.set(subject, limits)
+            if self._learns.random() < IMPORTS_P:
+                self._import()
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
@@ -82,8 +100,32 @@ class QuotaOperator:
         if left := list(state.quotas.by_subject):
             self.check.end()
             self._asked += 1
-            self._propose(SetQuotas([(subject, None) for subject in left], 1, "the operator"), lambda _: None)
-        return not left
+            self._propose(SetQuotas([(subject, None) for subject in left], 1, "the operator"))
+        if state.learnt.has_rows:
+            self._propose(SetLearnt(None))
+            self._propose(SweepLearnt(SWEPT_MAX))
+        return not left and not state.learnt.has_rows
+
+    def _import(self) -> None:
+        """Takes the next step of an import, or of its end: parts of several come in any order."""
+        state, rng = self._state(), self._learns
+        if state is None or state.level < QUOTAS_LEVEL:
+            return
+        rate = rng.choice(RATES)
+        digest = f"{rate:064x}"[::-1]
+        head = LearntHead(digest, 2, rng.choice(MODES), 1, 1, 1, 1 << 50, rng.randrange(9), "the operator")
+        number = import_of(digest)
+        hours = [rate] * DAY
+        step = rng.randrange(6)
+        if step <= 1:
+            self._propose(PutLearnt(number, [(topic, hours, hours) for topic in (TOPIC, "another")[step:]]))
+        elif step <= 3:
+            self._propose(PutLearnt(number, [(TOPIC, hours, hours), ("another", hours, hours)]))
+            self._propose(SetLearnt(head.row()))
+        elif step == 4:
+            self._propose(SweepLearnt(1))
+        else:
+            self._propose(SetLearnt(rng.choice([None, head.row()])))
 
     def _state(self) -> BrokerState | None:
         leader = self._leader()
@@ -110,7 +152,7 @@ class QuotaOperator:
 
         return changed
 
-    def _propose(self, command: SetQuotas, done: Callable[[ProposeResult], None]) -> None:
+    def _propose(self, command: Command, done: Callable[[ProposeResult], None] = lambda _: None) -> None:
         leader = self._leader()
         if leader is not None and leader.node is not None and leader.process is not None and not leader.process.paused:
             node = leader.node

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster.admin.findings.catalogue import CODES
+from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits
+from statemachine.levels import QUOTAS_LEVEL
 from tests.browser.conftest import GROUP, HOSTILE, HOSTS, LONG_GROUP, LONG_TOPIC, ORDERS, Load
 from tests.support.chromium import Page
 from tests.support.live_nodes import LiveCluster
@@ -524,3 +526,36 @@ async def test_what_is_hot_stands_below_the_topics(cluster: LiveCluster, page: P
     rows = await page.run(f"[...{hot}.querySelectorAll('tbody tr')].map((row) => row.innerText)")
     assert any(row.startswith(ORDERS) and "%" in row for row in rows), rows
     assert page.errors == []
+
+
+async def test_who_is_limited_and_what_is_learnt(cluster: LiveCluster, page: Page, load: Load) -> None:
+    """As on every other page, at every width."""
+    leader = cluster.leader()
+    if cluster.ask(leader, "/v1/upgrade")["level"] < QUOTAS_LEVEL:
+        cluster.ask(leader, "/v1/upgrade/finalize", "POST", {})
+    limits = [{"subject": f"topic={ORDERS}", "limits": {"send_messages": 500, "send_bytes": 1_000_000}}]
+    limits += [{"subject": f"user={'u' * 60},topic={LONG_TOPIC}", "limits": {"send_messages": 1}}]
+    cluster.ask(leader, "/v1/quotas", "PUT", {"quotas": limits})
+    origin = LearntOrigin(
+        cluster=cluster.ask(leader, "/v1/status")["cluster_id"], made_ms=1, first_ms=1, last_ms=1, expires_ms=1 << 50
+    )
+    file = LearntFile(origin, {topic: TopicLimits([1] * 24, [0] * 24) for topic in (ORDERS, LONG_TOPIC)})
+    rows = [{"topic": topic, "messages": each[0], "bytes": each[1]} for topic, each in file.topics.items()]
+    cluster.ask(leader, f"/v1/quotas/learnt/{file.digest}", "PUT", {"topics": rows})
+    told = {name: getattr(origin, name) for name in origin.__struct_fields__}
+    cluster.ask(leader, "/v1/quotas/learnt", "PUT", {"digest": file.digest, "origin": told, "count": 2, "mode": "on"})
+    try:
+        for width in WIDTHS:
+            await opened(page, cluster, "quotas", leader, width=width)
+            await page.until(f"document.querySelector('[data-row=\"{ORDERS}\"]') !== null")
+            assert await page.run("document.documentElement.scrollWidth") <= width, (width, await page.run(TOO_WIDE))
+            assert await page.run(TOO_WIDE) == [], width
+            assert await page.run(BROKEN) == [], width
+        rows_of = "[...document.querySelectorAll('#main tbody tr')].map((row) => row.innerText)"
+        await page.until(f"{rows_of}.some((row) => row.startsWith('topic={ORDERS}') && row.includes('500/s'))")
+        text = await page.run("document.getElementById('main').innerText")
+        assert "on: who is over is cut first in an overload" in text
+        assert page.errors == []
+    finally:
+        cluster.ask(leader, "/v1/quotas/learnt", "DELETE")
+        cluster.ask(leader, "/v1/quotas", "PUT", {"quotas": [{**each, "limits": None} for each in limits]})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.replication.learnt_use import LearntUse, TopicUse
 from cluster.replication.paced_sends import PacedSends
 from cluster.replication.proposals import Proposals
 from jepsen_like.sim.options import QUOTAS_FROM, draw
@@ -46,4 +47,24 @@ def test_clients_are_held_refused_and_passed_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Proposals, "_refuse_paced", refused)
     monkeypatch.setattr(PacedSends, "take_all", passed_on)
     assert not play(SCRIPT).violations
+    assert all(seen.values()), seen
+
+
+def test_learnt_limits_come_into_force_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = dict.fromkeys(("in force", "none", "counted", "over"), 0)
+    look, came = LearntUse.look, TopicUse.came
+
+    def looked(self: Any, *arguments: Any, **named: Any) -> None:
+        look(self, *arguments, **named)
+        seen["none" if self.limits is None else "in force"] += 1
+
+    def counted(self: Any, *arguments: Any) -> None:
+        before = self.over
+        came(self, *arguments)
+        seen["counted"] += 1
+        seen["over"] += self.over - before
+
+    monkeypatch.setattr(LearntUse, "look", looked)
+    monkeypatch.setattr(TopicUse, "came", counted)
+    assert not play(SCRIPT.replace("quotas 7", "quotas 12")).violations
     assert all(seen.values()), seen
