@@ -210,7 +210,8 @@ class Learnt(Family):
     def sweep(self, stage: Stage, command: SweepLearnt) -> CommandResult:
         """Removes rows of other imports than the one in force. The result's value is the number of those that are
         left."""
-        going = [name for name in self._rows if name[0] != self._number]
+        # Sorted: after a restart the rows are in another order than that in which they came (seed 983000003).
+        going = sorted(name for name in self._rows if name[0] != self._number)
         for name in going[: command.rows]:
             self.copy(stage, name, None)
         return done(max(0, len(going) - command.rows))

@@ -122,6 +122,21 @@ def test_there_is_a_most_of_them_and_they_go_in_steps(broker: BrokerLog, monkeyp
     assert put(broker, "three", "a", "b").ok
 
 
+def test_a_node_that_was_restarted_sweeps_the_same_rows(new_log: NewLog) -> None:
+    """Seed 983000003: it had the rows in the order of their keys, and others in the order in which they came."""
+    left = []
+    for restarts in (False, True):
+        broker = BrokerLog(new_log())
+        for topic in "cab":
+            put(broker, "one", topic)
+        if restarts:
+            broker.restart()
+        broker.one(SweepLearnt(1))
+        left.append(broker.state.learnt.rows_of(digest_of("one")))
+    assert left[0] == left[1]
+    assert [topic for topic, _ in left[0]] == ["b", "c"]
+
+
 @pytest.mark.parametrize(
     "topics",
     [
