@@ -130,6 +130,15 @@ def test_a_leader_that_begins_has_full_buckets(sim: SimCluster) -> None:
     assert [answer(sim, other, create(n, f"m{n}"))[0] for n in range(3)] == [0, 0, OVER]
 
 
+def test_who_leads_again_begins_with_full_buckets(sim: SimCluster) -> None:
+    first, second = sim.leader(), sim.followers()[0]
+    assert [answer(sim, first.connect(), create(n, f"n{n}"))[0] for n in range(3)] == [0, 0, OVER]
+    for node in (second, first):
+        assert sim.leader().hand_over(node.node_id)
+        sim.loop.run_until(lambda node=node: node.proposals.open, 10, "it leads")  # type: ignore[misc]
+    assert [answer(sim, first.connect(), create(n, f"m{n}"))[0] for n in range(3)] == [0, 0, OVER]
+
+
 def test_a_quota_that_was_taken_away_limits_nothing(sim: SimCluster) -> None:
     path = sim.leader().connect()
     assert [answer(sim, path, create(n, f"n{n}"))[0] for n in range(3)] == [0, 0, OVER]
