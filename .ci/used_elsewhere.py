@@ -8,7 +8,8 @@ Add a name only with the reason for which nothing in the tree uses it. Patterns 
 # Fields of JSON that the HTTP API or `--json` shows, or that is read by another process.
 _.bytes_done  # cluster/repair/progress.py
 _.lag_bytes  # cluster/admin/node_interface.py
-_.refused_ms_ago, _.waiting_bytes, send_messages, pull_messages, pull_bytes, _.new_topics, _.new_groups, _.backlog_bytes  # cluster/admin/handlers/quotas.py
+_.refused_ms_ago, _.waiting_bytes, send_messages, pull_messages, pull_bytes  # cluster/admin/handlers/quotas.py
+_.new_topics, _.new_groups, _.backlog_bytes  # cluster/admin/handlers/quotas.py
 _.committed_offset, _.set_ms, _.body_base64, _.waiting_for, _.durability, _.next_check_ms  # cluster/admin
 # cluster/admin/figure_history.py: the names of the series
 _.messages_in_per_s, _.messages_out_per_s, _.bytes_in_per_s, _.bytes_out_per_s, _.commit_p50_ms, _.commit_p99_ms
