@@ -183,7 +183,7 @@ class QuotaBuckets:
     @property
     def active(self) -> bool:
         """True if there is any quota with one of these limits."""
-        return any(self.rules.has(limit) for limit in self._limits)
+        return self.rules.has_any(self._limits)
 
     def _look(self) -> None:
         """Looks if quotas have changed. Nothing is read anew but what somebody asks for: there may be 10,000, and one

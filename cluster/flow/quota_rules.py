@@ -7,7 +7,7 @@ has, and leaves the others to that. So a row with nothing but `requests` does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.flow.quota_limits import LIMITS
@@ -85,9 +85,18 @@ class QuotaRules:
         """The rows, by the text of their subject. Another object after each change."""
         return self._quotas.by_subject
 
+    @property
+    def limited(self) -> Collection[str]:
+        """The limits that any quota has."""
+        return self._quotas.limited
+
     def has(self, limit: str) -> bool:
         """Returns True if any quota has this limit."""
         return limit in self._quotas.limited
+
+    def has_any(self, limits: Iterable[str]) -> bool:
+        """Returns True if any quota has one of these limits."""
+        return not self._quotas.limited.isdisjoint(limits)
 
     def of_sender(self, limit: str, user: int, address: str, topic: str = "") -> Rule | None:
         """Returns the rule for whoever asks. `user`: the id of the one who signed it, 0 if nobody did. `topic`: the one

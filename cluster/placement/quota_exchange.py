@@ -64,14 +64,15 @@ class QuotaExchange:
 
     def tick(self, now_ms: int) -> None:
         """Once a second: measures, divides and tells."""
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + LOOK_MS
         if not self._shares.active:
             if self._is_on:
                 self._is_on = False
                 self._shares.forget()
             return
-        if now_ms < self._due_ms:
-            return
-        self._is_on, self._due_ms = True, now_ms + LOOK_MS
+        self._is_on = True
         self._shares.look(now_ms)
         if self._leads():
             self._tell_as_leader()

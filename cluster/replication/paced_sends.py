@@ -92,6 +92,8 @@ class PacedSends:
 
     def look(self) -> None:
         """Looks if there are quotas."""
+        if not (self.active or self.buckets.rules.limited):
+            return
         self._gate.count_owners(self._at_once if self._at_once.active else None)
         limited = self.buckets.active or self.backlogs.active or self._at_once.active
         self.active = limited or len(self) > 0

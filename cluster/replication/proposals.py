@@ -809,7 +809,7 @@ class Proposals:
                 self.on_contained(f"answering the sends of entry {waiter.id}", error)
             if self._twins.waiting:
                 self._twins.stored(waiter.sends, waiter.built)
-            if self.paced.waits_for_others:
+            if self.paced.active and self.paced.waits_for_others:
                 self._pace(self.now_ms)
         at = 0
         for call in waiter.calls:

@@ -149,6 +149,9 @@ class Frames:
                 about, payload = [], msgpack.packb([["t", index, [1, 2]]])
             case Kind.REGISTRY_STATE:
                 about = [True, [], rng.randrange(9), True, rng.randrange(4), index, 7, rng.choice((-1, 9)), 1]
+            case Kind.DEMANDS:
+                demand = rng.choice((0.5, 0.0, -1.0, 1e308, float("nan"), 1, "1"))
+                about, payload = [], msgpack.packb([["topic=*", "topic=t", "pull_messages", demand]])
             case Kind.WANT_WRITTEN:
                 about = []
             case Kind.WRITTEN:
@@ -206,6 +209,7 @@ KNOWN = frozenset(
         Kind.CHALLENGE,
         Kind.PROOF,
         Kind.WELCOME,
+        Kind.DEMANDS,
         Kind.FORWARD,
         Kind.FORWARD_REPLY,
         Kind.FETCH,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import click
 from cluster.flow.quota_limits import LIMIT_MAX, LIMITS, told
 from raftmq.commands.access.common import api, people_options
 from raftmq.commands.command_group import command_group
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import counted, print_table, show
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
@@ -135,8 +135,8 @@ def import_(
 
     FILE is written by `raftmq spark traffic --limits FILE`. Learnt limits alone refuse nothing.
     """
-    learnt = _read(file)
     asked = api(admin, data, data_dir, LOOK_LEARNT)
+    learnt = _read(file)
     origin = {name: getattr(learnt.origin, name) for name in learnt.origin.__struct_fields__}
     body = {"digest": learnt.digest, "origin": origin, "count": len(learnt.topics), "mode": mode}
     body |= {"valid_days": valid_days}
@@ -175,10 +175,10 @@ def learnt_(data_dir: Path | None, data: str | None, admin: str | None, as_json:
     if limits is None:
         click.echo("no learnt limits: raftmq quota import FILE")
         return
-    ends = f"{'have expired on' if limits['expired'] else 'count until'} {_day(limits['ends_ms'])}"
+    ends = f"{'have expired on' if limits['expired'] else 'count until'} {time_text(limits['ends_ms'])}"
     click.echo(
         f"limits of {counted(limits['topics'], 'topic')}, mode {limits['mode']}, imported by {limits['changed_by']}: "
-        f"learnt from {_day(limits['first_ms'])} to {_day(limits['last_ms'])}, {ends}"
+        f"learnt from {time_text(limits['first_ms'])} to {time_text(limits['last_ms'])}, {ends}"
     )
     share = answer["over"] / answer["seen"] if answer["seen"] else 0.0
     click.echo(
@@ -200,10 +200,6 @@ def forget(dry_run: bool, data_dir: Path | None, data: str | None, admin: str | 
     answer = api(admin, data, data_dir, LOOK_LEARNT).delete(f"/v1/quotas/learnt{query}")
     says = "there are no learnt limits any more"
     show(as_json, answer, _told({**answer, "changed": [says] if answer["changed"] else []}, says))
-
-
-def _day(ms: int) -> str:
-    return f"{datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _told(answer: dict[str, Any], says: str) -> str:

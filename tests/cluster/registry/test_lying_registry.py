@@ -35,6 +35,7 @@ FRAMES: dict[Kind, tuple[list[Any], bytes]] = {
     Kind.ACT_REPLY: ([1, 0, 9, ""], msgpack.packb([[True, "", None]])),
     Kind.MEMBERS: ([1, "billing"], b""),
     Kind.MEMBERS_REPLY: ([1, True], msgpack.packb(["c@1"])),
+    Kind.DEMANDS: ([], msgpack.packb([["topic=*", "topic=orders", "send_messages", 9.0]])),
     Kind.PLACES: ([], msgpack.packb([["orders", 9, [1]]])),
 }
 

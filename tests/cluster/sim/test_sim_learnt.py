@@ -154,10 +154,10 @@ def test_on_a_sale_day_those_who_send_as_usual_notice_little(sim_with: Sim) -> N
 @pytest.mark.parametrize(
     ("name", "factor", "mode", "ends_ms"),
     [
-        ("none", 0, "on", 0),
-        ("shadow", 1.5, "shadow", 1 << 60),
-        ("expired", 1.5, "on", 1),
-        ("100 times too high", 150, "on", 1 << 60),
+        pytest.param("none", 0, "on", 0, marks=pytest.mark.ci),
+        pytest.param("shadow", 1.5, "shadow", 1 << 60, marks=pytest.mark.ci),
+        pytest.param("expired", 1.5, "on", 1, marks=pytest.mark.ci),
+        pytest.param("100 times too high", 150, "on", 1 << 60, marks=pytest.mark.ci),
         ("100 times too low", 0.015, "on", 1 << 60),
     ],
 )

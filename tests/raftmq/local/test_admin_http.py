@@ -254,6 +254,7 @@ def test_every_error_of_the_api_has_an_exit_code(stub: Stub, name: str) -> None:
         "leader_unreachable": 5,
         "unreachable": 5,
         "refused": 5,
+        "over_quota": 5,
         "unconfirmed": 5,
         "unauthenticated": 5,
         "denied": 5,
