@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pkgutil
 import shutil
 import subprocess
 import sys
@@ -80,6 +79,9 @@ def session(
     return spark
 
 
+_FINDS = "import pkgutil, sys; sys.exit('pyspark_raftmq' not in {module.name for module in pkgutil.iter_modules()})"
+
+
 def _check_no_secret(config: Mapping[str, str]) -> None:
     """Raises OptionError for a setting that PySpark would write on the command line of Java with a user's secret."""
     for name in config:
@@ -97,7 +99,7 @@ def register(spark: SparkSession) -> None:
     context = None if is_remote() else spark.sparkContext
     if context is not None:
         check_python(context.pythonExec)
-    _register(spark)
+    _register(spark, sys.executable if context is None else context.pythonExec)
 
 
 def check_python(command: str) -> None:
@@ -126,10 +128,12 @@ def is_remote() -> bool:
     return found
 
 
-def _register(spark: SparkSession) -> None:
+def _register(spark: SparkSession, command: str) -> None:
     """Registers the data source if Spark cannot find it by itself: it finds an installed package by its name, but an
-    editable install only from inside the checkout."""
-    if "pyspark_raftmq" not in {module.name for module in pkgutil.iter_modules()}:
+    editable install only from inside the checkout. What this process finds says little, because its path has what it
+    was started from: the interpreter `command`, which Spark starts, is asked."""
+    found = subprocess.run([command, "-c", _FINDS], capture_output=True, timeout=60, check=False)
+    if found.returncode:
         from pyspark_raftmq.source import DefaultSource
 
         spark.dataSource.register(DefaultSource)
