@@ -205,7 +205,7 @@ class Truth(Family):
         last = TruthKind.BROKER_GROUP
         if self._quotas.current:
             last = TruthKind.QUOTA
-        if self._learnt.names:
+        if self._learnt.is_there:
             last = TruthKind.LEARNT
         return Place(TruthKind(kind + 1), None) if kind < last else None
 

@@ -101,6 +101,13 @@ class Call(NamedTuple):
         """Records in this node's events and log what was deleted or reset, and who asked for it."""
         self.port.events.note_change(about, f"{says}, asked for over HTTP by {self.asker}")
 
+    def check_level(self, needed: int, what: str) -> None:
+        """Raises ApiError if the cluster has a lower level than that which such things need."""
+        level = self.port.state.level
+        if level < needed:
+            why = f"the cluster has level {level}, and {what} need {needed}"
+            raise ApiError("refused", why, "raftmq upgrade finalize")
+
     async def breathe(self) -> None:
         """Waits for this connection's next turn. Called between the steps of work that grows with input or data."""
         await self.port.services.turns.breathe(self.owner)

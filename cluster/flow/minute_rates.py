@@ -49,7 +49,7 @@ class MinuteRates:
             wait_ms = bucket.wait_ms(now_ms)
             if wait_ms > 0:
                 bucket.refuse(now_ms)
-                remark = f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject})"
+                remark = bucket.why()
                 self._gate.refused(Over(Limit.QUOTA, remark, limit))
                 return TooSoon(remark, wait_ms)
         for bucket in found:

@@ -174,11 +174,9 @@ class QuotaBuckets:
         known what they are asked for: together they let through one second's worth."""
         self._judges = judges
 
-    def divide(self, elsewhere: Mapping[tuple[str, str, str], float]) -> None:
-        """Takes the shares that follow from what other nodes are asked for, as parts of the rates."""
+    def hear(self, elsewhere: Mapping[tuple[str, str, str], float]) -> None:
+        """Takes what other nodes are asked for, as parts of the rates: a new bucket begins by it."""
         self._elsewhere = elsewhere
-        for key, bucket in self._buckets.items():
-            bucket.divide(elsewhere.get(key, 0.0))
 
     @property
     def active(self) -> bool:
@@ -234,5 +232,5 @@ class QuotaBuckets:
         self._found.clear()
 
     def all(self) -> Iterable[Bucket]:
-        """Returns the buckets that somebody has taken from, of the quotas that there are."""
-        return (each for each in self._buckets.values() if self.rules.holds(each.rule))
+        """Returns the buckets that somebody has taken from, also of quotas that are no more."""
+        return self._buckets.values()

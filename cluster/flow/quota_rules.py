@@ -8,7 +8,7 @@ has, and leaves the others to that. So a row with nothing but `requests` does no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cluster.flow.quota_limits import LIMITS
 
@@ -66,6 +66,13 @@ class Refusals:
         """Returns the limit, for people."""
         return LIMITS[self.rule.limit].told(self.rule.value)
 
+    def why(self) -> str:
+        """Returns who may have how much, by which quota: the reason of a refusal."""
+        return f"{self.owner} may have {self.told()} (quota {self.subject})"
+
+
+R = TypeVar("R", bound=Refusals)
+
 
 class QuotaRules:
     """The quotas of a cluster, as a node judges by them. Event loop only."""
@@ -73,12 +80,22 @@ class QuotaRules:
     def __init__(self, quotas: Quotas, access: Access) -> None:
         self._quotas, self._access = quotas, access
         self.judges: list[Callable[[], Iterable[Refusals]]] = []
-        """The refusals of each judge of this node, which are shown together."""
+        """The owners and limits that each judge of this node knows, also by quotas that are no more: they are shown
+        together."""
 
-    def refusals(self) -> Iterator[Refusals]:
-        """Yields what was refused on this node, by owner and limit, and owners of whom nothing was."""
-        for judge in self.judges:
-            yield from judge()
+    def refusals(self) -> list[Refusals]:
+        """Returns what was refused on this node, by owner and limit, and owners of whom nothing was: all that judges
+        know, of which `in_force` takes those that still count."""
+        return [each for judge in self.judges for each in judge()]
+
+    def refused_since(self, from_ms: int) -> list[Refusals]:
+        """Returns the owners and limits for which something was refused after that time."""
+        known = self.refusals()
+        return list(self.in_force([each for each in known if each.refused and each.refused_ms > from_ms]))
+
+    def in_force(self, known: Iterable[R]) -> Iterator[R]:
+        """Yields those whose limit there still is, with its value."""
+        return (each for each in known if self.holds(each.rule))
 
     @property
     def rows(self) -> Mapping[str, Quota]:

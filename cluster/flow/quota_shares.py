@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from raftlog.work import charge
+from cluster.flow.quota_buckets import DEMAND_MIN
+from raftlog.work import METER, charge
 
 if TYPE_CHECKING:
     from cluster.flow.quota_buckets import Bucket, QuotaBuckets
+    from cluster.runtime.turns.work import Steps
 
 Key = tuple[str, str, str]
 """(subject of the quota, owner, limit)."""
@@ -35,6 +37,7 @@ KEYS_MAX: Final = 1_000
 DEMAND_MAX: Final = 1e6
 KEYS_PER_UNIT: Final = 4
 """Keys that are added up in a microsecond (a unit of `raftlog.work`)."""
+STEP_UNITS: Final = 250
 
 
 class _Heard(NamedTuple):
@@ -49,6 +52,8 @@ class QuotaShares:
         self._pools = tuple(pools)
         self._waiting: list[Callable[[], Iterable[tuple[Bucket, int]]]] = []
         self._own: Demands = {}
+        self._total: Demands | None = None
+        """All demands, here and elsewhere; None if they must be added up anew."""
         self._children: dict[Child, _Heard] = {}
         self._elsewhere: Demands = {}
         """The demands that the one above this node has told."""
@@ -68,25 +73,29 @@ class QuotaShares:
     def heard(self, child: Child, demands: Demands, now_ms: int) -> None:
         """Takes what one below this node asks for, in place of what it asked for before."""
         self._children[child] = _Heard(demands, now_ms)
+        self._total = None
 
     def told(self, demands: Demands) -> None:
         """Takes what is asked for elsewhere, as the one above this node has added it up. It holds until that one says
         something else: without a leader nobody's share rises."""
         self._elsewhere = demands
+        self._total = None
 
     def leads_all(self) -> None:
         """Forgets what the one above this node has told: there is none."""
-        self._elsewhere = {}
+        self.told({})
 
     def forget(self) -> None:
         """Forgets what all others have said: there is no quota."""
         self._children.clear()
         self._elsewhere = self._own = {}
+        self._total = None
 
     # --- once a second -----------------------------------------------------------------------------------------------
 
-    def look(self, now_ms: int) -> None:
-        """Measures what was asked for here since the last look, and takes the shares that follow."""
+    def look(self, now_ms: int) -> Steps:
+        """Measures what was asked for here since the last look, and takes the shares that follow: in steps, for there
+        may be a bucket for each of many owners."""
         elapsed_ms = now_ms - self._looked_ms
         if not 0 < elapsed_ms <= KEEP_MS:  # the first look, or the first one after a pause
             elapsed_ms = LOOK_MS
@@ -97,25 +106,37 @@ class QuotaShares:
             for bucket, number in count():
                 waiting[bucket.key] = waiting.get(bucket.key, 0) + number
         elsewhere = _sum([*(heard.demands for heard in self._children.values()), self._elsewhere])
+        charge(1 + (len(elsewhere) + len(waiting)) // KEYS_PER_UNIT)
         own: dict[Key, float] = {}
+        began = METER.units
         for pool in self._pools:
-            for bucket in pool.all():
+            pool.hear(elsewhere)
+            for bucket in pool.rules.in_force(list(pool.all())):
+                METER.units += 1
+                if METER.units - began >= STEP_UNITS:
+                    yield
+                    began = METER.units
                 demand = bucket.measure(elapsed_ms, waiting.get(bucket.key, 0))
+                bucket.divide(elsewhere.get(bucket.key, 0.0))
                 if demand:
                     own[bucket.key] = demand
-            pool.divide(elsewhere)
-        charge(1 + (len(own) + len(elsewhere) + len(waiting)) // KEYS_PER_UNIT)
-        self._own = own
+                    if len(own) > 2 * KEYS_MAX:
+                        own = _most(own)
+        self._own = _most(own)
+        self._total = None
 
     def below(self) -> Demands:
         """Returns what is asked for here and below this node, for the one above it."""
         return _most(_sum([self._own, *(heard.demands for heard in self._children.values())]))
 
     def beside(self, child: Child, limits: Iterable[str]) -> Demands:
-        """Returns what everybody else than a child asks for, under these limits."""
-        others = [heard.demands for each, heard in self._children.items() if each != child]
-        total = _sum([self._own, self._elsewhere, *others])
-        return _most({key: demand for key, demand in total.items() if key[2] in limits})
+        """Returns what everybody else than a child asks for, under these limits, of that which most is asked for."""
+        if self._total is None:
+            heard = [each.demands for each in self._children.values()]
+            self._total = _most(_sum([self._own, self._elsewhere, *heard]))
+        its = self._children[child].demands if child in self._children else {}
+        beside = {key: demand - its.get(key, 0.0) for key, demand in self._total.items() if key[2] in limits}
+        return {key: demand for key, demand in beside.items() if demand > DEMAND_MIN / 2}  # less is a rounding error
 
 
 def _sum(parts: Iterable[Demands]) -> dict[Key, float]:
@@ -126,7 +147,7 @@ def _sum(parts: Iterable[Demands]) -> dict[Key, float]:
     return total
 
 
-def _most(demands: Demands) -> Demands:
+def _most(demands: dict[Key, float]) -> dict[Key, float]:
     if len(demands) <= KEYS_MAX:
         return demands
     return dict(sorted(demands.items(), key=lambda each: -each[1])[:KEYS_MAX])

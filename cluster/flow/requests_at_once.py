@@ -112,5 +112,5 @@ class RequestsAtOnce:
         return found
 
     def all(self) -> Iterable[Refusals]:
-        """Returns the owners who are limited and have asked."""
-        return (each for each in self._limits.values() if self._rules.holds(each.rule))
+        """Returns the owners who are limited, or were, and have asked."""
+        return self._limits.values()

@@ -357,6 +357,7 @@ class Assembly:
             shares,
             self.transport,
             group_links,
+            context.turns,
             group=self.config.cluster.group,
             leader=routes.own.leader,
             leads=services.writes_open,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from cluster.flow.quota_shares import QuotaShares
     from cluster.peer.group_links import GroupLink, GroupLinks
+    from cluster.runtime.turns.work import Steps, Turns
 
 PAYLOAD_MAX: Final = 960 << 10
 """The most bytes of a frame's payload: less than a frame of the channel `group` may have."""
@@ -41,6 +42,7 @@ class QuotaExchange:
         shares: QuotaShares,
         peers: PeerLinks,
         links: GroupLinks,
+        turns: Turns,
         *,
         group: int,
         leader: Callable[[], NodeId],
@@ -49,11 +51,13 @@ class QuotaExchange:
     ) -> None:
         """`leader` returns the node that this node follows, 0 if it knows none. `leads` returns True if this node
         leads its group and takes writes."""
-        self._shares, self._peers, self._links = shares, peers, links
+        self._shares, self._peers, self._links, self._turns = shares, peers, links, turns
         self._group, self._leader, self._leads = group, leader, leads
         self._now_ms = monotonic_ms
         self._due_ms = 0
         self._is_on = False
+        self._looks = False
+        """True while the steps of a look are under way."""
         self._others: dict[int, GroupLink] = {}
         """Number of another group -> the connection over which its leader has told something."""
         links.takes(Kind.DEMANDS, self._on_group_frame)
@@ -73,16 +77,25 @@ class QuotaExchange:
                 self._shares.forget()
             return
         self._is_on = True
-        self._shares.look(now_ms)
-        if self._leads():
-            self._tell_as_leader()
-        elif (leader := self._leader()) != NOBODY:
-            self._peers.send_frame(leader, Kind.DEMANDS, [], encode(self._shares.below()))
+        if not self._looks:
+            self._looks = True
+            self._turns.begin("quota shares", self._look(now_ms))
 
-    def _tell_as_leader(self) -> None:
+    def _look(self, now_ms: int) -> Steps:
+        try:
+            yield from self._shares.look(now_ms)
+            if self._leads():
+                yield from self._tell_as_leader()
+            elif (leader := self._leader()) != NOBODY:
+                self._peers.send_frame(leader, Kind.DEMANDS, [], encode(self._shares.below()))
+        finally:
+            self._looks = False
+
+    def _tell_as_leader(self) -> Steps:
         for node in self._peers.connected_members():
             told = self._shares.beside(("node", node), PULLS)
             self._peers.send_frame(node, Kind.DEMANDS, [], encode(told))
+            yield
         if self._group != FIRST_GROUP:
             first = self._links.leader_link(FIRST_GROUP)
             if first is not None:
@@ -91,8 +104,9 @@ class QuotaExchange:
         self._shares.leads_all()
         for group, link in list(self._others.items()):
             told = self._shares.beside(("group", group), (*SENDS, *PULLS))
-            if not link.send(Kind.DEMANDS, [], encode(told)):
+            if not link.send(Kind.DEMANDS, [], encode(told)) and self._others.get(group) is link:
                 del self._others[group]
+            yield
 
     # --- frames ------------------------------------------------------------------------------------------------------
 

@@ -616,11 +616,7 @@ class Proposals:
             self._wake()
 
     def _refuse_paced(self, send: Send, bucket: Refusals) -> None:
-        over = Over(
-            Limit.QUOTA,
-            f"{bucket.owner} may have {bucket.told()} (quota {bucket.subject}); nothing was stored, {bucket.advice}",
-            bucket.rule.limit,
-        )
+        over = Over(Limit.QUOTA, f"{bucket.why()}; nothing was stored, {bucket.advice}", bucket.rule.limit)
         bucket.refuse(self.now_ms)
         self.gate.refused(over)
         self._strict.decided([send])

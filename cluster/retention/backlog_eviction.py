@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.broker.topic_sizes import TOPIC_BLOCKS_MAX, measure
 from cluster.flow.quota_limits import BACKLOG_BYTES
 from cluster.flow.quota_rules import QuotaRules
-from cluster.retention.policy import STEP_OFFSETS
+from cluster.retention.policy import STEP_OFFSETS, names_from
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MEASURED_MAX: Final = 64
 """The most topics that one look measures."""
-PAGE_TOPICS: Final = 512
 TIME_PARTS: Final = 4_096
 """The part of a topic's time within which messages of several queues may go in any order: a step of the search reads
 some rows of each queue.
@@ -52,27 +51,18 @@ def grown(state: BrokerState, at: str = "") -> Grown:
     rules = QuotaRules(state.quotas, state.access)
     found: list[QueueMin] = []
     measured = 0
-    for topic in _topics_from(state, at):
-        rule = rules.of_topic(BACKLOG_BYTES, topic.name) if topic.evicts_backlog else None
-        if rule is None:
+    for name in names_from(state, at):
+        topic = state.topics.get(name)
+        rule = rules.of_topic(BACKLOG_BYTES, name) if topic is not None and topic.evicts_backlog else None
+        if topic is None or rule is None:
             continue
         if measured == MEASURED_MAX:
-            return Grown(found, topic.name)
+            return Grown(found, name)
         measured += 1
         size = measure(state, [topic], TOPIC_BLOCKS_MAX).get(topic.id)
         if size is not None and size.bytes > rule.value:
             found += _oldest(state, topic, 1 - rule.value / size.bytes)
     return Grown(found, "")
-
-
-def _topics_from(state: BrokerState, at: str) -> Iterable[TopicConfig]:
-    names = [at] if at else []
-    names += state.topics.keys_from(at or None, PAGE_TOPICS)
-    while names:
-        for name in names:
-            if (topic := state.topics.get(name)) is not None:
-                yield topic
-        names = state.topics.keys_from(names[-1], PAGE_TOPICS)
 
 
 def _oldest(state: BrokerState, topic: TopicConfig, share: float) -> list[QueueMin]:

@@ -231,7 +231,7 @@ def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None
     offset. Begins at the queue `at` and checks at most LOOKS_MAX queues."""
     found: list[QueueMin] = []
     looks = 0
-    for name in _names_from(state, at):
+    for name in names_from(state, "" if at is None else at.topic):
         topic = state.topics.get(name)
         own = None if topic is None else topic.retention_ms
         if topic is None or not own or (keep_ms and own >= keep_ms):
@@ -244,8 +244,9 @@ def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None
     return Earlier(found, None)
 
 
-def _names_from(state: BrokerState, at: Place | None) -> Iterator[str]:
-    after = None if at is None else at.topic
+def names_from(state: BrokerState, at: str) -> Iterator[str]:
+    """Yields the names of topics from that one on, also if it is gone meanwhile; "" for all."""
+    after = at or None
     if after is not None:
         yield after
     while names := state.topics.keys_from(after, PAGE_TOPICS):

@@ -159,6 +159,11 @@ class Learnt(Family):
         return cls(families.kv, families[TruthJournal])
 
     @property
+    def is_there(self) -> bool:
+        """True if there is any row, with the changes of the batch being applied (apply thread only)."""
+        return bool(self._rows) or self._head is not None
+
+    @property
     def names(self) -> list[Name]:
         """The names of all rows, ascending, with the changes of the batch being applied (apply thread only)."""
         return sorted([*self._rows, HEAD] if self._head is not None else self._rows)
@@ -252,7 +257,7 @@ class Learnt(Family):
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self.changed:
             self.changed = False
-            self.has_rows = bool(self._rows) or self._head is not None
+            self.has_rows = self.is_there
             number, head = self._number, self._head
             own = {name[1].decode(): row for name, row in self._rows.items() if name[0] == number}
             self.coming = len(self._rows) - len(own)

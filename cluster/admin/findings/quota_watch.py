@@ -22,18 +22,16 @@ def quota_conditions(port: AdminPort) -> Iterator[Condition]:
     rules, now_ms = port.paced.buckets.rules, port.services.monotonic_ms()
     if not rules.rows:
         return
-    buckets = list(rules.refusals())
-    charge(len(buckets))
-    over = [each for each in buckets if each.refused and now_ms - each.refused_ms < RECENT_MS]
-    if not over:
-        return
+    over = rules.refused_since(now_ms - RECENT_MS)
+    charge(1 + len(over))
     over.sort(key=lambda each: (-each.refused, each.owner))
-    named = "; ".join(
-        f"{each.owner} {each.refused} times, by {each.rule.limit} of quota {each.subject} ({each.told()})"
-        for each in over[:NAMED]
-    )
-    more = f"; and {len(over) - NAMED} more" if len(over) > NAMED else ""
-    yield Condition("quota_refuses", "", f"quotas refuse what is over them: {named}{more}")
+    if over:
+        first = [
+            f"{each.owner} {each.refused} times, by {each.rule.limit} of quota {each.subject} ({each.told()})"
+            for each in over[:NAMED]
+        ]
+        named = _listed(first, len(over))
+        yield Condition("quota_refuses", "", f"quotas refuse what is over them: {named}")
 
 
 def learnt_conditions(port: AdminPort) -> Iterator[Condition]:
@@ -53,10 +51,13 @@ def learnt_conditions(port: AdminPort) -> Iterator[Condition]:
     if not cut:
         return
     cut.sort(key=lambda use: (-use.cut, use.topic))
-    named = "; ".join(f"{use.topic} {use.cut} messages, usually at most {use.told()} a second" for use in cut[:NAMED])
-    more = f"; and {len(cut) - NAMED} more" if len(cut) > NAMED else ""
-    yield Condition(
-        "learnt_limits_cut",
-        "",
-        f"more arrives than the log takes, and topics that get more than usual are cut: {named}{more}",
-    )
+    first = [f"{use.topic} {use.cut} messages, usually at most {use.told()} a second" for use in cut[:NAMED]]
+    named = _listed(first, len(cut))
+    told = f"more arrives than the log takes, and topics that get more than usual are cut: {named}"
+    yield Condition("learnt_limits_cut", "", told)
+
+
+def _listed(first: list[str], count: int) -> str:
+    """Returns the first of so many, and how many more there are."""
+    more = count - len(first)
+    return "; ".join([*first, f"and {more} more"] if more else first)

@@ -138,9 +138,7 @@ async def add_group(call: Call) -> AddedBrokerGroup:
     if cluster.group != FIRST_GROUP:
         why = f"this node is of group {cluster.group}, and the groups are in the log of group {FIRST_GROUP}"
         raise ApiError("refused", why, f"ask a node of group {FIRST_GROUP}")
-    if state.level < GROUPS_LEVEL:
-        why = f"the cluster has level {state.level}, and several groups need {GROUPS_LEVEL}"
-        raise ApiError("refused", why, "raftmq upgrade finalize")
+    call.check_level(GROUPS_LEVEL, "several groups")
     name = wanted.name or usual_name(first_name, wanted.group)
     voters = len(port.membership.in_force.voter_ids)
     first = None if state.broker_groups.by_number else (first_name, voters)

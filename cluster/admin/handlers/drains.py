@@ -190,9 +190,7 @@ def _own_row(call: Call) -> BrokerGroup:
         raise ApiError("refused", why, f"ask with ?{BROKER_GROUP}={number}")
     if own not in rows:
         raise ApiError("refused", "this group has not copied yet what the groups share", "try again")
-    if state.level < DRAINS_LEVEL:
-        why = f"the cluster has level {state.level}, and drains need {DRAINS_LEVEL}"
-        raise ApiError("refused", why, "raftmq upgrade finalize")
+    call.check_level(DRAINS_LEVEL, "drains")
     return rows[own]
 
 

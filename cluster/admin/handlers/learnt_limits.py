@@ -182,7 +182,7 @@ async def put_part(call: Call) -> LearntPartTaken:
         msgspec.convert(digest, Digest)
     except msgspec.ValidationError:
         raise ApiError("bad_request", f"{digest:.100} is no SHA-256", "64 hexadecimal digits, as in the file") from None
-    _check_level(call)
+    call.check_level(QUOTAS_LEVEL, "learnt limits")
     for each in part.topics:
         await call.breathe()
         if not NAME.fullmatch(each.topic):
@@ -200,7 +200,7 @@ async def set_learnt(call: Call) -> LearntChanged:
     """Puts a file in force whose topics are there."""
     wanted: LearntRequest = call.body
     port, origin = call.port, wanted.origin
-    _check_level(call)
+    call.check_level(QUOTAS_LEVEL, "learnt limits")
     own, now_ms = port.status().cluster_id, port.services.log_time_ms()
     if origin.cluster != own:
         why = f"the file was learnt from cluster {origin.cluster}, and this is {own}"
@@ -239,7 +239,7 @@ async def set_learnt(call: Call) -> LearntChanged:
 async def delete_learnt(call: Call) -> LearntChanged:
     """Takes the learnt limits away, also those that came in part."""
     port = call.port
-    _check_level(call)
+    call.check_level(QUOTAS_LEVEL, "learnt limits")
     entry, changed = port.state.applied, port.state.learnt.has_rows
     term, index = entry.term, entry.index
     dry_run = flag_of(call.query, DRY_RUN)
@@ -248,13 +248,6 @@ async def delete_learnt(call: Call) -> LearntChanged:
         await _sweep(call)
         call.note_change("learnt limits", "they were taken away")
     return LearntChanged(node=port.config.node.id, term=term, index=index, changed=changed, dry_run=dry_run)
-
-
-def _check_level(call: Call) -> None:
-    level = call.port.state.level
-    if level < QUOTAS_LEVEL:
-        why = f"the cluster has level {level}, and learnt limits need {QUOTAS_LEVEL}"
-        raise ApiError("refused", why, "raftmq upgrade finalize")
 
 
 async def _check_digest(call: Call, wanted: LearntRequest) -> None:

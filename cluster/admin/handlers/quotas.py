@@ -36,6 +36,7 @@ from statemachine.levels import QUOTAS_LEVEL
 SUBJECT_LENGTH_MAX: Final = 400
 OWNERS_SHOWN: Final = 20
 UNITS_PER_OWNER: Final = 1
+OWNERS_PER_STEP: Final = 250
 
 SubjectText = Annotated[str, Meta(min_length=1, max_length=SUBJECT_LENGTH_MAX)]
 Rate = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
@@ -177,16 +178,16 @@ async def get_refused(call: Call) -> OverQuotasView:
     """The owners who are over a quota at this leader."""
     port = call.port
     paced, now_ms = port.paced, port.services.monotonic_ms()
-    buckets = list(paced.buckets.rules.refusals())
-    charge(len(buckets) * UNITS_PER_OWNER)
-    over = nsmallest(
-        OWNERS_SHOWN, (each for each in buckets if each.refused), key=lambda each: (-each.refused, each.owner)
-    )
-    busiest = nsmallest(
-        OWNERS_SHOWN,
-        buckets,
-        key=lambda each: (-(each.asked_per_s or 0.0) / each.rule.value, each.owner, each.rule.limit),
-    )
+    over: list[Refusals] = []
+    busiest: list[Refusals] = []
+    rules = paced.buckets.rules
+    all_known = rules.refusals()
+    for at in range(0, len(all_known), OWNERS_PER_STEP):
+        known = list(rules.in_force(all_known[at : at + OWNERS_PER_STEP]))
+        charge(OWNERS_PER_STEP * UNITS_PER_OWNER)
+        over = nsmallest(OWNERS_SHOWN, over + [each for each in known if each.refused], key=_by_refused)
+        busiest = nsmallest(OWNERS_SHOWN, busiest + known, key=_by_demand)
+        await call.breathe()
     return OverQuotasView(
         node=port.config.node.id,
         group=port.config.cluster.group,
@@ -195,6 +196,14 @@ async def get_refused(call: Call) -> OverQuotasView:
         owners=[_of(each, now_ms) for each in over],
         busiest=[_of(each, now_ms) for each in busiest],
     )
+
+
+def _by_refused(each: Refusals) -> tuple[int, str]:
+    return -each.refused, each.owner
+
+
+def _by_demand(each: Refusals) -> tuple[float, str, str]:
+    return -(each.asked_per_s or 0.0) / each.rule.value, each.owner, each.rule.limit
 
 
 def _of(each: Refusals, now_ms: int) -> OfQuota:
@@ -229,9 +238,7 @@ async def delete_quota(call: Call) -> QuotasChanged:
 
 async def _set(call: Call, wanted: Iterable[tuple[str, QuotaLimits | None]], *, dry_run: bool) -> QuotasChanged:
     state = call.port.state
-    if state.level < QUOTAS_LEVEL:
-        why = f"the cluster has level {state.level}, and quotas need {QUOTAS_LEVEL}"
-        raise ApiError("refused", why, "raftmq upgrade finalize")
+    call.check_level(QUOTAS_LEVEL, "quotas")
     rows: dict[str, dict[str, int] | None] = {}
     for text, limits in wanted:
         await call.breathe()

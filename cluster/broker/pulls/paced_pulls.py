@@ -90,7 +90,7 @@ class PacedPulls:
     def remark(self, pull: Pull) -> str:
         """Returns what a pull is told that has waited in vain."""
         found = self._of(pull, self._services.monotonic_ms())
-        told = " and ".join(f"{each.owner} may have {each.told()} (quota {each.subject})" for each in found)
+        told = " and ".join(each.why() for each in found)
         return f"{told or 'a quota was just changed'}; pull again later"
 
     def waiting(self) -> Iterator[tuple[Bucket, int]]:

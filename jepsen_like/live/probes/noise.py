@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from jepsen_like.live.probes.plain_send import plain_send
 from raftmq.client import aconnect
 from raftmq.client.connection import Connection, dial
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
@@ -254,19 +255,7 @@ class _Player:
             await asyncio.sleep(ONEWAY_S)
 
     def _ext(self, lane: int) -> dict[str, str]:
-        return {
-            "a": "noise",
-            "b": self._orders.topic,
-            "c": "TBW102",
-            "d": "4",
-            "e": str(lane % self._orders.queues),
-            "f": "0",
-            "g": "0",
-            "h": "0",
-            "i": f"UNIQ_KEY\x01{self._ids.next()}\x02",
-            "j": "0",
-            "m": "false",
-        }
+        return plain_send("noise", self._orders.topic, lane % self._orders.queues, self._ids.next())
 
     # --- pulls -------------------------------------------------------------------------------------------------------
 

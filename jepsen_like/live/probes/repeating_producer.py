@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jepsen_like.live.probes.plain_send import plain_send
 from jepsen_like.live.subjects.payload import body_of
 from raftmq.client.connection import Connection, dial
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -72,18 +73,7 @@ class Repeats:
 
     async def _arrive(self, node: str, message_id: str, sequence: int, cut_s: float | None = None) -> Place | None:
         """Sends the message once more; returns its place, None unless it was answered as stored."""
-        ext = {
-            "a": "chaos",
-            "b": self._topic,
-            "c": "TBW102",
-            "d": "4",
-            "e": str(self._rng.randrange(self._queues)),
-            "f": "0",
-            "g": "0",
-            "h": "0",
-            "i": f"UNIQ_KEY\x01{message_id}\x02",
-            "j": "0",
-            "m": "false",
+        ext = plain_send("chaos", self._topic, self._rng.randrange(self._queues), message_id) | {
             "raftmqPid": self._producer_id,
             "raftmqSeq": str(sequence),
             "raftmqLow": str(sequence),

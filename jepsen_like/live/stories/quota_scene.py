@@ -18,6 +18,7 @@ from jepsen_like.live.probes.noise_check import (
     too_much,
     wrong_messages,
 )
+from jepsen_like.live.probes.quota_changes import body_of
 from jepsen_like.live.stories.story import WELL_S, Scene, StoryEnds
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
@@ -61,10 +62,8 @@ class QuotaScene:
 
     def put(self, rows: dict[str, dict[str, Any] | None], node: int | None = None) -> None:
         """Sets quotas in one request; None takes one away. Raises OSError."""
-        wanted = [{"subject": subject, "limits": limits} for subject, limits in rows.items()]
-        self.scene.subject.request(
-            self.scene.stage.leader() if node is None else node, "PUT", "/v1/quotas", {"quotas": wanted}
-        )
+        asked = self.scene.stage.leader() if node is None else node
+        self.scene.subject.request(asked, "PUT", "/v1/quotas", body_of(rows))
 
     def insist(self, rows: dict[str, dict[str, Any] | None]) -> None:
         """Sets quotas, again and again until it is done. Raises StoryEnds."""

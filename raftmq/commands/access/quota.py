@@ -148,7 +148,7 @@ def import_(
             asked.put(f"/v1/quotas/learnt/{learnt.digest}", part)
         answer = asked.put("/v1/quotas/learnt", body)
     said = f"limits of {counted(len(learnt.topics), 'topic')} in force, mode {mode}"
-    show(as_json, answer, _told({**answer, "changed": [said] if answer["changed"] else []}, said))
+    show(as_json, answer, _told(answer, said))
 
 
 def _read(file: Path) -> LearntFile:
@@ -198,8 +198,7 @@ def forget(dry_run: bool, data_dir: Path | None, data: str | None, admin: str | 
     """Take the learnt limits away."""
     query = "?dry_run=true" if dry_run else ""
     answer = api(admin, data, data_dir, LOOK_LEARNT).delete(f"/v1/quotas/learnt{query}")
-    says = "there are no learnt limits any more"
-    show(as_json, answer, _told({**answer, "changed": [says] if answer["changed"] else []}, says))
+    show(as_json, answer, _told(answer, "there are no learnt limits any more"))
 
 
 def _told(answer: dict[str, Any], says: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,18 @@ import pytest
 from cluster.flow.quota_buckets import BURST_MS, Bucket, QuotaBuckets
 from cluster.flow.quota_limits import SENDS
 from cluster.flow.quota_rules import QuotaRules
-from cluster.flow.quota_shares import KEYS_MAX, QuotaShares
+from cluster.flow.quota_shares import KEYS_MAX, STEP_UNITS, QuotaShares
+from raftlog.work import METER
 from statemachine.access.quotas import Quota
 
 RATE = 200
 STEP_MS = 20
+
+
+def look(shares: QuotaShares, now_ms: int) -> None:
+    """Takes all steps of a look."""
+    for _ in shares.look(now_ms):
+        pass
 
 
 class Node:
@@ -59,7 +67,7 @@ class Cluster:
             for node in self.nodes:
                 node.run(self.now_ms)
                 if self.now_ms % 1000 == 160 * node.name % 1000:
-                    node.shares.look(self.now_ms)
+                    look(node.shares, self.now_ms)
                     if told:
                         self.tell(node)
             self.now_ms += STEP_MS
@@ -122,7 +130,7 @@ def test_nobody_gets_more_while_nobody_adds_up_and_a_dead_node_asks_for_nothing(
     cluster.run(10, told=False)
     assert first.bucket(cluster.now_ms).share == 1.0
     second.shares.leads_all()
-    second.shares.look(cluster.now_ms)
+    look(second.shares, cluster.now_ms)
     assert second.bucket(cluster.now_ms).share == 1.0, "it leads, and nobody else says anything"
 
 
@@ -150,6 +158,21 @@ def test_a_share_changes_the_rate_and_not_what_was_taken() -> None:
     bucket.take(100, 1, 10)
     assert bucket.opens_ms() == pytest.approx(200)
     assert [bucket.room(now_ms) for now_ms in (200, 300, BURST_MS + 100)] == [1, 2, 10]
+
+
+def test_a_look_at_many_owners_is_cut_into_short_steps() -> None:
+    node = Node(1, 1, {"send_messages": 100})
+    rows: Any = {"address=*": Quota({"send_messages": 100}, 0, "")}
+    node.buckets.rules._quotas.by_subject = rows
+    owners = 5_000
+    for number in range(owners):
+        (bucket,) = node.buckets.of(0, f"10.0.{number // 256}.{number % 256}", "T", 0)
+        bucket.take(0, 1 + number % 7, 100)
+    steps = [METER.units, *(METER.units for _ in node.shares.look(1_000))]
+    longest = max(after - before for before, after in itertools.pairwise(steps))
+    assert len(steps) > owners // STEP_UNITS
+    assert longest <= 1.2 * STEP_UNITS
+    assert len(node.shares.below()) == KEYS_MAX
 
 
 def test_what_is_told_is_bounded_and_begins_with_what_is_asked_for_most() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cluster.flow.quota_shares import DEMAND_MAX, Demands
 from cluster.placement.quota_exchange import PAYLOAD_MAX, QuotaExchange, decode, encode
 from cluster.runtime.peer_frames import Kind, WireError
+from cluster.runtime.turns.work import Steps
 
 KEY = ("topic=T", "topic=T", "pull_messages")
 
@@ -63,8 +64,9 @@ class Shares:
         self.active = True
         self.log: list[Any] = []
 
-    def look(self, now_ms: int) -> None:
+    def look(self, now_ms: int) -> Steps:
         self.log.append(("look", now_ms))
+        yield
 
     def below(self) -> Demands:
         return {KEY: 0.5}
@@ -111,11 +113,16 @@ class World:
             ours.shares,
             ours,
             ours,
+            ours,
             group=group,
             leader=lambda: ours.leader,
             leads=lambda: ours.leader == 1,
             monotonic_ms=lambda: 7,
         )
+
+    def begin(self, owner: str, steps: Steps) -> None:
+        for _ in steps:
+            pass
 
     def takes(self, kind: Kind, handler: Any) -> None:
         self.handler = handler

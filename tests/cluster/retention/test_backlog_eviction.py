@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.retention import backlog_eviction
+from cluster.retention import backlog_eviction, policy
 from cluster.retention.backlog_eviction import grown, together
 from cluster.retention.policy import STEP_OFFSETS
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -86,7 +86,7 @@ def test_only_topics_that_want_it_lose_messages() -> None:
 
 def test_a_look_measures_so_many_topics_and_the_next_one_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog_eviction, "MEASURED_MAX", 2)
-    monkeypatch.setattr(backlog_eviction, "PAGE_TOPICS", 2)
+    monkeypatch.setattr(policy, "PAGE_TOPICS", 2)
     leader = Leader(**dict.fromkeys("abcde", "evict"))
     for name in "abcde":
         leader.store(name, 0, 1_000, 30)
