@@ -79,7 +79,7 @@ from raftmq.local.process import (
     start_node,
     stop_nodes,
 )
-from raftmq.local.retired_groups import has_retired, retired
+from raftmq.local.retired_groups import has_retired, retired, set_aside
 from raftmq.local.status import ClusterView, fetch_ready, view_cluster, view_groups
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq.local.waiting import until
@@ -220,10 +220,16 @@ class LocalCluster:
                 on_stage("waiting for a leader")
                 starting = groups_of(there)  # all start at the same time, on the same cores
                 for group in starting:
+                    if group not in groups_of(there):  # it has retired
+                        continue
                     self._wait_up(group, lost, timeout_s * len(starting), moved=base_port is not None)
                     if group == FIRST_GROUP:
-                        add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
-                if len(starting) > 1:
+                        gone = add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
+                        for retired_group in gone:
+                            on_stage(f"setting the nodes of group {retired_group} aside, which has retired")
+                            set_aside(self.data, retired_group)
+                        there = [node for node in there if node.group not in gone]
+                if len(groups_of(there)) > 1:
                     until(lambda: know_each_other(there), _FIRST_COPY_S, _POLL_S)
                 if auth:
                     enforce(self.data, [node for node in there if node.group == FIRST_GROUP])
