@@ -97,7 +97,7 @@ def test_the_tools_do_without_a_group_that_has_retired(
             code, refused = run("node", "can-stop", "2/1")
             assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, "there is no group 2")
             before = newest(backups)
-            assert run("backup", "create", "--to", str(backups))[1]["groups"] == []
+            assert "groups" not in run("backup", "create", "--to", str(backups))[1]
         finally:
             cluster.down()
         homes = [cluster.data / home for home in ("n1", "n2", "n3")]
