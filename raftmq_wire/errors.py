@@ -6,6 +6,7 @@ import re
 from enum import IntEnum
 
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
+_LABEL = re.compile(r"^(because: |do: {6}|type: {4})")
 
 
 class ExitCode(IntEnum):
@@ -27,6 +28,11 @@ class ExitCode(IntEnum):
 def fix_label(fix: str) -> str:
     """Returns the label of the last line of an error: a sentence is nothing to type."""
     return "do:      " if fix[:1].isupper() and not _ASSIGNMENT.match(fix) else "type:    "
+
+
+def without_label(line: str) -> str:
+    """Returns a printed line of an error without the label that says which of the three it is."""
+    return _LABEL.sub("", line)
 
 
 class LocalError(Exception):

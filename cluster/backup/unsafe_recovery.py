@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.backup.segments import bases_of, last_of, walk
-from cluster.config.local_layout import GROUP_FOLDERS, node_object
+from cluster.config.local_layout import GROUP_FOLDERS, name_of, node_object
 from raftlog import membership as memberships
 from raftlog.core.message_plausibility import TERM_STEP_MAX
 from raftlog.errors import RaftLogError
@@ -127,6 +127,8 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int, into: uuid.UUID | N
             "the id that raftmq unsafe-recover printed for the survivor of another group",
             ExitCode.USAGE,
         )
+    if into is not None:
+        _check_first_survivor(survivor, into)
     if not survivor.sound:
         raise _damaged(directory, "its log is damaged below what it had synced")
     fs = OsFileSystem()
@@ -143,6 +145,29 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int, into: uuid.UUID | N
     except (RaftLogError, OSError) as error:
         raise _unusable(directory, error) from error
     return members
+
+
+def _check_first_survivor(survivor: Survivor, into: uuid.UUID) -> None:
+    """Raises LocalError if another node of the same group, whose folder lies beside this one's, was recovered into that
+    cluster: each would lead the group alone."""
+    own = survivor.directory.parent
+    for beside in sorted(own.parent.glob(f"n[0-9]*/{survivor.directory.name}")):
+        path = beside / layout.IDENTITY
+        if beside.parent == own or not path.is_file():
+            continue
+        try:
+            other = identities.decode(path.read_bytes(), path)
+        except (RaftLogError, OSError):  # it is no node of that cluster: none starts with it
+            continue
+        if (other.cluster_uuid, other.group_id) == (into, survivor.identity.group_id):
+            name = name_of(other.group_id, other.node_id)
+            raise LocalError(
+                f"node {name} is the survivor of group {other.group_id} in cluster {into} already",
+                "a second one would lead the group too: each would store messages that the other does not have",
+                f"raftmq node add --in-group {other.group_id}    (gives node {name} new members; to take {own.name} "
+                f"instead, move {beside.parent} away first)",
+                ExitCode.REFUSED,
+            )
 
 
 def ran_away(saved: int, last: int) -> bool:

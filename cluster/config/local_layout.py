@@ -44,6 +44,8 @@ _NAME = re.compile(r"(?:(registry|\d{1,9})/)?(\d{1,9})", re.ASCII)
 _GROUP_FOLDER = re.compile(r"g\d\d", re.ASCII)
 GROUP_FOLDERS = "g[0-9][0-9]"
 """The pattern of the folders of further groups."""
+REMOVED = "removed"
+"""The name of the folder, beside those of a group's nodes, to which those of removed nodes move."""
 
 
 REGISTRY_GROUP = 0

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cluster.config.config import Config, ConfigError, join_address, split_address
-from cluster.config.local_layout import REGISTRY_GROUP
+from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target
 from cluster.placement.group_map import (
@@ -28,6 +28,7 @@ from cluster.placement.group_map import (
     dialled,
     encode,
     news,
+    rank,
     same_names,
 )
 from cluster.placement.groups_file import GroupsFile
@@ -55,6 +56,9 @@ GATHER_S = 0.05
 REFUSED_LOOKS = 10
 """Looks at which group 1 refuses this node before that is an alarm: a new group 1 does so for a moment, until it has
 its level."""
+RIVAL_LOOKS = 10
+"""Looks at which this node leads its group, and another node of it led in a later term, until that is an alarm: a
+deposed leader hears of it within a second or two, and leads no longer."""
 LOST_LOOKS = 30
 """Looks at which no majority of the registry is reached until that is an alarm: its processes may be restarted in turn.
 """
@@ -155,9 +159,11 @@ class KnownGroups:
         self._fresh: dict[int, GroupRecord] = {}
         """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
-        self._looks = self._refused_looks = self._lost_looks = 0
+        self._looks = self._refused_looks = self._lost_looks = self._rival_looks = 0
         """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there. `_lost_looks`:
-        in a row, without connections to a majority of the registry."""
+        in a row, without connections to a majority of the registry. `_rival_looks`: in a row, with a rival."""
+        self._heard_own: GroupRecord | None = None
+        """The newest record of the own group that others have told."""
         self._unsaved = False
         self._save_at = 0
         """The look from which on the map may be written."""
@@ -328,12 +334,28 @@ class KnownGroups:
         self._refused_looks = self._refused_looks + 1 if why is not None and not self._links.to(FIRST_GROUP) else 0
         if self._refused_looks >= REFUSED_LOOKS:
             said.append(f"no node of group {FIRST_GROUP} takes a connection of this one: {why}")
+        rival = self._rival()
+        self._rival_looks = self._rival_looks + 1 if rival is not None else 0
+        if rival is not None and self._rival_looks >= RIVAL_LOOKS:
+            said.append(
+                f"{node_object(self._group, rival.leader)} leads group {self._group} too, in term {rival.epoch.term}: "
+                "two survivors of it were recovered into this cluster, and each stores messages that the other does "
+                "not have. Stop one of them, and add members to the other"
+            )
         self._alarm(ALARM, ". ".join(said))
         registry = self.registry()
         why = self._why_no_majority(registry)
         self._lost_looks = self._lost_looks + 1 if why else 0
         self._alarm(REGISTRY_ALARM, why if self._lost_looks >= LOST_LOOKS else "")
         self._alarm(NOT_READY_ALARM, "; ".join(_lacking(registry)))
+
+    def _rival(self) -> GroupRecord | None:
+        """Returns the record of the own group under another leader of a later term, while this node leads it; None if
+        there is none."""
+        own, heard = self._make_own(), self._heard_own
+        if own is None or heard is None or own.leader != self._node or heard.leader == self._node:
+            return None
+        return heard if heard.epoch.term > own.epoch.term else None
 
     def _why_no_majority(self, registry: list[RegistryProcess]) -> str:
         """Returns the reason why the registry takes no operation, as far as this node can see; "" if it does."""
@@ -355,10 +377,13 @@ class KnownGroups:
 
     # --- telling and hearing -----------------------------------------------------------------------------------------
 
-    def _tell(self, links: Iterable[GroupLink], records: Iterable[GroupRecord]) -> None:
-        payload = encode(records)
+    def _tell(self, links: Iterable[GroupLink], records: Collection[GroupRecord]) -> None:
+        """Tells nodes all these records. A process of the registry that starts waits for each group that it hears of,
+        so it hears of those alone that are there."""
+        there = {self._group, *self.others()}
+        everything, registered = encode(records), encode([each for each in records if each.group in there])
         for link in links:
-            link.send(Kind.GROUPS, [], payload)
+            link.send(Kind.GROUPS, [], registered if link.group == REGISTRY_GROUP else everything)
 
     def _on_role(self) -> None:
         """Called when the leader of the own group has changed."""
@@ -372,7 +397,11 @@ class KnownGroups:
 
     def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:
         """Handles a frame GROUPS. Raises WireError."""
-        fresh = news(self._others, decode(payload), self._group)
+        told = decode(payload)
+        own = next((record for record in told if record.group == self._group), None)
+        if own is not None and (self._heard_own is None or rank(own) > rank(self._heard_own)):
+            self._heard_own = own
+        fresh = news(self._others, told, self._group)
         if fresh:
             is_new = not fresh.keys() <= self._others.keys()
             self._others = {**self._others, **fresh}

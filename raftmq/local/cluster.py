@@ -19,6 +19,7 @@ from cluster.config.loading import load
 from cluster.config.local_layout import (
     CLUSTER_FILE,
     GROUP_FOLDERS,
+    REMOVED,
     ClusterFile,
     NodeName,
     NodeRecord,
@@ -33,6 +34,7 @@ from cluster.config.local_layout import (
     write_cluster,
 )
 from cluster.config.node_files import (
+    GROUPS_SECRET,
     USERS_KEY,
     check_base_port,
     check_groups,
@@ -65,6 +67,7 @@ from raftmq.local.http.credentials import address_of
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty, is_without_identity
 from raftmq.local.local_users import ClientOptions, client_options, enforce, lack_key, provide_key
 from raftmq.local.lost_disks import dead_group, dead_groups, lost_disk, lost_nodes
+from raftmq.local.made_mark import check_unmade, mark_beside
 from raftmq.local.moved_ports import tell_new_ports
 from raftmq.local.process import (
     Started,
@@ -76,6 +79,7 @@ from raftmq.local.process import (
     start_node,
     stop_nodes,
 )
+from raftmq.local.retired_groups import has_retired, retired, set_aside
 from raftmq.local.status import ClusterView, fetch_ready, view_cluster, view_groups
 from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq.local.waiting import until
@@ -87,8 +91,6 @@ def bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-REMOVED = "removed"
-"""The name of the folder to which those of removed nodes move."""
 READY_TIMEOUT_S = 30.0
 _COUNT = 3
 _FIRST_CONFIGURATION_S, _FIRST_COPY_S, _POLL_S = 3.0, 15.0, 0.05
@@ -218,10 +220,16 @@ class LocalCluster:
                 on_stage("waiting for a leader")
                 starting = groups_of(there)  # all start at the same time, on the same cores
                 for group in starting:
+                    if group not in groups_of(there):  # it has retired
+                        continue
                     self._wait_up(group, lost, timeout_s * len(starting), moved=base_port is not None)
                     if group == FIRST_GROUP:
-                        add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
-                if len(starting) > 1:
+                        gone = add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
+                        for retired_group in gone:
+                            on_stage(f"setting the nodes of group {retired_group} aside, which has retired")
+                            set_aside(self.data, retired_group)
+                        there = [node for node in there if node.group not in gone]
+                if len(groups_of(there)) > 1:
                     until(lambda: know_each_other(there), _FIRST_COPY_S, _POLL_S)
                 if auth:
                     enforce(self.data, [node for node in there if node.group == FIRST_GROUP])
@@ -427,6 +435,7 @@ class LocalCluster:
         undo_begun(self.data)
         nodes = self._with_lost_homes(read_nodes(self.data))
         check_lowered(groups_of(nodes), groups, self.data)
+        further = self._further(nodes, groups)
         if base_port is not None:
             there = groups_of(nodes)
             more = max(0, (groups or 1) - len(there)) * self._size_of_new(nodes, count)
@@ -440,15 +449,26 @@ class LocalCluster:
                 make_access_files(load(node.config_path) for node in nodes[:1])
                 create_data_dirs([node.config_path for node in nodes], os.environ)
         else:
-            if (groups or 1) > max(groups_of(nodes)):
+            if further:
                 check_level([node for node in nodes if node.group == FIRST_GROUP])
             nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
         self._write_nodes(nodes)
-        for group in range(FIRST_GROUP + 1, 1 + (groups or 1)):
-            if group not in groups_of(nodes) and not (group_folder(self.data, group) / REMOVED).exists():
-                on_stage(f"creating the data directories of group {group}")
-                nodes = self._with_group(group, nodes, count, base_port)
+        for group in further:
+            on_stage(f"creating the data directories of group {group}")
+            nodes = self._with_group(group, nodes, count, base_port)
         return read_cluster(self.data)
+
+    def _further(self, nodes: Sequence[NodeRecord], wanted: int | None) -> list[int]:
+        """Returns the groups that are to be made so that there are `wanted`, without those that have retired. Raises
+        LocalError if they cannot be made."""
+        missing = [group for group in range(FIRST_GROUP + 1, 1 + (wanted or 1)) if group not in groups_of(nodes)]
+        gone = retired(self.data, missing, [node for node in nodes if node.group == FIRST_GROUP]) if nodes else set()
+        if missing and missing[-1] in gone:
+            raise has_retired(missing[-1])
+        left = [group for group in missing if group not in gone]
+        for group in left if nodes else ():
+            check_unmade(mark_beside(self.data / GROUPS_SECRET, group), str(group_folder(self.data, group)))
+        return left
 
     def _write_nodes(self, nodes: list[NodeRecord]) -> None:
         known = read_cluster(self.data) if self._has_file() else ClusterFile([])

@@ -24,6 +24,7 @@ FILE_MAX = 256
 AHEAD_MAX_MS = 24 * 3600 * 1000
 """Longest time ahead, in milliseconds, until which the making may be allowed. A wrong clock could extend it."""
 
+_RETIRED = " retired"
 _REPLACE = "raftmq node replace ID --config FILE --via URL    (while the others run)"
 
 
@@ -49,21 +50,28 @@ def mark_of_node(config: Config, config_path: Path) -> Path:
 
 def check_unmade(mark: Path, directory: str) -> None:
     """Raises LocalError if the mark says that the cluster was made before. `directory` is the empty data directory."""
-    try:
-        with mark.open("rb") as file:
-            known = file.read(FILE_MAX).decode("ascii", "replace").strip()
-    except FileNotFoundError:
+    known = _known(mark)
+    if not known and not mark.exists():
         return
-    except OSError as error:
-        raise LocalError(
-            f"{mark} cannot be read", error.strerror or str(error), f"ls -l {mark}    (owner, mode)", ExitCode.REFUSED
-        ) from error
     raise LocalError(
         f"the cluster of {directory} was made before: {known or 'its mark is empty'}",
         f"{mark} says so, and {directory} is empty: its disk was lost; empty nodes would make an empty cluster",
         f"{_REPLACE}; only if all data may go: rm {mark}",
         ExitCode.REFUSED,
     )
+
+
+def _known(mark: Path) -> str:
+    """Returns what the mark says; "" if there is none, or nothing is in it. Raises LocalError."""
+    try:
+        with mark.open("rb") as file:
+            return file.read(FILE_MAX).decode("ascii", "replace").rstrip("\n")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise LocalError(
+            f"{mark} cannot be read", error.strerror or str(error), f"ls -l {mark}    (owner, mode)", ExitCode.REFUSED
+        ) from error
 
 
 def check_nameless(config: Config) -> None:
@@ -110,6 +118,18 @@ def write_mark(mark: Path, cluster: str) -> None:
             f"ls -ld {mark.parent}    (owner); where no file can be kept: --until TIME, a time soon",
             ExitCode.REFUSED,
         ) from error
+
+
+def mark_retired(mark: Path) -> None:
+    """Notes in the mark of a group that it has retired. Raises LocalError."""
+    known = _known(mark)
+    if not known.endswith(_RETIRED):
+        write_mark(mark, known + _RETIRED)
+
+
+def says_retired(mark: Path) -> bool:
+    """Returns True if the mark says that its group has retired. Raises LocalError."""
+    return _known(mark).endswith(_RETIRED)
 
 
 def keep_mark(mark: Path, cluster: str) -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from cluster.config.loading import load
 from cluster.config.local_layout import (
+    REMOVED,
     NodeName,
     NodeRecord,
     group_folder,
@@ -30,7 +31,7 @@ from cluster.members.joining import add_request, clear_half_made, make_directory
 from cluster.peer.secret_files import copy_from_any
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.types import FIRST_GROUP
-from raftmq.local.cluster import REMOVED, LocalCluster
+from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.asked_nodes import no_group, no_node
 from raftmq.local.http.credentials import address_of, addresses_of

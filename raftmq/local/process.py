@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from cluster.config.local_layout import NodeName, NodeRecord, RegistryRecord, node_object
 from cluster.runtime.tcp_ports import ephemeral_ports, port_owner, why_taken
 from raftmq.local.waiting import until
-from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError, without_label
 
 if TYPE_CHECKING:
     import psutil
@@ -268,7 +268,7 @@ def ended(record: Started) -> LocalError:
     code = exit_code(record.pid) if record.pid is not None else None
     who = node_object(*record.key)
     if code in (ExitCode.USAGE, ExitCode.REFUSED) and len(words) >= 3:
-        what, why, fix = words[-3:]
+        what, why, fix = map(without_label, words[-3:])
         return LocalError(f"{who}: {what}", why, fix, ExitCode(code))
     return LocalError(
         f"{who} exited during its start" + (f" (exit code {code})" if code is not None else ""),

@@ -3,11 +3,24 @@ are with those of removed nodes, so that no start finds them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from cluster.config.local_layout import GROUP_FOLDERS, group_folder, read_cluster, sync_folder, write_cluster
-from raftmq.local.cluster import REMOVED
-from raftmq.local.process import stop_nodes
+from cluster.config.local_layout import (
+    GROUP_FOLDERS,
+    REMOVED,
+    NodeRecord,
+    group_folder,
+    read_cluster,
+    sync_folder,
+    write_cluster,
+)
+from cluster.config.node_files import GROUPS_SECRET
+from raftmq.local.http.admin_http import AdminApi
+from raftmq.local.http.credentials import address_of
+from raftmq.local.made_mark import mark_beside, mark_retired, says_retired
+from raftmq.local.process import is_running, stop_nodes
+from raftmq_wire.errors import ExitCode, LocalError
 
 _NODES = "n[0-9]*"
 
@@ -21,6 +34,29 @@ def retired_groups(data: Path) -> dict[int, Path]:
     }
 
 
+def retired(data: Path, groups: Collection[int], first: Sequence[NodeRecord]) -> set[int]:
+    """Returns those of `groups`, which the data directory does not have, that have retired. `first`: the nodes of the
+    first group. Those that run know it, as their answer says; else a folder that was set aside, or the mark that
+    `set_aside` left. Raises LocalError."""
+    marked = {group for group in groups if says_retired(mark_beside(data / GROUPS_SECRET, group))}
+    found = marked | (retired_groups(data).keys() & set(groups))
+    running = [address_of(node) for node in first if is_running(node)]
+    if running and not found >= set(groups):
+        told = AdminApi(running, "raftmq status").local("/v1/broker-groups")["groups"]
+        found |= {row["group"] for row in told if row["state"] == "retired"} & set(groups)
+    return found
+
+
+def has_retired(group: int) -> LocalError:
+    """Returns the error for a start that is to make a group whose number was used."""
+    return LocalError(
+        f"group {group} has retired",
+        "its number is never used again; nothing was made",
+        f"raftmq up --groups {group + 1}    (a group of the next number; or without --groups: those that are there)",
+        ExitCode.REFUSED,
+    )
+
+
 def set_aside(data: Path, group: int) -> Path | None:
     """Stops the nodes of a group that has retired, moves their folders aside, and forgets them in cluster.json. Returns
     where their files are; None if the cluster has no such nodes. May be repeated. The caller holds the directory's
@@ -30,6 +66,7 @@ def set_aside(data: Path, group: int) -> Path | None:
     if not nodes:
         return retired_groups(data).get(group)
     stop_nodes(nodes)
+    mark_retired(mark_beside(data / GROUPS_SECRET, group))
     folder = group_folder(data, group)
     removed = folder / REMOVED
     removed.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
-"""The dashboard of a cluster of two groups of brokers: all groups on the first page, the nodes of the group that is
-chosen, and sums that count each group once."""
+"""The dashboard of clusters of two and of four groups of brokers: all groups on the first page, the nodes of the group
+that is chosen, and sums that count each group once."""
 
 from __future__ import annotations
 
@@ -130,6 +130,35 @@ async def test_a_follower_does_not_show_its_group_as_closed(
         for group in (1, 2):
             await page.until(f"({row(group, 'writes')} || '…') !== '…'")
             await page.until(f"{row(group, 'writes')} === 'open'")
+    finally:
+        made.down()
+
+
+async def test_four_groups_are_shown_chosen_and_summed_up(page: Page, tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = LocalCluster(tmp_path_factory.mktemp("four") / "data")
+    with small_segments():
+        made.up(1, free_base_port(16), groups=4, timeout_s=at_most(60))
+    try:
+        with connect(";".join(f"127.0.0.1:{node.namesrv_port}" for node in made.nodes)) as mq:
+            await asyncio.to_thread(mq.admin.create_topic, BOTH, 1)
+            for group in (1, 2, 3, 4):
+                for _ in range(group):
+                    await asyncio.to_thread(mq.send, BOTH, b"order", queue_id=number_of(group, 0))
+        for node, place in ((0, "#/"), (3, "#/")):
+            await opened(page, made, place, node)
+            for group in (1, 2, 3, 4):
+                await page.until(f"{row(group, 'writes')} === 'open'")
+            assert await page.run("document.querySelectorAll('#broker-groups tr[data-row]').length") == 4
+            assert "(shown)" in await page.run(row(node + 1, "group"))
+        assert await page.run("document.querySelectorAll('.chooser option').length") == 4
+        await opened(page, made, "#/topics")
+        await page.until(f"({ROWS})['{BOTH}']?.groups === '1, 2, 3, 4'")
+        assert [(await page.run(ROWS))[BOTH][field] for field in ("messages", "read_queues")] == ["10", "4"]
+        await opened(page, made, f"#/topics/{BOTH}")
+        await page.until(f"'4 0' in ({ROWS})")
+        told = {key: each["messages"] for key, each in (await page.run(ROWS)).items()}
+        assert told == {f"{group} 0": str(group) for group in (1, 2, 3, 4)}
+        assert page.errors == []
     finally:
         made.down()
 

@@ -1,4 +1,4 @@
-"""Spark in a cluster of two groups of brokers: a read has the queues of both, and a write to both comes once."""
+"""Spark in clusters of two and of four groups of brokers: a read has the queues of all, a write to all comes once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import group_of, number_of
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.topic_rows import wait_for_rows
 from tests.support.wait_until import wait
@@ -23,16 +24,26 @@ from tests.support.wait_until import wait
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(400)]
 
-QUEUES = [0, 1, number_of(2, 0), number_of(2, 1)]
+
+@pytest.fixture(scope="module", params=[2, 4], ids=lambda count: f"{count} groups")
+def groups(request: pytest.FixtureRequest) -> list[int]:
+    """The groups of the cluster."""
+    return [*range(1, 1 + request.param)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def queues(groups: list[int]) -> list[int]:
+    """The queues of a topic, two in each group."""
+    return [number_of(group, queue) for group in groups for queue in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def cluster(groups: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = LocalCluster(tmp_path_factory.mktemp("groups") / "data")
     with small_segments():
-        made.up(1, free_base_port(16), groups=2)
+        made.up(1, free_base_port(4 * len(groups)), groups=len(groups), timeout_s=at_most(60))
     yield made
     made.down()
 
@@ -53,40 +64,49 @@ def groups_of(rows: list[raftmq.Message]) -> dict[int, int]:
     return dict(Counter(group_of(row.queue_id) for row in rows))
 
 
-def test_a_write_to_both_groups_comes_once(spark: SparkSession, servers: str, mq: raftmq.Client) -> None:
+def test_a_write_to_all_groups_comes_once(
+    spark: SparkSession, servers: str, mq: raftmq.Client, queues: list[int], groups: list[int]
+) -> None:
     mq.admin.create_topic("both-batch", 2)
-    named = f"element_at(array({', '.join(map(str, QUEUES))}), CAST(id % 4 AS INT) + 1)"
+    named = f"element_at(array({', '.join(map(str, queues))}), CAST(id % {len(queues)} AS INT) + 1)"
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS body", f"{named} AS queue_id")
     sink = frame.write.format("raftmq").mode("append").options(servers=servers, topic="both-batch", sliceRows=7)
     for _ in range(2):
         sink.option("writeId", "both-one").save()
     rows = wait_for_rows(mq, "both-batch", 100)
     assert sorted(int(row.body) for row in rows) == list(range(100))
-    assert all(row.queue_id == QUEUES[int(row.body) % 4] for row in rows)
+    assert all(row.queue_id == queues[int(row.body) % len(queues)] for row in rows)
     free = spark.range(100, 200).selectExpr("CAST(id AS STRING) AS body")
     free.write.format("raftmq").mode("append").options(servers=servers, topic="both-batch", sliceRows=7).save()
     rows = wait_for_rows(mq, "both-batch", 200)
     assert sorted(int(row.body) for row in rows) == list(range(200))
-    assert min(groups_of(rows).values()) > 60, "rows without a queue go to both"
+    assert sorted(groups_of(rows)) == groups
+    assert min(groups_of(rows).values()) > 120 / len(groups), "rows without a queue go to all"
 
 
-def test_a_read_has_the_queues_of_both_groups(spark: SparkSession, servers: str, mq: raftmq.Client) -> None:
+def test_a_read_has_the_queues_of_all_groups(
+    spark: SparkSession, servers: str, mq: raftmq.Client, queues: list[int]
+) -> None:
     mq.admin.create_topic("both-read", 2)
-    for queue in QUEUES:
+    for queue in queues:
         mq.send_batch("both-read", [b"%d" % number for number in range(20)], queue_id=queue)
     read = spark.read.format("raftmq").options(servers=servers, topic="both-read")
     columns = "queue_id,queue_offset,body,index,term"
     found = read.option("columns", columns).load().collect()
-    assert sorted((row.queue_id, row.queue_offset) for row in found) == [(q, o) for q in QUEUES for o in range(20)]
+    assert sorted((row.queue_id, row.queue_offset) for row in found) == [(q, o) for q in queues for o in range(20)]
     assert all(row["index"] > 0 and row["term"] > 0 for row in found)
-    chosen = read.option("startingOffsets", f'{{"0": 18, "{QUEUES[3]}": 15}}').option("columns", columns)
-    assert Counter(row.queue_id for row in chosen.load().collect()) == {0: 2, 1: 20, QUEUES[2]: 20, QUEUES[3]: 5}
+    chosen = read.option("startingOffsets", f'{{"0": 18, "{queues[-1]}": 15}}').option("columns", columns)
+    assert Counter(row.queue_id for row in chosen.load().collect()) == {
+        **dict.fromkeys(queues, 20),
+        0: 2,
+        queues[-1]: 5,
+    }
     table = raftmq.read_arrow("both-read", servers=servers)
-    assert sorted(set(table["queue_id"].to_pylist())) == QUEUES
+    assert sorted(set(table["queue_id"].to_pylist())) == queues
 
 
-def test_a_stream_reads_both_groups_once_through_restarts(
-    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path
+def test_a_stream_reads_all_groups_once_through_restarts(
+    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path, queues: list[int]
 ) -> None:
     for name in ("both-from", "both-to"):
         mq.admin.create_topic(name, 2)
@@ -106,18 +126,18 @@ def test_a_stream_reads_both_groups_once_through_restarts(
         finally:
             query.stop()
 
-    for queue in QUEUES:
+    for queue in queues:
         mq.send_batch("both-from", [b"%d-%d" % (queue, number) for number in range(10)], queue_id=queue)
     run()
     for done in (tmp_path / "checkpoint" / "commits").iterdir():
         done.unlink()  # as if the driver had died before it noted that the batch was done
     run()
-    mq.send_batch("both-from", [b"last"], queue_id=QUEUES[2])
+    mq.send_batch("both-from", [b"last"], queue_id=queues[2])
     run()
-    rows = wait_for_rows(mq, "both-to", 41)
+    rows = wait_for_rows(mq, "both-to", 10 * len(queues) + 1)
     assert {bytes(row.body) for row in rows} == {
         b"last",
-        *(b"%d-%d" % (queue, number) for queue in QUEUES for number in range(10)),
+        *(b"%d-%d" % (queue, number) for queue in queues for number in range(10)),
     }
     assert all(row.queue_id == int(row.body.split(b"-")[0]) for row in rows if row.body != b"last")
 
@@ -125,7 +145,14 @@ def test_a_stream_reads_both_groups_once_through_restarts(
 @pytest.mark.parametrize("stops", ["before the first prepares", "before the commit", "after the commit"])
 @pytest.mark.parametrize("killed", [1, 2])
 def test_a_driver_that_dies_on_the_way(
-    cluster: LocalCluster, servers: str, mq: raftmq.Client, monkeypatch: pytest.MonkeyPatch, stops: str, killed: int
+    cluster: LocalCluster,
+    servers: str,
+    mq: raftmq.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    stops: str,
+    killed: int,
+    queues: list[int],
+    groups: list[int],
 ) -> None:
     """Somebody runs the write again, and a group's only node was killed meanwhile: every row once."""
     from raftmq.client.producing.staged_writes_client import StagedWrites
@@ -139,9 +166,9 @@ def test_a_driver_that_dies_on_the_way(
     def staged() -> list[Any]:
         import pyarrow as pa
 
-        queues = pa.array([QUEUES[number % 4] for number in range(40)], pa.int32())
+        chosen = pa.array([queues[number % len(queues)] for number in range(40)], pa.int32())
         bodies = pa.array([str(number) for number in range(40)], pa.string())
-        return [writer.write(iter([pa.record_batch({"body": bodies, "queue_id": queues})]))]
+        return [writer.write(iter([pa.record_batch({"body": bodies, "queue_id": chosen})]))]
 
     class DriverDiedError(Exception):
         pass
@@ -163,8 +190,8 @@ def test_a_driver_that_dies_on_the_way(
     victim = cluster.of_group(killed)[0]
     cluster.kill(victim.name)
     cluster.restart(victim.name)
-    wait(lambda: all(mq.admin.describe_topic(topic).queues), "both groups answer")
+    wait(lambda: all(mq.admin.describe_topic(topic).queues), "all groups answer")
     writer.commit(staged())
     rows = wait_for_rows(mq, topic, 40)
     assert sorted(int(row.body) for row in rows) == list(range(40))
-    assert groups_of(rows) == {1: 20, 2: 20}
+    assert groups_of(rows) == dict.fromkeys(groups, 40 // len(groups))

@@ -187,7 +187,13 @@ async def add_member(call: Call) -> MemberChanged:
     A member that is named with other addresses moves there. A majority of the voters must find it there, unless `force`
     says that it is down; a leader hands leadership over before its own peer address changes."""
     wanted: AddRequest = call.body
-    members = call.port.membership.in_force
+    state, members = call.port.state, call.port.membership.in_force
+    if state.closed_log.is_closed:
+        raise ApiError(
+            "refused",
+            f"group {state.broker_groups.own} has retired, and its nodes run no more: nothing was changed",
+            f"set them aside: raftmq broker-group retire {state.broker_groups.own}",
+        )
     if wanted.cluster_id != str(members.cluster_uuid):
         raise ApiError(
             "refused",

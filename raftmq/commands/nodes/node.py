@@ -438,10 +438,44 @@ def drain(node: NodeName, undo: bool, grace_s: float, data: str | None, admin: s
 
 
 @node.command("can-stop")
-@NODE
+@click.argument(
+    "nodes",
+    metavar="NODE...",
+    nargs=-1,
+    required=True,
+    type=NodeNameType(click.IntRange(1, 65535)),
+    shell_complete=complete_nodes,
+)
 @cluster_options
-def can_stop(node: NodeName, data: str | None, admin: str | None, as_json: bool) -> int:
-    """Ask the cluster whether writes go on while NODE is stopped. Exits with 0 if they do, 5 if not."""
+def can_stop(nodes: tuple[NodeName, ...], data: str | None, admin: str | None, as_json: bool) -> int:
+    """Ask the cluster whether writes go on while NODE is stopped. Exits with 0 if they do, 5 if not.
+
+    With several groups of brokers, name all nodes of the machine that is to stop: one of each group.
+    """
+    groups = [key_of(node)[0] for node in nodes]
+    if len({*groups}) < len(groups):
+        raise LocalError(
+            "two nodes of one group cannot be asked for together",
+            "each is judged as if the other stayed",
+            f"raftmq node can-stop {nodes[0]}    (one by one; or one of each group)",
+            ExitCode.USAGE,
+        )
+    answers = {node: _asked_to_stop(node, admin, data) for node in nodes}
+    lines: list[str] = []
+    for node, answer in answers.items():
+        if answer["allowed"]:
+            lines.append(f"node {node} may be stopped: writes go on")
+            continue
+        lines += [f"do not stop node {node} now: {reason}" for reason in answer["reasons"]]
+        lines.append(f"type: {aimed_here(answer['do_now'], key_of(node)[0])}")
+    allowed = all(answer["allowed"] for answer in answers.values())
+    several = {"allowed": allowed, "nodes": [{**answer, "name": node} for node, answer in answers.items()]}
+    show(as_json, several if len(nodes) > 1 else answers[nodes[0]], *lines)
+    return ExitCode.OK if allowed else ExitCode.REFUSED
+
+
+def _asked_to_stop(node: NodeName, admin: str | None, data: str | None) -> dict[str, Any]:
+    """Returns what the leader of its group says about a stop of the node. Raises LocalError if there is none."""
     answer = stop_check.ask(_there(node, admin, data)[1], node)
     if answer is None:
         raise LocalError(
@@ -450,11 +484,7 @@ def can_stop(node: NodeName, data: str | None, admin: str | None, as_json: bool)
             "raftmq status",
             ExitCode.REFUSED,
         )
-    allowed = f"node {node} may be stopped: writes go on"
-    refused = [f"do not stop node {node} now: {reason}" for reason in answer["reasons"]]
-    advice = [f"type: {aimed_here(answer['do_now'], key_of(node)[0])}"]
-    show(as_json, answer, *([allowed] if answer["allowed"] else [*refused, *advice]))
-    return ExitCode.OK if answer["allowed"] else ExitCode.REFUSED
+    return answer
 
 
 @node.command()

@@ -15,6 +15,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
 from raftmq.local.http.asked_nodes import no_group, no_node
 from raftmq.local.http.credentials import address_of
+from raftmq.local.retired_groups import retired
 from raftmq.local.rolling_restart import Restart, Restarted, RollingRestart, by_command, restart_registry
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -103,15 +104,18 @@ def _local(data: str | None) -> dict[int, tuple[dict[int, str], Restart]]:
 
 
 def local_groups(cluster: LocalCluster) -> dict[int, tuple[dict[int, str], Restart]]:
-    """Returns, for each group of a local cluster, its nodes with the addresses of their HTTP APIs, and a function that
-    restarts one of them."""
+    """Returns, for each group of a local cluster that has not retired, its nodes with the addresses of their HTTP APIs,
+    and a function that restarts one of them. Raises LocalError."""
 
     def restart_of(group: int) -> Restart:
         return lambda node: cluster.restart(name_of(group, node))
 
+    groups = groups_of(cluster.nodes)
+    gone = retired(cluster.data, groups[1:], cluster.first_nodes)
     return {
         group: ({node.id: address_of(node) for node in cluster.of_group(group)}, restart_of(group))
-        for group in groups_of(cluster.nodes)
+        for group in groups
+        if group not in gone
     }
 
 

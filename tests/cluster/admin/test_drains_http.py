@@ -262,6 +262,9 @@ async def test_a_group_that_is_done_retires_for_ever(node: SecondGroup, serve: S
     for method in ("POST", "DELETE"):
         status, answer = await ask(client, method)
         assert (status, answer["error"]["message"]) == (409, "group 2 has retired, for ever")
+    join = {"uuid": "0" * 32, "cluster_id": str(CLUSTER), "host": "127.0.0.1", "port": 1}
+    status, answer = await ask(client, "POST", "/v1/members", **join)
+    assert (status, "has retired, and its nodes run no more" in answer["error"]["message"]) == (409, True), answer
     listed = (await ask(client, path="/v1/broker-groups"))[1]["groups"]
     assert [row["state"] for row in listed] == ["active", "retired", "active"]
     (topic,) = (await ask(client, path="/v1/topics"))[1]["topics"]

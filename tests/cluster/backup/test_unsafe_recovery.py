@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,22 @@ def test_terms_that_ran_away_are_given_up_with_the_old_cluster(stopped: Any, mon
     after = look_at(stopped.data)
     assert after.identity.cluster_uuid == made.cluster_uuid
     assert (before.term, after.term, after.tail.term) == (2**63 - 2, last + 1, last + 1)
+
+
+def test_a_second_survivor_of_a_group_does_not_come_into_the_same_cluster(stopped: Any, tmp_path: Path) -> None:
+    """Both would lead the group. One of another group comes, and so does this one once the first is moved away."""
+    typed = str(look_at(stopped.data).identity.cluster_uuid)
+    one, two = (Path(shutil.copytree(stopped.data, tmp_path / "data" / name / "data")) for name in ("n1", "n2"))
+    into = recover(one, typed, NOW_MS).cluster_uuid
+    before = listing(two)
+    with pytest.raises(LocalError, match=f"node 1 is the survivor of group 1 in cluster {into} already") as caught:
+        recover(two, typed, NOW_MS, into)
+    assert f"move {one.parent} away first" in caught.value.fix
+    assert listing(two) == before
+    identity = identities.load(OsFileSystem(), one)
+    (one / "IDENTITY").unlink()
+    identities.save(OsFileSystem(), one, identity._replace(group_id=2))
+    assert recover(two, typed, NOW_MS, into).cluster_uuid == into
 
 
 @pytest.mark.parametrize("typed", ["", "yes", "00000000-0000-0000-0000-000000000000"])

@@ -119,6 +119,32 @@ async def test_a_level_is_told_when_it_rises_and_who_is_below_is_named(made: Cal
     assert one.known.below(14) == []
 
 
+async def test_who_leads_a_group_beside_another_leader_says_so_while_it_lasts(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two survivors of a group were recovered into one cluster. The one of the earlier term hears of the other."""
+    monkeypatch.setattr(known_groups, "RIVAL_LOOKS", 3)
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two))
+    (link,) = one.links.to(2)
+    record = two.record
+    looks = two.known._looks
+    for other in (record, replace(record, leader=5), replace(record, epoch=Epoch(9, 0))):
+        link.send(Kind.GROUPS, [], encode([other]))
+    await until(lambda: two.known._looks > looks + 10)
+    assert two.alarms.all() == [], "it is its own, of a term that it has left, or of one in which it leads"
+    link.send(Kind.GROUPS, [], encode([replace(record, epoch=Epoch(10, 0), leader=5)]))
+    await until(lambda: two.alarms.raised(ALARM))
+    assert "node 2/5 leads group 2 too, in term 10" in two.alarms.all()[0].text
+    two.record = replace(record, leader=5)
+    await until(lambda: not two.alarms.all())
+    two.record = replace(record, epoch=Epoch(11, 0))
+    looks = two.known._looks
+    await until(lambda: two.known._looks > looks + 10)
+    assert two.alarms.all() == [], "it was elected since"
+
+
 async def test_a_group_that_the_first_one_refuses_says_why(made: Callable[..., Any], tmp_path: Path) -> None:
     one = await made(1)
     one.level = GROUPS_LEVEL - 1

@@ -27,6 +27,7 @@ from cluster.registry.records import Place, Records
 from cluster.registry.registrations import Identity, Registrations
 from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
+from statemachine.cluster_wide.broker_groups import GroupState
 from tests.support.group_node import FS, KEY, Node
 from tests.support.wait_until import until
 
@@ -93,10 +94,11 @@ async def registry() -> AsyncIterator[Callable[..., Awaitable[Registry]]]:
 async def node(tmp_path: Path) -> AsyncIterator[Make]:
     nodes: list[Node] = []
 
-    async def make(group: int, *registries: Registry, **changes: Any) -> Node:
+    async def make(group: int, *registries: Registry, added: tuple[int, ...] = (), **changes: Any) -> Node:
         first = 0 if group == 1 else free_base_port(1)  # where nobody listens: nodes meet through the registry alone
         at: dict[str, Any] = {"cluster.registry": [f"127.0.0.1:{each.port}" for each in registries]}
         nodes.append(Node(tmp_path, group, first, str(CLUSTER), **at, **changes))
+        nodes[-1].add(*added)
         return await nodes[-1].start()
 
     yield make
@@ -264,6 +266,22 @@ async def test_who_does_not_come_is_not_waited_for_for_ever(
     await until(one.links.ready.is_set)
     assert one.links.missing == (2,)
     assert "no node of these groups has registered in 0 s: 2; routes lack them" in caplog.text
+
+
+async def test_a_start_does_not_wait_for_groups_that_are_not_there(registry: Make, node: Make, tmp_path: Path) -> None:
+    """A node remembers a group that somebody told of and that was never added, or has retired: it tells nodes of it."""
+    one = await registry()
+    name_another(tmp_path, 1, OTHER)
+    first = await node(1, one, added=(1,))
+    await until(one.links.ready.is_set)
+    assert one.groups == {1: first.record}
+    first.add(1, 2)
+    await until(lambda: one.groups.keys() == {1, 2})
+    first.rows[2] = first.rows[2]._replace(state=GroupState.RETIRED, since_ms=5)
+    again = await registry()
+    first.part.reload(SimpleNamespace(cluster=SimpleNamespace(registry=[f"127.0.0.1:{again.port}"])))
+    await until(again.links.ready.is_set)
+    assert again.groups == {1: first.record}
 
 
 async def test_without_a_majority_of_the_registry_there_is_an_alarm_while_it_lasts(

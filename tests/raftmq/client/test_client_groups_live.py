@@ -1,5 +1,5 @@
-"""Our client in a cluster of two groups of brokers: what it sends, reads, commits, retries and decides is in the group
-that has the queue; and what still works while one of the groups is away."""
+"""Our client in clusters of two and of four groups of brokers: what it sends, reads, commits, retries and decides is in
+the group that has the queue; and what still works while one of the groups is away."""
 
 from __future__ import annotations
 
@@ -16,21 +16,32 @@ from raftmq.client.sync import Client
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.queue_numbers import group_of, number_of
+from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
 from tests.support.wait_until import wait
 
 pytestmark = [pytest.mark.live, pytest.mark.ci]
 
-QUEUES = [0, 1, number_of(2, 0), number_of(2, 1)]
+
+@pytest.fixture(scope="module", params=[2, 4], ids=lambda count: f"{count} groups")
+def groups(request: pytest.FixtureRequest) -> list[int]:
+    """The groups of the cluster."""
+    return [*range(1, 1 + request.param)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(groups: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = LocalCluster(tmp_path_factory.mktemp("groups") / "data")
     with small_segments():
-        made.up(1, free_base_port(16), groups=2)
+        made.up(1, free_base_port(4 * len(groups)), groups=len(groups), timeout_s=at_most(60))
     yield made
     made.down()
+
+
+@pytest.fixture(scope="module")
+def queues(groups: list[int]) -> list[int]:
+    """The queues of a topic, two in each group."""
+    return [number_of(group, queue) for group in groups for queue in (0, 1)]
 
 
 @pytest.fixture
@@ -57,56 +68,59 @@ def read_on(mq: Client, group: str, topic: str, **options: Any) -> list[Any]:
         return list(consumer)
 
 
-def test_messages_of_all_queues_are_read_once(mq: Client, topic: str) -> None:
-    assert [queue.queue_id for queue in mq.admin.describe_topic(topic).queues] == QUEUES
-    results = [mq.send(topic, b"%d" % number) for number in range(8)]
-    wait(lambda: group_of(mq.send(topic, b"x").queue_id) == 2, "the second group has a leader")
-    results += [mq.send(topic, b"x") for _ in range(12)]
-    assert {result.queue_id for result in results} == {*QUEUES}
-    assert sorted(Counter(result.queue_id for result in results[-12:]).values()) == [3, 3, 3, 3]
-    batch = mq.send_batch(topic, [b"x", b"y"], queue_id=QUEUES[3])
-    assert [each.queue_id for each in batch] == [QUEUES[3]] * 2
+def test_messages_of_all_queues_are_read_once(mq: Client, topic: str, queues: list[int], groups: list[int]) -> None:
+    assert [queue.queue_id for queue in mq.admin.describe_topic(topic).queues] == queues
+    results = [mq.send(topic, b"%d" % number) for number in range(2 * len(queues))]
+    for group in groups[1:]:
+        wait(lambda group=group: group_of(mq.send(topic, b"x").queue_id) == group, f"group {group} has a leader")  # type: ignore[misc]
+    results += [mq.send(topic, b"x") for _ in range(3 * len(queues))]
+    assert {result.queue_id for result in results} == {*queues}
+    assert {*Counter(result.queue_id for result in results[-3 * len(queues) :]).values()} == {3}
+    batch = mq.send_batch(topic, [b"x", b"y"], queue_id=queues[-1])
+    assert [each.queue_id for each in batch] == [queues[-1]] * 2
     stored = mq.admin.describe_topic(topic).messages
     read = read_on(mq, "billing", topic)
     assert len({(each.queue_id, each.queue_offset) for each in read}) == len(read) == stored
-    assert {each.queue_id for each in read} == {*QUEUES}
-    assert [each.lag for each in mq.admin.offsets("billing", topic)] == [0, 0, 0, 0]
+    assert {each.queue_id for each in read} == {*queues}
+    assert [each.lag for each in mq.admin.offsets("billing", topic)] == [0] * len(queues)
     assert not read_on(mq, "billing", topic)
     found = next(each for each in read if each.body == b"y")
     assert [each.place for each in mq.admin.query_messages(topic, found.message_id, unique=True)] == [found.place]
-    assert mq.admin.view_message(topic, found.position, group=2) == found
-    assert "queue 2/1 offset" in found.place
+    assert mq.admin.view_message(topic, found.position, group=groups[-1]) == found
+    assert f"queue {groups[-1]}/1 offset" in found.place
 
 
-def test_a_key_keeps_its_queue(mq: Client, servers: str, topic: str) -> None:
-    def queues(client: Client) -> list[int]:
-        return [client.send(topic, b"x", ordering_key=f"k{key}").queue_id for key in range(24)]
+def test_a_key_keeps_its_queue(mq: Client, servers: str, topic: str, queues: list[int]) -> None:
+    def chosen(client: Client) -> list[int]:
+        return [client.send(topic, b"x", ordering_key=f"k{key}").queue_id for key in range(48)]
 
     with connect(servers) as other:
-        assert queues(mq) == queues(other)
-    assert {*queues(mq)} == {*QUEUES}
+        assert chosen(mq) == chosen(other)
+    assert {*chosen(mq)} == {*queues}
 
 
-def test_two_ordered_readers_share_the_queues_of_both_groups(mq: Client, servers: str, topic: str) -> None:
-    for number in range(40):
-        mq.send(topic, b"%d" % number, queue_id=QUEUES[number % 4])
+def test_two_ordered_readers_share_the_queues_of_all_groups(
+    mq: Client, servers: str, topic: str, queues: list[int]
+) -> None:
+    for number in range(10 * len(queues)):
+        mq.send(topic, b"%d" % number, queue_id=queues[number % len(queues)])
     with (
         connect(servers) as other,
         mq.consumer("pair", topic, ordered=True, max_wait_s=1) as first,
         other.consumer("pair", topic, ordered=True, max_wait_s=1) as second,
     ):
-        wait(lambda: len(first.positions()) == len(second.positions()) == 2, "each has two queues")
-        assert {*first.positions(), *second.positions()} == {*QUEUES}
+        wait(lambda: 2 * len(first.positions()) == 2 * len(second.positions()) == len(queues), "each has half of them")
+        assert {*first.positions(), *second.positions()} == {*queues}
         read = [*first, *second]
     by_queue: dict[int, list[int]] = {}
     for each in read:
         by_queue.setdefault(each.queue_id, []).append(each.queue_offset)
-    assert {queue: sorted({*offsets}) for queue, offsets in by_queue.items()} == {q: [*range(10)] for q in QUEUES}
+    assert {queue: sorted({*offsets}) for queue, offsets in by_queue.items()} == {q: [*range(10)] for q in queues}
 
 
-def test_a_message_goes_back_to_its_own_group(mq: Client, topic: str) -> None:
+def test_a_message_goes_back_to_its_own_group(mq: Client, topic: str, queues: list[int], groups: list[int]) -> None:
     group = f"failing-{uuid4().hex[:8]}"
-    for queue in (0, QUEUES[2]):
+    for queue in queues[::2]:
         mq.send(topic, b"poor", queue_id=queue)
     with mq.consumer(group, topic, max_wait_s=20) as consumer:
         again = []
@@ -114,16 +128,16 @@ def test_a_message_goes_back_to_its_own_group(mq: Client, topic: str) -> None:
             if message.reconsume_times:
                 again.append(message)
                 consumer.dead_letter(message)
-                if len(again) == 2:
+                if len(again) == len(groups):
                     break
             else:
                 consumer.retry(message, after=1)
-    assert sorted(group_of(message.queue_id) for message in again) == [1, 2]
+    assert sorted(group_of(message.queue_id) for message in again) == groups
     letters = mq.admin.describe_topic(f"%DLQ%{group}")
-    assert sorted((group_of(each.queue_id), each.max_offset) for each in letters.queues) == [(1, 1), (2, 1)]
+    assert sorted((group_of(each.queue_id), each.max_offset) for each in letters.queues) == [(g, 1) for g in groups]
 
 
-def test_a_transaction_is_decided_in_its_group(mq: Client, topic: str) -> None:
+def test_a_transaction_is_decided_in_its_group(mq: Client, topic: str, queues: list[int]) -> None:
     asked: list[int] = []
 
     def check(message: Any) -> Resolution:
@@ -131,7 +145,7 @@ def test_a_transaction_is_decided_in_its_group(mq: Client, topic: str) -> None:
         return Resolution.COMMIT
 
     with mq.transaction_producer(f"shop-{uuid4().hex[:8]}", check=check) as producer:
-        for queue in (QUEUES[0], QUEUES[2]):
+        for queue in queues[::2]:
             with producer.transaction(topic, b"committed", queue_id=queue):
                 pass
             with pytest.raises(ZeroDivisionError), producer.transaction(topic, b"rolled back", queue_id=queue):
@@ -139,29 +153,29 @@ def test_a_transaction_is_decided_in_its_group(mq: Client, topic: str) -> None:
             left = producer.transaction(topic, b"checked", queue_id=queue, check_after_s=1)
             left.begin()
             left.leave_to_check()
-        wait(lambda: len(asked) >= 2, "both groups ask", patience_s=60)
-        wait(lambda: mq.admin.describe_topic(topic).messages == 4, "what the check said is carried out")
+        wait(lambda: {*asked} == {*queues[::2]}, "each group asks", patience_s=60)
+        wait(lambda: mq.admin.describe_topic(topic).messages == len(queues), "what the check said is carried out")
     found = [(each.queue_id, each.body) for each in read_on(mq, "audit", topic)]
-    assert sorted(found) == sorted((q, body) for q in (QUEUES[0], QUEUES[2]) for body in (b"checked", b"committed"))
+    assert sorted(found) == sorted((queue, body) for queue in queues[::2] for body in (b"checked", b"committed"))
 
 
-def test_a_delayed_message_comes_in_its_queue(mq: Client, topic: str) -> None:
-    for queue in QUEUES:
+def test_a_delayed_message_comes_in_its_queue(mq: Client, topic: str, queues: list[int]) -> None:
+    for queue in queues:
         mq.send(topic, b"later", queue_id=queue, delay=1)
-    handle = mq.send(topic, b"never", queue_id=QUEUES[2], delay=60).recall_handle
+    handle = mq.send(topic, b"never", queue_id=queues[-1], delay=60).recall_handle
     mq.recall(topic, handle)
-    wait(lambda: mq.admin.describe_topic(topic).messages == 4, "the messages come")
-    assert sorted(each.queue_id for each in read_on(mq, "late", topic)) == QUEUES
+    wait(lambda: mq.admin.describe_topic(topic).messages == len(queues), "the messages come")
+    assert sorted(each.queue_id for each in read_on(mq, "late", topic)) == queues
 
 
-def test_groups_are_chosen_for_a_topic(mq: Client) -> None:
+def test_groups_are_chosen_for_a_topic(mq: Client, queues: list[int]) -> None:
     name = f"second-{uuid4().hex[:8]}"
     mq.admin.create_topic(name, queues=3, groups=[2])
     assert [queue.queue_id for queue in mq.admin.describe_topic(name).queues] == [number_of(2, q) for q in range(3)]
     mq.admin.create_topic(name, queues=2)
     assert len(mq.admin.describe_topic(name).queues) == 2, "it keeps its groups"
     mq.admin.create_topic(name, queues=1, groups=[1])
-    assert [queue.queue_id for queue in mq.admin.describe_topic(name).queues] == [0, *QUEUES[2:]]
+    assert [queue.queue_id for queue in mq.admin.describe_topic(name).queues] == [0, *queues[2:4]]
     with pytest.raises(Refused, match="no group 7"):
         mq.admin.create_topic(name, groups=[7])
     mq.admin.delete_topic(name)
@@ -178,17 +192,17 @@ def test_a_queue_that_there_is_not(mq: Client, topic: str, queue: int) -> None:
 
 @pytest.mark.parametrize("away", [1, 2])
 def test_what_works_while_a_group_is_away(
-    cluster: LocalCluster, servers: str, mq: Client, topic: str, away: int
+    cluster: LocalCluster, servers: str, mq: Client, topic: str, away: int, queues: list[int]
 ) -> None:
     """Its queues wait. The others take messages, are read and committed, by clients that were there before and by those
     that come; what the first group decides is refused while it is the one that is away."""
-    there = QUEUES[2:] if away == 1 else QUEUES[:2]
-    gone = QUEUES[:2] if away == 1 else QUEUES[2:]
+    there = [queue for queue in queues if group_of(queue) != away]
+    gone = [queue for queue in queues if group_of(queue) == away]
     group = f"readers-{uuid4().hex[:8]}"
     mq.admin.create_group(group)
-    for queue in QUEUES:
+    for queue in queues:
         mq.send(topic, b"before", queue_id=queue)
-    assert len(read_on(mq, group, topic)) == 4  # so both groups have heard of the consumer group
+    assert len(read_on(mq, group, topic)) == len(queues)  # so each group has heard of the consumer group
     for queue in there:
         mq.send(topic, b"between", queue_id=queue)
     victim = cluster.of_group(away)[0]
@@ -200,7 +214,7 @@ def test_what_works_while_a_group_is_away(
             for client in (mq, new):
                 for queue in there:
                     assert client.send(topic, b"while", queue_id=queue).queue_id == queue
-                assert {client.send(topic, b"any").queue_id for _ in range(4)} == {*there}
+                assert {client.send(topic, b"any").queue_id for _ in there * 2} == {*there}
                 assert client.pull(topic, there[0], 0).messages[0].body == b"before"
                 assert topic in client.admin.topics()
             with pytest.raises(Unreachable):
@@ -208,7 +222,12 @@ def test_what_works_while_a_group_is_away(
             with new.consumer(group, topic, max_wait_s=2) as consumer:
                 read = list(consumer)
             assert {each.queue_id for each in read} == {*there}
-            assert Counter(each.body for each in read) == {b"between": 2, b"while": 4, b"any": 8}
+            each_way = len(there)
+            assert Counter(each.body for each in read) == {
+                b"between": each_way,
+                b"while": 2 * each_way,
+                b"any": 4 * each_way,
+            }
             assert [new.admin.committed(group, topic, queue) for queue in there] == [
                 new.admin.max_offset(topic, queue) for queue in there
             ]

@@ -410,6 +410,9 @@ def test_members_and_access_are_shown_of_all_groups(run: Run) -> None:
     code, told = run("auth", "show")
     assert (code, [view["node"] for view in told["nodes"]]) == (0, [1, "2/1"])
     assert [view["node"] for view in run("auth", "key")[1]["nodes"]] == [1, "2/1"]
+    code, both = run("node", "can-stop", "1", "2/1")
+    assert (code, both["allowed"]) == (ExitCode.REFUSED, False)
+    assert [(each["name"], each["allowed"]) for each in both["nodes"]] == [(1, False), ("2/1", False)]
     code, answer = run("node", "can-stop", "2/1", as_json=False)
     assert (code, "do not stop node 2/1 now" in answer) == (ExitCode.REFUSED, True)
     assert "raftmq node add --in-group 2 --data" in answer.splitlines()[-1]

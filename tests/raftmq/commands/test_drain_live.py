@@ -152,8 +152,11 @@ def test_a_group_that_is_done_retires(cluster: LocalCluster, mq: Client, run: Ru
         assert {group_of(producer.send(TOPIC, b"x").queue_id) for _ in range(8)} == {1}
     assert run("backup", "create", "--to", str(cluster.data / "backups"), as_json=False)[0] == 0
     assert run("topic", "list")[0] == 0
-    cluster.down()
-    cluster.up(groups=2)
+    for _ in range(2):
+        code, refused = run("up", "--groups", "2", "--detach")
+        assert (code, refused["error"]["what"]) == (ExitCode.REFUSED, "group 2 has retired")
+        cluster.down()
+    cluster.up()
     assert cluster.of_group(2) == [], "a start makes no other group of that number"
     assert "group 2 has retired" in run("status", as_json=False)[1]
     code, said = run("topic", "create", "late", "--in-group", "2", as_json=False)

@@ -36,13 +36,14 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftmq.cli import cli
 from raftmq.client.discovery import find_servers
-from raftmq.local import further_groups
+from raftmq.local import further_groups, retired_groups
 from raftmq.local import init as local_init
 from raftmq.local.cluster import LocalCluster, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.init import check_data_dirs
 from raftmq.local.lost_disks import dead_group, dead_groups, lost_nodes
+from raftmq.local.retired_groups import set_aside
 from raftmq.local.status import ClusterView, NodeView, json_of
 from raftmq.local.tls.local_tls import certify
 from raftmq_wire.errors import ExitCode, LocalError
@@ -424,8 +425,49 @@ def test_a_group_whose_directories_were_emptied_is_not_made_anew(tmp_path: Path)
         assert dead_groups(nodes) == [2]
         shutil.rmtree(data / "g02", ignore_errors=True)
     (data / "cluster.json").unlink()
-    error = refused(data, "was made before", groups=2)
-    assert "SECRET.g02.cluster" in error.why
+    for _ in range(2):
+        error = refused(data, "was made before", groups=2)
+        assert "SECRET.g02.cluster" in error.why
+        assert not (data / "g02").exists()
+
+
+def test_a_group_that_has_retired_is_not_made_again(tmp_path: Path) -> None:
+    """Neither while what it had lies aside nor afterwards; a further group gets the next number."""
+    data = tmp_path / "data"
+    loaded(data, groups=2, count=1, base=BASE)
+    set_aside(data, 2)
+
+    def everything() -> set[Path]:
+        return {path for path in data.rglob("*") if path.name != "cluster.json"}
+
+    for _ in range(2):
+        before = everything()
+        for _ in range(2):
+            error = refused(data, "group 2 has retired", groups=2)
+            assert (error.exit_code, error.fix[:21]) == (ExitCode.REFUSED, "raftmq up --groups 3 ")
+            assert everything() == before, "nothing was made"
+        assert named(loaded(data)) == [1]
+        shutil.rmtree(data / "g02", ignore_errors=True)
+    assert named(loaded(data, groups=3)) == [1, "3/1"]
+
+
+def test_a_group_that_an_earlier_release_has_set_aside_is_known_while_the_first_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    loaded(data, groups=2, count=1, base=BASE)
+    mark = (data / "SECRET.g02.cluster").read_bytes()
+    set_aside(data, 2)
+    (data / "SECRET.g02.cluster").write_bytes(mark)
+    shutil.rmtree(data / "g02")
+    for _ in range(2):
+        refused(data, "was made before", groups=2)
+        assert not (data / "g02").exists()
+    monkeypatch.setattr(retired_groups, "is_running", lambda node: True)
+    told = {"groups": [{"group": 1, "state": "active"}, {"group": 2, "state": "retired"}]}
+    monkeypatch.setattr(AdminApi, "local", lambda api, path: told)
+    refused(data, "group 2 has retired", groups=2)
+    assert not (data / "g02").exists()
 
 
 def test_disks_are_lost_group_by_group(tmp_path: Path) -> None:

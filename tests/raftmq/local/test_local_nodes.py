@@ -19,12 +19,12 @@ from cluster.config.node_files import (
     write_config_like,
     write_configs,
 )
-from raftmq.local import membership
+from raftmq.local import membership, process
 from raftmq.local.cluster import LocalCluster, why_not_ready
 from raftmq.local.membership import LocalMembers, _unfinished, unheard, with_files
 from raftmq.local.process import free_base_port, is_running
 from raftmq.local.status import ClusterView, NodeView
-from raftmq_wire.errors import LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 def test_a_new_node_has_the_usual_ports_of_its_number_or_free_ones_above(tmp_path: Path) -> None:
@@ -152,6 +152,19 @@ def test_a_node_that_does_not_join_is_explained_by_itself_and_not_by_one_that_is
     )
     assert why_not_ready(view, [2]) == "leader None, term 4; node 2: this node has no secret"
     assert why_not_ready(view, []) == "no answer from node 3"
+
+
+def test_why_a_node_ended_is_told_without_the_labels_of_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node,) = plan_nodes(tmp_path, 1, None)
+    node.home.mkdir()
+    monkeypatch.setattr(process, "exit_code", lambda pid: ExitCode.REFUSED)
+    for label in ("type:    ", "do:      "):
+        Path(node.log).write_text(f"INFO it starts\nit ends\nbecause: so it is\n{label}something\n")
+        error = process.ended(replace(node, pid=1))
+        assert (error.what, error.why, error.fix) == ("node 1: it ends", "so it is", "something")
+        assert error.exit_code is ExitCode.REFUSED
 
 
 @pytest.mark.live
