@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from fractions import Fraction
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.apply_lane import Applied
 from cluster.replication.drain_grace import DrainGrace
-from cluster.replication.learnt_use import LearntUse
+from cluster.replication.learnt_use import WHOLE, LearntUse
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
@@ -69,7 +70,7 @@ from raftlog.types import FIRST_GROUP, EntryType, Role
 from raftlog.work import charge
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
-from statemachine.topics.topics import PERM_WRITE
+from statemachine.topics.topics import PERM_WRITE, living_place
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -149,7 +150,11 @@ class Proposals:
         """The sends that wait for their quota."""
         self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
         """The judge of how many topics and groups somebody may make."""
-        self.learnt = LearntUse(state.learnt)
+        self.learnt = LearntUse(
+            state.learnt,
+            partial(_part_of_queues, state),
+            *([] if metrics is None else [metrics.learnt]),
+        )
         """The topics with learnt limits and what they get."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
@@ -848,6 +853,16 @@ class Proposals:
         self.figures.slow.told()
         if entry.answered:
             let_go_on(entry)
+
+
+def _part_of_queues(state: BrokerState, topic: str) -> Fraction:
+    """Returns the part of a topic's queues for sends that this group of brokers has."""
+    config, groups = state.topics.get(topic), state.broker_groups
+    if config is None or not config.place:
+        return WHOLE
+    place = living_place(groups.by_number, config)
+    queues = sum(write for _, write in place.values())
+    return Fraction(place.get(groups.own, (0, 0))[1], queues) if queues else WHOLE
 
 
 def _evicts(state: BrokerState, topic: str) -> bool:

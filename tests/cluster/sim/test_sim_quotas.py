@@ -111,6 +111,16 @@ def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: Mak
     check_left(leader)
 
 
+def test_a_send_that_waited_for_its_quota_is_slow_for_that(sim_with: MakeSim, caplog: pytest.LogCaptureFixture) -> None:
+    sim = sim_with({"address=*": {"send_messages": 10}}, **{"log_output.slow_request_ms": 200})
+    ask(sim.leader().connect(), range(16))
+    sim.loop.run_for(1.5)
+    slow = [vars(each) for each in caplog.records if each.message.startswith("slow: SEND_MESSAGE")]
+    assert slow
+    assert {each["slow_stage"] for each in slow} == {"quota"}
+    assert all(each["quota_ms"] >= 150 for each in slow)
+
+
 def test_without_a_hold_it_is_refused_at_once(sim_with: MakeSim) -> None:
     sim = sim_with({"address=*": {"send_messages": 10}}, **{"flow.hold_ms": 0})
     path = sim.leader().connect()
