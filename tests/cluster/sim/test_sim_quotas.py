@@ -182,6 +182,28 @@ def test_who_leads_again_begins_with_full_buckets(sim_with: MakeSim) -> None:
     assert answers(path, range(2, 3)) == [[0]]
 
 
+@pytest.mark.parametrize("days", [-30, -1, 1, 30])
+def test_a_wall_clock_that_jumps_while_a_bucket_fills_lets_nothing_more_through(sim_with: MakeSim, days: int) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 10}})
+    leader, path = sim.leader(), sim.leader().connect()
+    ask(path, range(15))
+    sim.loop.run_for(0.1)
+    leader.clock.offset_ms += days * 86_400_000
+    sim.loop.run_for(0.1)
+    done = [number for number in range(15) if codes(path, number)]
+    assert 10 <= len(done) <= 13, "a second's worth, and what has come since"
+    leader.clock.offset_ms = 0
+    sim.loop.run_for(0.6)
+    assert sim.leader() is leader
+    assert answers(path, range(15)) == [[0]] * 15
+    ask(path, range(15, 23))
+    sim.loop.run_for(0.05)
+    assert len([number for number in range(15, 23) if codes(path, number)]) < 6
+    sim.loop.run_for(HOLD_S)
+    assert stored(sim) == list(range(23))
+    check_left(leader)
+
+
 def test_a_client_that_goes_takes_with_it_what_waits(sim_with: MakeSim) -> None:
     sim = sim_with({"topic=T": {"send_messages": 1}})
     leader = sim.leader()

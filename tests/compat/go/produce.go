@@ -16,7 +16,7 @@ import (
 )
 
 // produce sends each message once, with the arguments and lines of cpp_client.py: at most --threads are in flight, and
-// with --rate so many are sent a second.
+// with --rate so many are sent a second. Each thread waits --pace-ms between two.
 func produce(topic string, arguments []string) {
 	flags := flag.NewFlagSet("produce", flag.ExitOnError)
 	group := flags.String("group", "", "")
@@ -24,6 +24,7 @@ func produce(topic string, arguments []string) {
 	prefix := flags.String("prefix", "go", "")
 	threads := flags.Int("threads", 1, "")
 	perSecond := flags.Float64("rate", 0, "")
+	paceMs := flags.Int("pace-ms", 0, "")
 	check(flags.Parse(arguments))
 	plain, err := rocketmq.NewProducer(
 		producer.WithNsResolver(resolver()),
@@ -46,6 +47,7 @@ func produce(topic string, arguments []string) {
 					time.Sleep(time.Until(begun.Add(time.Duration(float64(number) / *perSecond * float64(time.Second)))))
 				}
 				sendOnce(plain, topic, fmt.Sprintf("%s-%d", *prefix, number))
+				time.Sleep(time.Duration(*paceMs) * time.Millisecond)
 			}
 		}()
 	}
