@@ -16,7 +16,7 @@ from raftmq_wire.message_format import Message, MessageFormatError, decode_messa
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
-    from statemachine.delivery.timers import TimerName, TimerRow, Timers
+    from statemachine.delivery.timers import TimerName, TimerRow
     from statemachine.queue_reads import QueueItem
 
 
@@ -130,29 +130,3 @@ def is_gone(state: BrokerState, row: TimerRow) -> bool:
     # is safe: a row that is read after the log was trimmed, and lies below its beginning, will never lie above it.
     now = state.timers.get(*row.name)
     return now is not None and now.place < trim_position
-
-
-class RowsInFlight:
-    """The rows whose copies are in flight in one term of leadership."""
-
-    def __init__(self) -> None:
-        self.inflight: dict[TimerName, int] = {}
-        """Row -> bytes of its copies."""
-        self.bytes = 0
-        self.unknown: set[TimerName] = set()
-        """Rows in flight whose outcome was not known in time. They leave this table when the row is gone."""
-
-    def begin(self, name: TimerName, size: int) -> None:
-        """Notes that copies of the row, `size` bytes, are in flight."""
-        self.inflight[name] = size
-        self.bytes += size
-
-    def end(self, name: TimerName) -> None:
-        """Notes that no copies of the row are in flight any more."""
-        self.bytes -= self.inflight.pop(name, 0)
-        self.unknown.discard(name)
-
-    def end_gone(self, timers: Timers) -> None:
-        """Ends rows of unknown outcome that turned out to be delivered."""
-        for name in [name for name in self.unknown if timers.get(*name) is None]:
-            self.end(name)

@@ -1,9 +1,8 @@
 """Finishes attempts at staged writes: the leader copies the committed messages, and removes the discarded ones.
 
-As with scheduled messages (`cluster.broker.timers.timer_delivery`), a row's copies and the command that removes it are
-in one entry, so each message comes into its queue once, whoever leads. The leader goes through attempts by number, and
-through their rows in the order in which they were staged, each once. A row that is left behind, because it cannot be
-read or its entry was lost, is looked at again after AGAIN_MS. Nothing is remembered beyond a term.
+The leader goes through attempts by number, and through their rows in the order in which they were staged, each once. A
+row that is left behind, because it cannot be read or its entry was lost, is looked at again after AGAIN_MS. Nothing is
+remembered beyond a term.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.message_copies import copies_of, queue_for
 from cluster.broker.reads.log_reads import read_body
-from cluster.broker.timers.due_reads import RowReads, RowsInFlight, is_gone
-from cluster.broker.timers.timer_delivery import AGAIN_MS, BYTES_MAX, REPORTS_MAX, ROWS_MAX
+from cluster.broker.timers.due_reads import RowReads, is_gone
+from cluster.broker.timers.row_delivery import RowDelivery, RowTerm
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX
-from cluster.replication.internal_sends import NoClient, submit_own
+from cluster.replication.internal_sends import submit_own
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.delivery.staged_writes import AttemptState, DiscardAttempts
-from statemachine.delivery.timers import DeliverTimers, DropStaged, DropTimers
+from statemachine.delivery.timers import DeliverTimers, DropStaged
 from statemachine.payload import ITEM, RowKind
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.replication.message_batch import BatchMessage, TopicSlot
+    from cluster.replication.message_batch import BatchMessage
     from cluster.replication.proposals import Proposals
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.lanes import LaneRunner
@@ -113,10 +112,10 @@ class StagedReads(RowReads):
         return StagedRow(row, None, 0, bad)
 
 
-MakeLane = Callable[[StagedReads, Callable[[list[StagedFound]], None]], "LaneRunner[StagedAsk]"]
+MakeStagedLane = Callable[[StagedReads, Callable[[list[StagedFound]], None]], "LaneRunner[StagedAsk]"]
 
 
-class _Term(RowsInFlight):
+class _WritesTerm(RowTerm):
     """The rows that this node has in flight in one term as leader, and its progress."""
 
     def __init__(self) -> None:
@@ -126,34 +125,23 @@ class _Term(RowsInFlight):
         self.passed: set[int] = set()
         """Attempts of which every row was looked at."""
         self.dropping = False
-        self.again_ms = 0
 
 
-class StagedDelivery:
-    """Finishes attempts while this node leads. Event loop only, except for the reads of its lane."""
+class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
+    """Finishes attempts while this node leads."""
 
-    def __init__(self, services: Services, proposals: Proposals, alarms: Alarms, make_lane: MakeLane) -> None:
-        """`make_lane` makes the lane for the reads, which may wait for the disk. It is called for the first commit."""
-        self._services = services
-        self._proposals = proposals
+    RECORDS = "a committed write"
+
+    def __init__(self, services: Services, proposals: Proposals, alarms: Alarms, make_lane: MakeStagedLane) -> None:
+        """`make_lane`: as that of `RowDelivery`, for these reads."""
+
+        def lane(found: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
+            return make_lane(StagedReads(services.state, services.read_log), found)
+
+        super().__init__(services, proposals, _WritesTerm, lane)
         self._alarms = alarms
-        self._make_lane = make_lane
-        self._lane: LaneRunner[StagedAsk] | None = None
-        self._client = NoClient(proposals.gate)
-        self._term = _Term()
-        self._asked = self._planned = False
         self._expire_ms = 0
         self._expiring = False
-
-    def close(self) -> None:
-        """Ends the lane; blocks until it has."""
-        if self._lane is not None:
-            self._lane.close()
-
-    def writes_opened(self) -> None:
-        """Begins a new term of leadership, in which nothing is in flight."""
-        self._term = _Term()
-        self._soon()
 
     def tick(self, now_ms: int) -> None:
         """Continues to end attempts. While there is nothing to do, this costs two comparisons."""
@@ -162,10 +150,10 @@ class StagedDelivery:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expiring = True
             services.turns.begin(self, self._expire())
-        if not services.writes_open():
-            return
-        if services.state.writes.draining and not self._proposals.refusing and not services.fenced():
-            self._look(self._term, services.monotonic_ms())
+        self._look()
+
+    def _has_due(self) -> bool:
+        return bool(self._services.state.writes.draining)
 
     # -- what nobody commits
 
@@ -210,75 +198,52 @@ class StagedDelivery:
 
     # -- looking
 
-    def _look(self, term: _Term, now_ms: int) -> None:
-        """Lets the lane read the next rows, or removes rows, if there is room for them."""
-        state = self._services.state
-        term.end_gone(state.timers)
-        if self._asked or len(term.inflight) >= ROWS_MAX or term.bytes >= BYTES_MAX or now_ms < term.again_ms:
-            return
-        for number in state.writes.draining:
-            attempt = state.writes.get(number)
+    def _next(self, term: _WritesTerm, now_ms: int, rows_max: int, bytes_max: int) -> StagedAsk | None:
+        writes = self._services.state.writes
+        for number in writes.draining:
+            attempt = writes.get(number)
             if attempt is None or number in term.passed:
                 continue
             if attempt.state is AttemptState.DISCARDED:
                 self._drop_staged(term, number)
                 continue
-            room, bytes_left = ROWS_MAX - len(term.inflight), BYTES_MAX - term.bytes
-            passed = frozenset(term.inflight)
-            ask = StagedAsk(term, number, attempt.due_ms, term.after.get(number), passed, room, bytes_left)
-            if self._lane is None:
-                self._lane = self._make_lane(StagedReads(state, self._services.read_log), self._found)
-            self._asked = True
-            self._lane.submit(ask)
-            return
+            after = term.after.get(number)
+            return StagedAsk(term, number, attempt.due_ms, after, frozenset(term.inflight), rows_max, bytes_max)
         if term.passed and not term.inflight:  # what is left of them is looked at again
             term.passed.clear()
             term.after.clear()
-            term.again_ms = now_ms + AGAIN_MS
+            term.pause(now_ms)
+        return None
 
-    def _found(self, answers: list[StagedFound]) -> None:
-        (found,) = answers  # one is asked at a time
-        self._asked = False
-        term = self._term
-        if found.ask.term is term and self._services.writes_open():
+    def _take(self, term: _WritesTerm, found: StagedFound) -> None:
+        if self._services.writes_open():
             number = found.ask.attempt
             term.after[number] = found.last
             if not found.more:
                 term.passed.add(number)
-            self._report([staged for staged in found.rows if staged.copies is None])
-            self._take(term, [staged for staged in found.rows if staged.copies is not None])
-        self._soon()
+            self._leave([staged.bad for staged in found.rows if staged.bad is not None])
+            self._drop(term, [staged.row.name for staged in found.rows if self._is_gone(staged.row)])
+            for staged in found.rows:
+                if staged.copies is not None and not self._is_gone(staged.row):
+                    self._copy(term, staged)
+        self._taken(more=True)
 
-    def _report(self, unreadable: list[StagedRow]) -> None:
-        bad = [staged.bad for staged in unreadable if staged.bad is not None]
-        for item in bad[:REPORTS_MAX]:
-            self._services.report_damage(item.position, item.size)
-        if bad:
+    def _leave(self, unreadable: list[QueueItem]) -> None:
+        self._report(unreadable)
+        if unreadable:
             logger.error(
                 "%d rows of a committed write cannot be read (the first at position %d): they come into their queues "
                 "when they can, and keep the log from being trimmed until then",
-                len(bad),
-                bad[0].position,
+                len(unreadable),
+                unreadable[0].position,
             )
 
     # -- ending rows
 
-    def _take(self, term: _Term, rows: list[StagedRow]) -> None:
-        dropped: list[TimerRow] = []
-        for staged in rows:
-            row = staged.row
-            topic = self._services.state.topics_by_id.get(row.topic_id)
-            if topic is None or is_gone(self._services.state, row):
-                dropped.append(row)
-                continue
-            slot = self._proposals.slot(topic.name)
-            if slot is not None and slot.topic_id == row.topic_id:  # else a change of the topic is under way
-                self._copy(term, staged, slot)
-        if dropped:
-            self._drop_rows(term, dropped)
-
-    def _copy(self, term: _Term, staged: StagedRow, slot: TopicSlot) -> None:
-        name, copies = staged.row.name, staged.copies or ()
+    def _copy(self, term: _WritesTerm, staged: StagedRow) -> None:
+        name, copies, slot = staged.row.name, staged.copies or (), self._slot(staged.row)
+        if slot is None:
+            return
         queue_id = queue_for(staged.row.queue_id, slot)
         term.begin(name, staged.size)
         done = partial(self._settled, term, name)
@@ -288,26 +253,7 @@ class StagedDelivery:
             self._proposals, self._client, size, slot, queue_id, RowKind.DELIVERED, done, batch=copies, effect=effect
         )
 
-    def _drop_rows(self, term: _Term, rows: list[TimerRow]) -> None:
-        logger.warning("%d rows of a committed write are dropped: their topic was deleted", len(rows))
-        for row in rows:
-            term.begin(row.name, 0)
-
-        def done(result: ProposeResult) -> None:
-            for row in rows:
-                self._settled(term, row.name, result.outcome)
-
-        self._services.propose([DropTimers([row.name for row in rows])], done)
-
-    def _settled(self, term: _Term, name: TimerName, outcome: Outcome) -> None:
-        if outcome is Outcome.UNKNOWN:
-            term.unknown.add(name)
-            return
-        term.end(name)
-        if term is self._term:
-            self._soon()
-
-    def _drop_staged(self, term: _Term, number: int) -> None:
+    def _drop_staged(self, term: _WritesTerm, number: int) -> None:
         if term.dropping:
             return
         term.dropping = True
@@ -318,15 +264,3 @@ class StagedDelivery:
                 self._soon()
 
         self._services.propose([DropStaged(number, DROP_ROWS)], done)
-
-    def _soon(self) -> None:
-        """Looks again in a moment, once for all rows that ended in this turn."""
-        if not self._planned:
-            self._planned = True
-            self._services.call_later(0, self._again)
-
-    def _again(self) -> None:
-        self._planned = False
-        services = self._services
-        if services.writes_open() and services.state.writes.draining and not self._proposals.refusing:
-            self._look(self._term, services.monotonic_ms())

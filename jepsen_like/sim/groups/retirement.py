@@ -116,6 +116,8 @@ class Retirement:
         self._asked_at = 0
         self.closes = 0
         """Attempts to close the log that were refused, because a message or another drain came between."""
+        self._looks: list[int] = []
+        """Looks of the attempts that may have closed the log: all but those that were refused."""
 
     # --- the phase ---------------------------------------------------------------------------------------------------
 
@@ -180,13 +182,16 @@ class Retirement:
     def _close(self, leader: Node) -> None:
         row = leader.state.broker_groups.by_number[NUMBER]
         checked = max(0, leader.state.applied.index - self._rng.choice(BEHIND))
+        self._looks.append(checked)
 
         def told(result: ProposeResult) -> None:
             for each in result.results:
                 end = each.value
                 if not each.ok:
                     self.closes += 1
-                elif end.since_ms == row.since_ms and end.last > checked:
+                    self._looks.remove(checked)
+                elif end.since_ms == row.since_ms and end.last > max(self._looks):
+                    # Whoever finds the log closed is told the end that another attempt gave it.
                     what = f"the log was closed after a look at entry {checked}, with messages in entry {end.last}"
                     self._report(CHECKER, what)
 

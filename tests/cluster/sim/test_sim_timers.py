@@ -10,7 +10,7 @@ import pytest
 
 from cluster.broker.delivery_time import TIMER_TOPIC, Delayed, Delays
 from cluster.broker.reads.message_lookup import message_at
-from cluster.broker.timers.timer_delivery import ROWS_MAX
+from cluster.broker.timers.row_delivery import ROWS_MAX
 from cluster.replication.message_head import Schedule, property_of, topic_field
 from raftlog.errors import StorageError
 from raftmq_wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id

@@ -37,7 +37,7 @@ def dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def never(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(delivery.TimerDelivery, "tick", lambda self, now_ms: None)
+    patch.setattr(delivery.TimerDelivery, "_has_due", lambda self: False)
 
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.replication.learnt_use import LearntUse, TopicUse
 from cluster.replication.paced_sends import PacedSends
-from cluster.replication.proposals import Proposals
+from cluster.replication.send_flow import SendFlow
 from jepsen_like.sim.options import QUOTAS_FROM, draw
 from jepsen_like.sim.scripted import play
 
@@ -24,15 +24,15 @@ def test_a_quarter_of_the_seeds_have_quotas() -> None:
 
 def test_clients_are_held_refused_and_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = dict.fromkeys(("held", "went on", "refused", "passed on"), 0)
-    wait, go_on, refuse, take_all = PacedSends._wait, Proposals._go_on, Proposals._refuse_paced, PacedSends.take_all
+    wait, go_on, refuse, take_all = PacedSends._wait, SendFlow._go_on, SendFlow._refuse_paced, PacedSends.take_all
 
     def waited(self: Any, *arguments: Any) -> None:
         seen["held"] += 1
         wait(self, *arguments)
 
-    def went_on(self: Any, sends: Any) -> None:
+    def went_on(self: Any, sends: Any, now_ms: int) -> None:
         seen["went on"] += len(sends)
-        go_on(self, sends)
+        go_on(self, sends, now_ms)
 
     def refused(self: Any, *arguments: Any) -> None:
         seen["refused"] += 1
@@ -44,8 +44,8 @@ def test_clients_are_held_refused_and_passed_on(monkeypatch: pytest.MonkeyPatch)
         return sends
 
     monkeypatch.setattr(PacedSends, "_wait", waited)
-    monkeypatch.setattr(Proposals, "_go_on", went_on)
-    monkeypatch.setattr(Proposals, "_refuse_paced", refused)
+    monkeypatch.setattr(SendFlow, "_go_on", went_on)
+    monkeypatch.setattr(SendFlow, "_refuse_paced", refused)
     monkeypatch.setattr(PacedSends, "take_all", passed_on)
     assert not play(SCRIPT).violations
     assert all(seen.values()), seen
@@ -58,18 +58,18 @@ JUMPS = ((1, 3), (1, -3), (2, 40), (1, 0), (3, -40), (1, 7), (2, 0), (3, 0))
 def test_wall_clocks_jump_by_days_while_buckets_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator's check of rates holds: buckets have the monotonic time."""
     seen = dict.fromkeys(("held", "went on"), 0)
-    wait, go_on = PacedSends._wait, Proposals._go_on
+    wait, go_on = PacedSends._wait, SendFlow._go_on
 
     def waited(self: Any, *arguments: Any) -> None:
         seen["held"] += 1
         wait(self, *arguments)
 
-    def went_on(self: Any, sends: Any) -> None:
+    def went_on(self: Any, sends: Any, *arguments: Any) -> None:
         seen["went on"] += len(sends)
-        go_on(self, sends)
+        go_on(self, sends, *arguments)
 
     monkeypatch.setattr(PacedSends, "_wait", waited)
-    monkeypatch.setattr(Proposals, "_go_on", went_on)
+    monkeypatch.setattr(SendFlow, "_go_on", went_on)
     jumps = "".join(f"clock {node} {days * DAY_MS}\nwait 1.5\n" for node, days in JUMPS)
     script = f"nodes 3 quotas=1\nlead 1\nquotas 20\n{jumps}lead 2\nwait 2\nclock 1 0\nlead 1\nwait 4\nsettle\n"
     assert not play(script).violations

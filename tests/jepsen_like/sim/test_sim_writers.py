@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.transactions import staged_delivery
+from cluster.broker.timers import row_delivery
 from jepsen_like.sim.clients.staged_writers import WriteJudge
 from jepsen_like.sim.options import WRITES_FROM, draw
 from jepsen_like.sim.scripted import play
@@ -64,7 +64,7 @@ def keeps_the_rows(patch: pytest.MonkeyPatch) -> None:
 
 def drops_the_winners(patch: pytest.MonkeyPatch) -> None:
     """Committed rows are removed, not copied."""
-    patch.setattr(staged_delivery, "is_gone", lambda state, row: True)
+    patch.setattr(row_delivery, "is_gone", lambda state, row: True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,235 @@
+"""Delivery of rows that wait: the leader copies the messages that a row names into their queue.
+
+A row of `statemachine.delivery.timers` is delivered as a whole: its copies and the command that removes it are in one
+entry, so each message comes into its queue once, whoever leads. Only the leader that proposed copies knows that they
+are in flight. The next leader opens its writes when everything before its term is applied or will never be, and begins
+from the remaining rows. Copies share the send queue and the entries of clients. ROWS_MAX and BYTES_MAX bound the copies
+that wait there, so that clients do not wait when there are many rows.
+
+Which rows are next, and in which order, is that of the kind of delivery: rows that are due (`timer_delivery`), rows of
+committed writes (`cluster.broker.transactions.staged_delivery`).
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from cluster.broker.timers.due_reads import is_gone
+from cluster.replication.internal_sends import NoClient
+from cluster.replication.outcome import Outcome
+from statemachine.delivery.timers import DropTimers
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.replication.message_batch import TopicSlot
+    from cluster.replication.outcome import ProposeResult
+    from cluster.replication.proposals import Proposals
+    from cluster.runtime.lanes import LaneRunner
+    from statemachine.delivery.timers import TimerName, TimerRow, Timers
+    from statemachine.queue_reads import QueueItem
+
+logger = logging.getLogger(__name__)
+
+ROWS_MAX = 256
+BYTES_MAX = 2 << 20
+"""The most rows, and bytes of copies, in flight at once. The last row may exceed the bytes."""
+AGAIN_MS = 1_000
+"""Milliseconds after which rows are tried again whose copies were refused, or that could not be read."""
+REPORTS_MAX = 8
+"""The most damaged messages that one look reports: the repair of one mostly covers its neighbours."""
+
+
+class RowTerm:
+    """The rows whose copies are in flight in one term of leadership."""
+
+    def __init__(self) -> None:
+        self.inflight: dict[TimerName, int] = {}
+        """Row -> bytes of its copies."""
+        self.bytes = 0
+        self.unknown: set[TimerName] = set()
+        """Rows in flight whose outcome was not known in time. They leave this table when the row is gone."""
+        self.paused_until_ms = 0
+
+    def begin(self, name: TimerName, size: int) -> None:
+        """Notes that copies of the row, `size` bytes, are in flight."""
+        self.inflight[name] = size
+        self.bytes += size
+
+    def end(self, name: TimerName) -> None:
+        """Notes that no copies of the row are in flight any more."""
+        self.bytes -= self.inflight.pop(name, 0)
+        self.unknown.discard(name)
+
+    def end_gone(self, timers: Timers) -> None:
+        """Ends rows of unknown outcome that turned out to be delivered."""
+        for name in [name for name in self.unknown if timers.get(*name) is None]:
+            self.end(name)
+
+    def refused(self, name: TimerName, now_ms: int) -> None:
+        """Notes that the copies of the row were not stored."""
+
+    def pause(self, now_ms: int) -> None:
+        """Has nothing read for AGAIN_MS."""
+        self.paused_until_ms = now_ms + AGAIN_MS
+
+
+class AskOfTerm(Protocol):
+    """A request for rows."""
+
+    @property
+    def term(self) -> object:
+        """The term of the leader that asks."""
+
+
+class Answer(Protocol):
+    """The answer to a request for rows."""
+
+    @property
+    def ask(self) -> AskOfTerm:
+        """The request."""
+
+
+Term = TypeVar("Term", bound=RowTerm)
+Ask = TypeVar("Ask", bound=AskOfTerm)
+Found = TypeVar("Found", bound=Answer)
+MakeLane = Callable[[Callable[[list[Found]], None]], "LaneRunner[Ask]"]
+
+
+class RowDelivery(ABC, Generic[Term, Ask, Found]):
+    """Delivers rows while this node leads. Event loop only, except for the reads of its lane."""
+
+    RECORDS: str
+    """The name of its rows in the log of the node."""
+
+    def __init__(
+        self, services: Services, proposals: Proposals, make_term: Callable[[], Term], make_lane: MakeLane[Found, Ask]
+    ) -> None:
+        """`make_lane` makes the lane for the reads, which may wait for the disk, and connects its answers. It is called
+        for the first row, so that a node without any has no thread for them."""
+        self._services = services
+        self._proposals = proposals
+        self._make_term, self._make_lane = make_term, make_lane
+        self._lane: LaneRunner[Ask] | None = None
+        self._client = NoClient(proposals.gate)
+        self._term = make_term()
+        self._asked = False
+        """True while requested rows are not read yet, or not all handled."""
+        self._planned = False
+
+    def close(self) -> None:
+        """Ends the lane; blocks until it has."""
+        if self._lane is not None:
+            self._lane.close()
+
+    def writes_opened(self) -> None:
+        """Begins a new term of leadership, in which nothing is in flight."""
+        self._term = self._make_term()
+        self._soon()
+
+    # --- of the kind -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _has_due(self) -> bool:
+        """Returns True if there are rows to deliver now. While there are none, this costs one comparison."""
+
+    @abstractmethod
+    def _next(self, term: Term, now_ms: int, rows_max: int, bytes_max: int) -> Ask | None:
+        """Returns a request for the next rows; None if there are none to read."""
+
+    @abstractmethod
+    def _take(self, term: Term, found: Found) -> None:
+        """Handles rows of the present term that were read; `_taken` is to be called when all are."""
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        """Returns True if this node may deliver rows now, and has some."""
+        services = self._services
+        if not services.writes_open() or not self._has_due():
+            return False
+        return not self._proposals.refusing and not services.fenced()
+
+    def _look(self) -> None:
+        """Has the lane read the next rows, if some are due and there is room for them."""
+        if not self._is_due():
+            return
+        term, now_ms = self._term, self._services.monotonic_ms()
+        term.end_gone(self._services.state.timers)
+        rows_max, bytes_max = ROWS_MAX - len(term.inflight), BYTES_MAX - term.bytes
+        if self._asked or rows_max <= 0 or bytes_max <= 0 or now_ms < term.paused_until_ms:
+            return
+        ask = self._next(term, now_ms, rows_max, bytes_max)
+        if ask is not None:
+            if self._lane is None:
+                self._lane = self._make_lane(self._found)
+            self._asked = True
+            self._lane.submit(ask)
+
+    def _found(self, answers: list[Found]) -> None:
+        (found,) = answers  # one is asked at a time
+        if found.ask.term is self._term:
+            self._take(self._term, found)
+        else:
+            self._taken(more=True)
+
+    def _taken(self, *, more: bool) -> None:
+        """Ends the handling of rows that were read. `more`: there may be others to read at once."""
+        self._asked = False
+        if more:
+            self._soon()
+
+    def _report(self, unreadable: Sequence[QueueItem]) -> None:
+        """Has messages repaired that cannot be read."""
+        for item in unreadable[:REPORTS_MAX]:
+            self._services.report_damage(item.position, item.size)
+
+    def _soon(self) -> None:
+        """Looks again in a moment, once for all rows that ended in this turn."""
+        if not self._planned:
+            self._planned = True
+            self._services.call_later(0, self._again)
+
+    def _again(self) -> None:
+        self._planned = False
+        self._look()
+
+    # --- ending rows -------------------------------------------------------------------------------------------------
+
+    def _is_gone(self, row: TimerRow) -> bool:
+        """Returns True if the row's messages can no longer be delivered."""
+        return is_gone(self._services.state, row)
+
+    def _slot(self, row: TimerRow) -> TopicSlot | None:
+        """Returns the topic of the row; None while a change of it is under way."""
+        topic = self._services.state.topics_by_id.get(row.topic_id)
+        slot = None if topic is None else self._proposals.slot(topic.name)
+        return slot if slot is not None and slot.topic_id == row.topic_id else None
+
+    def _settled(self, term: Term, name: TimerName, outcome: Outcome) -> None:
+        """Takes the outcome of the copies of a row, or of its removal."""
+        if outcome is Outcome.UNKNOWN:
+            term.unknown.add(name)
+            return
+        term.end(name)
+        if outcome is Outcome.FAIL:
+            term.refused(name, self._services.monotonic_ms())
+        if term is self._term:
+            self._soon()
+
+    def _drop(self, term: Term, names: Iterable[TimerName]) -> None:
+        """Removes rows whose messages can no longer be delivered."""
+        dropped = list(names)
+        if not dropped:
+            return
+        logger.warning("%d rows of %s are dropped: their topic or the messages are gone", len(dropped), self.RECORDS)
+        for name in dropped:
+            term.begin(name, 0)
+        self._services.propose([DropTimers(dropped)], partial(self._dropped, term, dropped))
+
+    def _dropped(self, term: Term, names: list[TimerName], result: ProposeResult) -> None:
+        for name in names:
+            self._settled(term, name, result.outcome)
