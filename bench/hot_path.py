@@ -1,6 +1,6 @@
 """Drives a message through one node and nothing else: requests in, the entry, its apply, answers out; then pulls.
-Finally it sends to a leader with two peers, which includes the work of all three nodes for a message, with frames and
-hooks.
+Then it sends to a leader with two peers, which includes the work of all three nodes for a message, with frames and
+hooks, and at last it sends with a quota.
 
 Real nodes run on the simulator's loop: disks and rows are in memory, and time is virtual, so two runs of the same code
 do the same. `bench_instructions.py` counts the instructions of each stage.
@@ -29,6 +29,7 @@ from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, stream
 from raftlog.types import NodeId
 from raftmq.commands.bench_load import PREFIX, batch_body, request_frame
+from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 
@@ -41,6 +42,12 @@ STAGES = {
 """The stages of sends: name -> requests in flight, messages per request, rounds."""
 NAMED = {"named send, 64": (64, 1, 24)}
 """The same for sends in a session that the client names, as ours does."""
+UNDER_QUOTA = {
+    "send, 1 in flight, under a quota": (1, 1, 100),
+    "send, 64, under a quota": (64, 1, 24),
+}
+"""The same for sends that have a quota of messages and one of bytes, which they do not reach. They come last: whoever
+has a quota is counted beside who has none."""
 WITH_PEERS = {
     "send, 1 in flight, two peers": (1, 1, 60),
     "send, 64, two peers": (64, 1, 16),
@@ -212,13 +219,29 @@ def sends(
         yield name, in_flight * batch * rounds
 
 
-def stages() -> Iterator[tuple[str, int]]:
-    """Runs one stage after the other; after each, yields its name and its number of messages."""
+def under_quota() -> Iterator[tuple[str, int]]:
+    """Runs the stages of sends that have a quota."""
+    node = leading()
+    limits = {"send_messages": 10**9, "send_bytes": 10**12}
+    change = SetQuotas([("address=*", limits)], 1, "bench")
+    assert node.machine.process is not None
+    node.machine.process.run(node.machine.nodes[-1].services.propose, [change], lambda _: None)
+    node.pass_time(1.0)
+    yield from sends(Driver(node), UNDER_QUOTA, "before sends under a quota")
+
+
+def leading() -> LoneNode:
+    """Returns a node that leads, with all that this version can do."""
     node = LoneNode(quiet_options(), long_messages)
     assert node.machine.process is not None
     node.machine.process.run(node.machine.nodes[-1].services.propose, [Finalize(LEVEL)], lambda _: None)
     node.pass_time(1.0)
-    driver = Driver(node)
+    return node
+
+
+def stages() -> Iterator[tuple[str, int]]:
+    """Runs one stage after the other; after each, yields its name and its number of messages."""
+    driver = Driver(leading())
     yield from sends(driver, STAGES, "warm-up")
     yield from sends(driver, NAMED, "before named sends", named=True)
     driver.fill()
@@ -233,6 +256,7 @@ def stages() -> Iterator[tuple[str, int]]:
             driver.ask_again(requests, len(answers))
         yield name, messages * rounds
     yield from sends(Driver(Three()), WITH_PEERS, "before three nodes")
+    yield from under_quota()
 
 
 if __name__ == "__main__":

@@ -128,6 +128,7 @@ garbage N                       somebody sends malformed bytes to N, one connect
 load SECONDS                    the clients of a random run work for so long
 reader                          a consumer group reads from now on
 wait SECONDS | answered         time passes; until everything asked for has ended
+clock N MS                      N's wall clock is off by MS from now on
 kill N ...                      kill -9
 pause N | resume N              SIGSTOP, SIGCONT
 stall N [campaign|resign] [seconds=S]  a turn of N's loop takes long, perhaps begun when N's next tick would let it do

@@ -357,7 +357,7 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
         allowed = ", ".join(_allowed(request.path, error))
         return ApiError("bad_method", f"{request.path} does not take {request.method}", f"it takes {allowed}")
     if error.status == 413:
-        return ApiError("too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", "send less")
+        return ApiError("too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", "send less at once")
     return ApiError("bad_request", error.reason or "the request cannot be read", "correct the request")
 
 

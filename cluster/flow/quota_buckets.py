@@ -89,11 +89,16 @@ class Bucket(Refusals):
         # What is left after n times the n-th part is not always nothing.
         return max(0, math.ceil(max(self._full_ms, now_ms) + self._each_ms - self._holds_ms - now_ms - ROUNDING_MS))
 
-    def take(self, now_ms: int, count: int, size: int) -> None:
-        """Takes so many, of `size` bytes together."""
+    def fits(self, now_ms: int, requests: int, count: int, size: int) -> bool:
+        """Returns True if so much may be taken, and nothing is owed then."""
+        taken = size if self.in_bytes else count
+        return max(self._full_ms, now_ms) + taken * self._each_ms - self._holds_ms <= now_ms + ROUNDING_MS
+
+    def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
+        """Takes so many, of `size` bytes together, in so many requests."""
         taken = size if self.in_bytes else count
         self._used += taken
-        self._requests += 1
+        self._requests += requests
         self._full_ms = max(self._full_ms, now_ms) + taken * self._each_ms
 
     def room(self, now_ms: int) -> int:

@@ -41,11 +41,15 @@ class AtOnce(Refusals):
         """Returns a time that is over if one more may go, and one that never comes if not."""
         return OPEN_MS if self.account.requests + self._reserved < self.rule.value else CLOSED_MS
 
-    def take(self, now_ms: int, count: int, size: int) -> None:
-        """Takes one request, however many messages it has."""
+    def fits(self, now_ms: int, requests: int, count: int, size: int) -> bool:
+        """Returns True if so many requests may go."""
+        return self.account.requests + self._reserved + requests <= self.rule.value
+
+    def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
+        """Takes requests, however many messages they have."""
         if not self._reserved:
             self._reserving.append(self)
-        self._reserved += 1
+        self._reserved += requests
 
     def settle(self) -> None:
         """Notes that what was taken is in the account."""

@@ -237,6 +237,11 @@ class NodeMetrics:
         counts = self._quota_refused.values
         counts[limit] = counts.get(limit, 0) + 1
 
+    def learnt(self, outcome: str, messages: int) -> None:
+        """Counts messages of a topic with learnt limits as "within" or "over" them, and as "cut"."""
+        counts = self._learnt.values
+        counts[outcome] = counts.get(outcome, 0) + messages
+
     def code_refused(self, code: str, language: str) -> None:
         """Counts a request whose code is not supported; both labels have few values."""
         self._codes_refused.labels(code, language).inc()
@@ -471,6 +476,11 @@ class NodeMetrics:
             "raftmq_requests_refused", "Requests refused before anything was proposed", "reason"
         )
         self._quota_refused = self._tallies("raftmq_quota_refused", "Refused because of a quota, by its limit", "limit")
+        self._learnt = self._tallies(
+            "raftmq_learnt_messages",
+            "Messages of topics with learnt limits: within them, over them, and refused for that in an overload",
+            "outcome",
+        )
         self._denied = counter("raftmq_requests_denied", "Requests that no rule allows to their user", "outcome")
         self._codes_refused = counter(
             "raftmq_codes_refused", "Requests with a code that this version does not support", "code", "language"

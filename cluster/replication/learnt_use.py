@@ -5,19 +5,24 @@ learnt from spans of ten seconds. What finds it empty takes nothing, and is coun
 limit was one. It is not. While more arrives than the log takes, topics that are over theirs are served and cut as
 those whom that should hurt first, in mode `on`. At any other time nobody notices.
 
+A limit is one of the whole cluster. Where there are several groups of brokers, the leader of each has the part of it
+that its group has of the topic's queues: producers send to all queues in turn.
+
 The hour, and the end of the limits, are those of log time. The buckets have the monotonic time of their caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from raftlog.work import charge
 from statemachine.access.learnt_limits import LearntLimits, LearntMode
 
 if TYPE_CHECKING:
-    from cluster.replication.message_batch import Send
+    from cluster.replication.message_batch import Send, TopicSlot
     from statemachine.access.learnt_limits import Learnt
 
 BURST_MS: Final = 10_000
@@ -27,6 +32,7 @@ OVER_MS: Final = 1_000
 HOUR_MS: Final = 3_600_000
 SENDS_PER_UNIT: Final = 20
 """Sends that are counted in a microsecond (a unit of `raftlog.work`)."""
+WHOLE: Final = Fraction(1)
 NOBODY: Final[Collection[int]] = frozenset()
 
 
@@ -49,6 +55,7 @@ class TopicUse:
         "over_ms",
         "rate",
         "seen",
+        "slot",
         "topic",
         "topic_id",
     )
@@ -56,6 +63,8 @@ class TopicUse:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.topic_id = 0
+        self.slot: TopicSlot | None = None
+        """The topic as it was when the limits were looked up."""
         self.hour = -1
         """The hour of log time of which the limits are."""
         self.messages = self.bytes = 0
@@ -105,8 +114,15 @@ class TopicUse:
 class LearntUse:
     """The topics of one leader that have learnt limits. Event loop only."""
 
-    def __init__(self, learnt: Learnt) -> None:
-        self._learnt = learnt
+    def __init__(
+        self,
+        learnt: Learnt,
+        part: Callable[[str], Fraction] = lambda topic: WHOLE,
+        count: Callable[[str, int], None] = lambda outcome, messages: None,
+    ) -> None:
+        """`part` returns the part of a topic's queues that this group of brokers has. `count` counts messages as
+        "within" or "over" their limits, and as "cut"."""
+        self._learnt, self._part, self._count_as = learnt, part, count
         self._seen: LearntLimits | None = None
         self._uses: dict[str, TopicUse] = {}
         self._log_ms = 0
@@ -148,7 +164,7 @@ class LearntUse:
         messages = size = 0
         for send in sends:
             if send.slot is not slot:
-                self._count(slot.name, slot.topic_id, now_ms, messages, size)
+                self._count(slot, now_ms, messages, size)
                 slot, messages, size = send.slot, 0, 0
             if send.batch:
                 messages += len(send.batch)
@@ -156,27 +172,32 @@ class LearntUse:
             else:
                 messages += 1
                 size += len(send.body)
-        self._count(slot.name, slot.topic_id, now_ms, messages, size)
+        self._count(slot, now_ms, messages, size)
 
-    def _count(self, topic: str, topic_id: int, now_ms: int, messages: int, size: int) -> None:
-        limits = self._seen
+    def _count(self, slot: TopicSlot, now_ms: int, messages: int, size: int) -> None:
+        limits, topic = self._seen, slot.name
         use = self._uses.get(topic)
         if limits is None or (use is None and topic not in limits.rows):
             return
         if use is None:
             use = self._uses[topic] = TopicUse(topic)
         hour = self._log_ms // HOUR_MS
-        if use.hour != hour:
-            use.limit(hour, *limits.of(topic, self._log_ms))
-        use.topic_id = topic_id
+        if use.hour != hour or use.slot is not slot:  # another slot: the topic may have queues elsewhere now
+            use.slot, use.topic_id = slot, slot.topic_id
+            part = self._part(topic)
+            use.limit(hour, *[math.ceil(limit * part) for limit in limits.of(topic, self._log_ms)])
+        over = use.over
         use.came(now_ms, messages, size)
+        self._count_as("over" if use.over > over else "within", messages)
 
     def cut(self, sends: list[Send], now_ms: int) -> None:
         """Counts sends that were refused because their topic is one of the demoted ones."""
         for send in sends:
             use = self._uses.get(send.slot.name)
             if use is not None:
-                use.cut += len(send.batch) or 1
+                messages = len(send.batch) or 1
+                self._count_as("cut", messages)
+                use.cut += messages
                 use.cut_ms = now_ms
 
     def of(self, topic: str) -> TopicUse | None:

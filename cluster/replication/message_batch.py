@@ -195,6 +195,8 @@ class Send(msgspec.Struct, gc=False):
     `key_hash`), of the messages of a slice of a staged write; 0 for other sends."""
     hold: Hold = NO_HOLD
     """Keeps it in flight: until it is answered, and until its fate is decided. Set when the send is taken."""
+    paced_ms: int = 0
+    """The monotonic time at which it went on after it had waited for a quota; 0: it did not wait."""
 
 
 class Built(NamedTuple):

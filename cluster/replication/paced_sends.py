@@ -134,6 +134,8 @@ class PacedSends:
         buckets: tuple[Limiting, ...] = ()
         backlog = None
         self._at_once.begin()
+        if self._fit(owner, sends, now_ms):
+            return sends, refused
         for send in sends:
             if send.slot is not slot:
                 slot = send.slot
@@ -159,6 +161,32 @@ class PacedSends:
                     line = None
         charge(1 + len(sends) // SENDS_PER_UNIT)
         return going, refused
+
+    def _fit(self, owner: int | str, sends: list[Send], now_ms: int) -> bool:
+        """Returns True if all of them may go at once, and takes them. It is so for who is within his quotas, and pays
+        for them once for each read, and not for each send."""
+        first = sends[0]
+        slot = first.slot
+        messages = size = 0
+        for send in sends:
+            if send.slot is not slot:
+                return False
+            messages += len(send.batch) or 1
+            size += send.size
+        if (owner, slot.topic_id) in self._lines:
+            return False
+        requests, buckets = len(sends), self._limiting(first, now_ms)
+        for bucket in buckets:
+            if not bucket.fits(now_ms, requests, messages, size):
+                return False
+        if self.backlogs.active:
+            backlog = self.backlogs.of(slot.name, slot.topic_id)
+            if backlog is not None and not backlog.takes(size, now_ms):
+                return False
+        for bucket in buckets:
+            bucket.take(now_ms, messages, size, requests)
+        charge(1 + requests // SENDS_PER_UNIT)
+        return True
 
     def _limiting(self, send: Send, now_ms: int) -> tuple[Limiting, ...]:
         """Returns what a send needs room in."""
@@ -199,6 +227,7 @@ class PacedSends:
                     continue
                 send = line.sends.popleft()
                 _take(line.buckets, send, now_ms)
+                send.paced_ms = now_ms
                 going.append(send)
                 if line.sends:
                     left.append(line)

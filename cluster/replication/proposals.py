@@ -124,7 +124,7 @@ class Proposals:
         """Signal, before `unproposed`, with each entry whose fate the next leader decides, and its sends that wait for
         it, repeated ones too."""
         self.figures = ProposalMetrics(metrics, context, state)
-        self.flow = SendFlow(context, state, gate, replies, self._refuse, sync_ms)
+        self.flow = SendFlow(context, state, gate, replies, self._refuse, sync_ms, metrics)
         """The sends that wait before the queue, and what is refused of it."""
         self._sends = self.flow.queue
         self._paced = self.flow.paced

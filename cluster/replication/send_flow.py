@@ -7,6 +7,7 @@ topics that get more than they usually do first (docs/adr/0117). In all these ca
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,9 +20,10 @@ from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules, Refusals
 from cluster.flow.requests_at_once import RequestsAtOnce
-from cluster.replication.learnt_use import LearntUse
+from cluster.replication.learnt_use import WHOLE, LearntUse
 from cluster.replication.paced_sends import PacedSends
 from cluster.replication.send_queue import SendQueue
+from statemachine.topics.topics import living_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from cluster.flow.gate import Gate
     from cluster.replication.message_batch import Send
     from cluster.replication.pending_requests import SendReplies
+    from cluster.replication.slow_requests import ProposalFigures
     from cluster.runtime.context import NodeContext
     from statemachine.broker_state import BrokerState
 
@@ -56,6 +59,7 @@ class SendFlow:
         replies: SendReplies,
         refuse: Refuse,
         sync_ms: Callable[[], float],
+        metrics: ProposalFigures | None = None,
     ) -> None:
         """`sync_ms` is that of `AdmissionLimit`."""
         config, clock = context.config, context.clock
@@ -77,7 +81,11 @@ class SendFlow:
         """The sends that wait for their quota."""
         self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
         """The judge of how many topics and groups somebody may make."""
-        self.learnt = LearntUse(state.learnt)
+        self.learnt = LearntUse(
+            state.learnt,
+            partial(_part_of_queues, state),
+            *([] if metrics is None else [metrics.learnt]),
+        )
         """The topics with learnt limits and what they get."""
 
     def reload(self, config: Config) -> None:
@@ -182,6 +190,16 @@ class SendFlow:
         for _ in sends:
             self._gate.refused(over)
         self._refuse(sends, self._replies.crowded, over.remark)
+
+
+def _part_of_queues(state: BrokerState, topic: str) -> Fraction:
+    """Returns the part of a topic's queues for sends that this group of brokers has."""
+    config, groups = state.topics.get(topic), state.broker_groups
+    if config is None or not config.place:
+        return WHOLE
+    place = living_place(groups.by_number, config)
+    queues = sum(write for _, write in place.values())
+    return Fraction(place.get(groups.own, (0, 0))[1], queues) if queues else WHOLE
 
 
 def _evicts(state: BrokerState, topic: str) -> bool:

@@ -28,8 +28,10 @@ logger = logging.getLogger(__name__)
 
 LINE_EVERY_MS = 1000
 ENTRY_STAGES = ("queue", "sync", "majority", "apply")
-"""The stages of a write on the leader. queue: from receipt until it is proposed. sync: until it is on the leader's own
-disk. majority: until it is committed. apply: until it is applied and answered."""
+"""The stages of a write on the leader. queue: from receipt, or the end of QUOTA, until it is proposed. sync:
+until it is on the leader's own disk. majority: until it is committed. apply: until it is applied and answered."""
+QUOTA = "quota"
+"""The stage of a send that waited for a quota: from receipt until it might go on."""
 LEADER = "leader"
 """The stage of a request on a node that passed it on: until a leader had answered or was found. The other stages of
 requests that make no entry are those of their verbs (`cluster.requests.verb.Stage`)."""
@@ -135,7 +137,11 @@ class SlowRequests:
         """Returns the milliseconds that each stage of an entry took. A stage that has not ended gets all the time since
         the one before it."""
         synced_ms, committed_ms = self._stages.of(waiter.id.index)
-        ended, spent = arrived_ms, {}
+        ended, spent = arrived_ms, dict[str, float]()
+        paced_ms = max([send.paced_ms for send in waiter.sends if send.received_ms <= arrived_ms], default=0)
+        if paced_ms:
+            ended = min(max(paced_ms, arrived_ms), now_ms)
+            spent[QUOTA] = ended - arrived_ms
         for name, end_ms in zip(ENTRY_STAGES, (1000 * waiter.proposed_s, synced_ms, committed_ms, now_ms), strict=True):
             until = now_ms if end_ms is None else min(max(end_ms, ended), now_ms)
             spent[name] = until - ended
@@ -226,6 +232,9 @@ class ProposalFigures(Protocol):
 
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
         """Counts messages of one topic that were acknowledged; called once per topic and entry."""
+
+    def learnt(self, outcome: str, messages: int) -> None:
+        """Counts messages of a topic with learnt limits as "within" or "over" them, and as "cut"."""
 
 
 class ProposalMetrics:

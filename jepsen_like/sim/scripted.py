@@ -387,6 +387,9 @@ class Stage(World, Interpreter):
         node = machine.node
         return node is not None and node.raw.role is Role.LEADER and node.proposals.open
 
+    def do_clock(self, name: str, off_ms: str) -> None:
+        self._machine(name).clock.offset_ms = int(off_ms)
+
     def do_join(self, name: str, *, later: str = "") -> None:
         self._change("join", name, later)
 

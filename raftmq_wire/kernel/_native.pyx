@@ -66,7 +66,7 @@ cdef extern from *:
     bint raftmq_has_crc32c() nogil
     uint32_t raftmq_crc32c(const uint8_t* at, size_t size) nogil
 
-VERSION = 10
+VERSION = 11
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
 logger = logging.getLogger(__name__)
@@ -380,6 +380,7 @@ cdef class Send:
     cdef public bint issued
     cdef public uint64_t content
     cdef public Hold hold
+    cdef public int64_t paced_ms
 
     def __init__(
         self,
@@ -416,6 +417,7 @@ cdef class Send:
         issued=False,
         content=0,
         hold=NO_HOLD,
+        paced_ms=0,
     ):
         self.connection = connection
         self.size = size
@@ -450,6 +452,7 @@ cdef class Send:
         self.issued = issued
         self.content = content
         self.hold = hold
+        self.paced_ms = paced_ms
 
     @property
     def origin(self):

@@ -25,7 +25,6 @@ from raftlog.work import charge
 from statemachine.access.quotas import (
     EVERYBODY,
     QUOTAS_MAX,
-    ROWS_PER_COMMAND,
     Quota,
     SetQuotas,
     Subject,
@@ -34,6 +33,9 @@ from statemachine.access.quotas import (
 from statemachine.levels import QUOTAS_LEVEL
 
 SUBJECT_LENGTH_MAX: Final = 400
+PER_REQUEST: Final = 400
+"""The most quotas of one request: with usual names and one or two limits of each they are less than the largest body
+(`cluster.admin.request_parsing.BODY_BYTES_MAX`), and less than one command may have."""
 OWNERS_SHOWN: Final = 20
 UNITS_PER_OWNER: Final = 1
 OWNERS_PER_STEP: Final = 250
@@ -136,7 +138,7 @@ class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
 class QuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `PUT /v1/quotas`: all of them, or none, in one entry."""
 
-    quotas: Annotated[list[QuotaChange], Meta(min_length=1, max_length=ROWS_PER_COMMAND)]
+    quotas: Annotated[list[QuotaChange], Meta(min_length=1, max_length=PER_REQUEST)]
     dry_run: bool = False
     """True to only answer what would change."""
 
@@ -326,7 +328,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/quotas",
         set_quotas,
         QuotasChanged,
-        route.page(ROWS_PER_COMMAND),
+        route.page(PER_REQUEST),
         route_rights.SUPER,
         Serves.LEADER,
         QuotasRequest,

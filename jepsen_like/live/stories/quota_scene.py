@@ -33,7 +33,7 @@ TOLERANCE: Final = 0.05
 QUEUES: Final = 4
 SHOWN: Final = 5
 PULL_MESSAGES: Final = 1024
-ROWS_AT_ONCE: Final = 500
+ROWS_AT_ONCE: Final = 400
 """Subjects in one request."""
 HOLD_S: Final = (0.3, 2.5)
 FAULTS: Final[tuple[Nemesis, ...]] = tuple(

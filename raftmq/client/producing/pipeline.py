@@ -154,7 +154,7 @@ class SendPipeline:
         self._room = room
         self._attempt_s = attempt_s
         self._frames = FrameWriter(group, self.producer_id, view.environment.credentials)
-        self._window = SendWindow()
+        self._window = SendWindow(view.jitter)
         self._incoming: deque[Submission] = deque()
         self._mine = self._incoming
         """Sends for this group of brokers; all that come in, while the cluster is not known to have several."""
@@ -166,6 +166,7 @@ class SendPipeline:
         self._linking: asyncio.Task[None] | None = None
         self._routing: dict[str, asyncio.Task[None]] = {}
         self._holding: asyncio.TimerHandle | None = None
+        self._pacing: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._doubt_s = _DOUBT_S
         """Seconds of silence after which the next question about the leader is asked."""
@@ -259,9 +260,8 @@ class SendPipeline:
             sequence = self._window.admit(pending)
             plain_id = queue_id - self._first_queue
             pending.frame = self._frames.frame(request, plain_id, sequence, self._window.low, born_ms)
-            pending.in_flight = True
-            pending.sent_at = now
-            frames.append(pending.frame)
+            if self._window.begin(pending, now):
+                frames.append(pending.frame)
 
     def _choose_queue(self, request: SendRequest, now: float) -> int | None:
         """Returns a queue id for the request; -1 if no queue takes messages; None if the route has to be fetched
@@ -398,6 +398,18 @@ class SendPipeline:
         if self._holding is None:
             self._holding = self.loop.call_later(self._backoff.next_s(), self._resume, ask_leader)
 
+    def _next_rounds(self) -> None:
+        """Sees to it that topics over a quota get their rounds."""
+        if self._pacing is None:
+            wait_s = self._window.next_rounds(self.loop.time())
+            if wait_s is not None:
+                self._pacing = self.loop.call_later(wait_s, self._paced)
+
+    def _paced(self) -> None:
+        self._pacing = None
+        self._next_rounds()
+        self._run()
+
     def _resume(self, ask_leader: bool) -> None:
         self._holding = None
         if ask_leader and self._linking is None and self._link is not None:
@@ -438,10 +450,15 @@ class SendPipeline:
                 self.view.suspect(self._link.address)
             if is_disk_full(header.code, remark):
                 self._tell_full(pending.topic, remark)
-            if self._holding is None and self._link is not None:  # once for all that are refused together
+            paced = header.code == ResponseCode.FLOW_CONTROL
+            told = self._window.is_told(pending.topic) if paced else self._holding is not None
+            if not told and self._link is not None:  # once for all that are refused together
                 cause = f"says: {remark or 'try again'}"
                 self._tell(self._link.address, cause, 1, header.code, pending.topic)
-            self._hold(ask_leader=not busy)
+            if paced:
+                self._next_rounds()
+            else:
+                self._hold(ask_leader=not busy)
 
     def _tell_full(self, topic: str, remark: str | None) -> None:
         """Logs, at intervals, that a full disk refuses sends. They are tried again until their deadline, and a user
@@ -565,7 +582,7 @@ class SendPipeline:
         for task in (self._linking, *self._routing.values()):
             if task is not None:
                 task.cancel()
-        for timer in (self._sweeping, self._holding):
+        for timer in (self._sweeping, self._holding, self._pacing):
             if timer is not None:
                 timer.cancel()
         if self._link is not None:

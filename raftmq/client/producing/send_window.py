@@ -7,13 +7,14 @@ Rules of this file:
  - `low` is the smallest unsettled sequence: everything below will never be sent again, so servers may forget it.
  - `maybe` is set once an attempt ended without an answer. From then on a refusal no longer proves anything: only a
    success or the deadline settles the request, and the deadline makes it Unknown.
- - Requests that have to be sent again go out in sequence order, before anything new.
+ - Requests that have to be sent again go out in sequence order, before anything new. Those that are over a quota, and
+   what is new for their topic, wait for its pace (`raftmq.client.producing.topic_pace`).
 
 Meaning of a reply (docs/client.md has the same table; a test runs every row):
 
     code             first attempt            after an attempt without an answer
     0, 10, 11, 12    ok                       ok (the server recognises the identity and answers with the original)
-    14, 2            again until deadline     again until deadline
+    14, 2, 215       again until deadline     again until deadline
     1 [UNKNOWN]      again, maybe             again
     1                Failed                   Unknown
     17, 22, 24, 26   NotFound                 Unknown
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import random
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -32,10 +34,14 @@ from typing import Any
 
 from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unreachable, error_of
 from raftmq.client.port_probe import hint_for
+from raftmq.client.producing.topic_pace import TopicPace
 from raftmq_wire.codes import ResponseCode, is_unknown
 
 STORED = frozenset((0, 10, 11, 12))
 """Codes that mean "stored": success, and RocketMQ's flush timeout, no replica and replica timeout (weak modes only)."""
+
+LOOK_S = 0.05
+"""The least seconds between two looks at a round that has not ended."""
 
 AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
@@ -76,6 +82,7 @@ class Pending:
         "in_flight",
         "maybe",
         "message_ids",
+        "paced",
         "refusal",
         "sent_at",
         "sequence",
@@ -101,6 +108,8 @@ class Pending:
         self.sent_at = 0.0
         self.held_s = 0.0
         """The seconds for which a leader held the last attempt because of a quota, before it refused it."""
+        self.paced = False
+        """True while it is in flight in a round of its topic's pace."""
         self.refusal: tuple[int, str | None] | None = None
         self.trouble = ""
         """The address of the connection that ended while the request was in flight, and why it ended."""
@@ -109,11 +118,14 @@ class Pending:
 class SendWindow:
     """All unsettled requests of a session, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, jitter: random.Random) -> None:
         self._order: deque[Pending] = deque()
         self._by_opaque: dict[int, Pending] = {}
         self._next = 1
         self._again = False
+        self._jitter = jitter
+        self._paces: dict[str, TopicPace] = {}
+        """Topic -> its pace, while its sends are refused because of a quota."""
 
     def __len__(self) -> int:
         return len(self._by_opaque)
@@ -148,16 +160,19 @@ class SendWindow:
         to be sent again."""
         verdict = judge(code, remark)
         pending.in_flight = False
-        pending.held_s = now - pending.sent_at if code == ResponseCode.FLOW_CONTROL else 0.0
+        pending.held_s = 0.0
+        if self._paces or code == ResponseCode.FLOW_CONTROL:
+            self._pace(pending, code, remark, now)
         if verdict is NextStep.OK or verdict is NextStep.FINAL:
             self._settle(pending)
         else:
-            self._again = True
+            self._again = self._again or code != ResponseCode.FLOW_CONTROL  # else its pace says when
             pending.refusal = (code, remark)
             pending.maybe = pending.maybe or verdict is NextStep.AGAIN_MAYBE
         return verdict
 
     def _settle(self, pending: Pending) -> None:
+        self._leave_round(pending)
         pending.done = True
         pending.frame = b""
         del self._by_opaque[pending.sequence & 0x7FFFFFFF]
@@ -168,6 +183,7 @@ class SendWindow:
         lost = 0
         for pending in self._order:
             if pending.in_flight and not pending.done:
+                self._leave_round(pending)
                 pending.in_flight = False
                 pending.maybe = True
                 pending.trouble = trouble
@@ -181,11 +197,71 @@ class SendWindow:
         self._again = False
         frames = []
         for pending in self._order:
-            if not pending.done and not pending.in_flight and now + pending.held_s <= pending.deadline:
+            if (
+                not pending.done
+                and not pending.in_flight
+                and now + pending.held_s <= pending.deadline
+                and (not self._paces or self._may_go(pending))
+            ):
                 pending.in_flight = True
                 pending.sent_at = now
                 frames.append(pending.frame)
         return frames
+
+    # --- topics over a quota -----------------------------------------------------------------------------------------
+
+    def begin(self, pending: Pending, now: float) -> bool:
+        """Returns True if a request that was admitted now is sent at once; it counts as in flight then. Else it waits
+        for the pace of its topic."""
+        if self._paces and not self._may_go(pending):
+            return False
+        pending.in_flight = True
+        pending.sent_at = now
+        return True
+
+    def _may_go(self, pending: Pending) -> bool:
+        pace = self._paces.get(pending.topic)
+        if pace is None:
+            return True
+        pending.paced = pace.take()
+        if not pending.paced and pending.refusal is None:
+            pending.refusal = pace.refusal
+        return pending.paced
+
+    def _pace(self, pending: Pending, code: int, remark: str | None, now: float) -> None:
+        """Takes a reply into the pace of its topic, which a refusal because of a quota makes."""
+        self._leave_round(pending)
+        pace = self._paces.get(pending.topic)
+        if code == ResponseCode.FLOW_CONTROL:
+            pending.held_s = now - pending.sent_at
+            if pace is None:
+                pace = self._paces[pending.topic] = TopicPace(self._jitter, now)
+            pace.refused(code, remark, now)
+        elif pace is not None and code in STORED:
+            pace.stored()
+
+    def _leave_round(self, pending: Pending) -> None:
+        if pending.paced:
+            pending.paced = False
+            pace = self._paces.get(pending.topic)
+            if pace is not None:
+                pace.ended(1)
+
+    def is_told(self, topic: str) -> bool:
+        """Returns True if more than one send to the topic was refused in its round because of a quota."""
+        pace = self._paces.get(topic)
+        return pace is not None and not pace.is_first
+
+    def next_rounds(self, now: float) -> float | None:
+        """Begins the rounds of topics that are due, of which `again` tells. Returns the time until the next look; None
+        if no topic has a pace."""
+        for topic, pace in list(self._paces.items()):
+            if pace.is_over(now):
+                del self._paces[topic]
+                self._again = True
+            elif pace.next_round(now):
+                self._again = True
+        return min((max(pace.due - now, LOOK_S) for pace in self._paces.values()), default=None)
 
     def oldest_sent_at(self) -> float | None:
         """The time when the oldest request in flight was sent."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -261,7 +262,7 @@ def learnt(node: Any) -> set[str]:
     use.look(1, 0, overloaded=True)
     assert list(learnt_conditions(node)) == []
     for number, topic in enumerate(("orders", "mail")):
-        use._count(topic, number, node.monotonic_ms(), 1, 1)
+        use._count(SimpleNamespace(name=topic, topic_id=number), node.monotonic_ms(), 1, 1)
         use.of(topic).cut, use.of(topic).cut_ms = 3 + number, node.monotonic_ms()
     (cut,) = learnt_conditions(node)
     assert cut.says == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,9 +151,9 @@ async def test_topics_over_their_limits_are_shown(client: Any, node: Any) -> Non
     put_in_force(node, made(node, "a", "b", "c", value=8), mode=LearntMode.ON)
     node.learnt.look(1, 0, overloaded=False)
     for at_ms in range(0, 30_000, 100):
-        node.learnt._count("a", 1, at_ms, 2, 10)
-        node.learnt._count("b", 2, at_ms, 1, 10)
-        node.learnt._count("none", 3, at_ms, 1, 10)
+        node.learnt._count(SimpleNamespace(name="a", topic_id=1), at_ms, 2, 10)
+        node.learnt._count(SimpleNamespace(name="b", topic_id=2), at_ms, 1, 10)
+        node.learnt._count(SimpleNamespace(name="none", topic_id=3), at_ms, 1, 10)
     node.learnt.look(1, 30_000, overloaded=True)
     found = await shown(client)
     assert [(each["topic"], each["seen"], each["demoted"]) for each in found["topics"]] == [

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from cluster.admin.handlers.quotas import PER_REQUEST
+from cluster.admin.request_parsing import BODY_BYTES_MAX
 from statemachine.access import quotas
 from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
@@ -93,6 +95,23 @@ async def test_there_is_a_most_of_them(client: Any, monkeypatch: pytest.MonkeyPa
     status, told = await put(client, {"topic=c": one})
     assert (status, told["error"]["message"]) == (409, "a cluster has at most 2 quotas")
     assert (await put(client, {"topic=a": None, "topic=c": one}))[0] == 200
+
+
+@pytest.mark.usefixtures("raised")
+async def test_ten_thousand_rules_come_in_several_requests(client: Any, node: Any) -> None:
+    """A request with as many as are allowed fits into the largest body, and what is more names the limit."""
+    usual = {"send_messages": 1_000_000, "send_bytes": 1_000_000_000}
+    rows = {f"user=application-{number:05},topic=orders-of-{number:05}": usual for number in range(2 * PER_REQUEST)}
+    status, told = await put(client, dict(list(rows.items())[:PER_REQUEST]))
+    assert (status, len(told["changed"])) == (200, PER_REQUEST)
+    short = {f"topic={number}": {"send_bytes": 1} for number in range(PER_REQUEST + 1)}
+    status, told = await put(client, short)
+    assert (status, told["error"]["code"]) == (400, "bad_field")
+    assert str(PER_REQUEST) in str(told["error"])
+    status, told = await put(client, rows)
+    assert (status, told["error"]["code"]) == (413, "too_large")
+    assert str(BODY_BYTES_MAX) in str(told["error"])
+    assert len(node.state.quotas.by_subject) == PER_REQUEST
 
 
 async def test_one_that_is_not_there_names_the_nearest(client: Any, node: Any) -> None:

@@ -175,6 +175,33 @@ def test_what_passes_is_the_rate_and_one_seconds_worth(rate: int, requests: list
             total += count
 
 
+@given(
+    st.integers(1, 50),
+    st.lists(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 300)), min_size=1, max_size=20), max_size=12),
+    st.integers(0, 700),
+)
+def test_all_of_a_read_fit_at_once_only_if_each_would(
+    rate: int, reads: list[list[tuple[int, int]]], pause_ms: int
+) -> None:
+    """And the bucket has the same left, by messages and by bytes."""
+    limits = {"send_messages": rate, "send_bytes": 100 * rate}
+    one_by_one = Rows(user__ann=limits).buckets().of(ANN, "", "t", 0)
+    at_once = Rows(user__ann=limits).buckets().of(ANN, "", "t", 0)
+    now_ms = 1_000
+    for read in reads:
+        now_ms += pause_ms
+        count, size = (sum(each) for each in zip(*read, strict=True))
+        for single, bulk in zip(one_by_one, at_once, strict=True):
+            if not bulk.fits(now_ms, len(read), count, size):
+                break
+            for messages, bytes_of_one in read:
+                assert single.opens_ms() <= now_ms
+                single.take(now_ms, messages, bytes_of_one)
+            bulk.take(now_ms, count, size, len(read))
+            assert single.opens_ms() == pytest.approx(bulk.opens_ms())
+            assert single.measure(1_000, 0) == pytest.approx(bulk.measure(1_000, 0))
+
+
 @given(st.integers(1, 50), st.integers(1, 5))
 def test_who_always_asks_gets_the_rate(rate: int, count: int) -> None:
     (bucket,) = Rows(user__ann={"send_messages": rate}).buckets().of(ANN, "", "t", 0)

@@ -197,6 +197,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     RegistryMetrics(metrics.registry, lambda: [RegistryProcess(1, "h:1", True, state)])
     metrics.refused("r")
     metrics.quota_refused("new_topics")
+    metrics.learnt("over", 1)
     metrics.code_refused("41", "CPP")
     metrics.denied(enforced=True)
     metrics.pulled("p")

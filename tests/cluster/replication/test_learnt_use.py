@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,3 +125,55 @@ def test_other_limits_begin_with_full_buckets_and_another_mode_does_not() -> Non
     family.in_force = None
     learnt.look(MONDAY_MS, 0, overloaded=True)
     assert (learnt.active, learnt.expired, learnt.limits) == (False, False, None)
+
+
+@pytest.mark.parametrize("days", [-400, -7, -1, 1, 7, 400])
+def test_a_clock_that_jumps_by_days_changes_whose_hour_it_is_and_gives_nothing_back(days: int) -> None:
+    """The buckets have the monotonic time, so what a topic has used of its ten seconds' worth stays used."""
+    learnt = used(limits(5, 7))
+    learnt.look(500 * 24 * HOUR_MS, 0, overloaded=False)
+    for _ in range(60):
+        learnt.came([send("t")], 0)
+    (use,) = learnt.all()
+    assert (use.messages, use.over) == (5, 9)
+    learnt.look((500 + days) * 24 * HOUR_MS + HOUR_MS, 10, overloaded=False)
+    learnt.came([send("t")], 10)
+    assert (use.messages, use.over) == (7, 10)
+    learnt.look(500 * 24 * HOUR_MS, 20, overloaded=False)
+    learnt.came([send("t")], 20)
+    assert (use.messages, use.over) == (5, 11)
+
+
+def test_the_end_of_the_limits_is_one_of_log_time_in_both_directions() -> None:
+    learnt = used(limits(5, ends_ms=MONDAY_MS))
+    for log_ms, active in ((MONDAY_MS - 1, True), (MONDAY_MS + 9 * HOUR_MS, False), (MONDAY_MS - 9 * HOUR_MS, True)):
+        learnt.look(log_ms, 0, overloaded=False)
+        assert (learnt.active, learnt.expired) == (active, not active)
+
+
+def test_a_group_of_brokers_has_the_part_of_a_limit_that_it_has_of_the_queues() -> None:
+    family: Any = SimpleNamespace(in_force=limits(10))
+    parts = [Fraction(1, 4), Fraction(1)]
+    learnt = LearntUse(family, lambda topic: parts[0])
+    learnt.look(MONDAY_MS, 0, overloaded=False)
+    as_it_was, as_it_is = send("t"), send("t")
+    learnt.came([as_it_was], 0)
+    (use,) = learnt.all()
+    assert use.messages == 3
+    parts.pop(0)
+    learnt.came([as_it_was], 0)
+    assert use.messages == 3
+    learnt.came([as_it_is], 0)
+    assert use.messages == 10
+
+
+def test_messages_are_counted_by_what_became_of_them() -> None:
+    family: Any = SimpleNamespace(in_force=limits(1))
+    counts = Counter[str]()
+    learnt = LearntUse(family, count=lambda outcome, messages: counts.update({outcome: messages}))
+    learnt.look(MONDAY_MS, 0, overloaded=False)
+    for _ in range(15):
+        learnt.came([send("t")], 0)
+    learnt.came([send("unknown")], 0)
+    learnt.cut([send("t", batch=(1, 2)), send("unknown")], 0)
+    assert counts == {"within": 11, "over": 4, "cut": 2}

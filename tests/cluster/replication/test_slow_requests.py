@@ -53,7 +53,9 @@ def entry(arrived_ms: int, proposed_ms: float, index: int = 7) -> PendingEntry:
     made = PendingEntry(EntryId(2, index), arrived_ms, 3000)
     made.proposed_s = proposed_ms / 1000
     client = SimpleNamespace(peer_address=("10.0.0.9", 4711))
-    made.sends = [SimpleNamespace(slot=SimpleNamespace(name="Orders"), connection=client)] * 5  # type: ignore[list-item]
+    slot = SimpleNamespace(name="Orders")
+    send = SimpleNamespace(slot=slot, connection=client, received_ms=arrived_ms, paced_ms=0)
+    made.sends = [send] * 5  # type: ignore[list-item]
     return made
 
 
@@ -108,6 +110,27 @@ def test_the_slow_stage_is_named(
     slow.times.committed += [] if committed_ms is None else [(7, committed_ms)]
     slow.settled(entry(0, proposed_ms), Outcome.UNKNOWN, 5, 2000)
     assert [each[1] for each in slow.figures.slowed] == [stage]
+
+
+def test_the_time_for_which_a_send_waited_for_its_quota_has_a_stage_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slow, made = Slow(), entry(0, 900)
+    made.sends = [*made.sends, SimpleNamespace(received_ms=850, paced_ms=880)]  # type: ignore[list-item]
+    made.sends[0].paced_ms = 800
+    slow.times.synced.append((7, 910.0))
+    slow.times.committed.append((7, 920.0))
+    slow.settled(made, Outcome.OK, 6, 1_000)
+    assert [each[1] for each in slow.figures.slowed] == ["quota"]
+    told = {name: value for name, value in extras(caplog.records[0]).items() if name.endswith("_ms")}
+    assert told == {
+        "total_ms": 1000,
+        "quota_ms": 800,
+        "queue_ms": 100,
+        "sync_ms": 10,
+        "majority_ms": 10,
+        "apply_ms": 80,
+    }
 
 
 def test_there_is_at_most_one_line_a_second_and_it_counts_the_others(caplog: pytest.LogCaptureFixture) -> None:

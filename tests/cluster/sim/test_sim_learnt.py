@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.sim.machines.clock import START_WALL_MS
 from raftmq_wire.codes import ResponseCode
 from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits
 from statemachine.access.learnt_limits import LearntHead, LearntMode, PutLearnt, SetLearnt, import_of
@@ -169,6 +170,21 @@ def test_limits_that_do_not_count_change_nothing(
     assert found["large"][0] > 0.1
     assert found["sale"][0] > 0.7
     assert found["small"][0] == 0
+
+
+@pytest.mark.parametrize("days", [-9, 9])
+def test_a_wall_clock_that_jumps_by_days_refuses_nobody(sim_with: Sim, days: int) -> None:
+    """Nor does it end the limits: log time goes on at its pace while a leader leads."""
+    sim = sim_with(USUAL, ends_ms=START_WALL_MS + 7 * 86_400_000)
+    loops = OpenLoops(sim, sim.leader())
+    asked = [*loops.run(0.5, USUAL)]
+    for offset_ms in (days * 86_400_000, 0):
+        sim.leader().clock.offset_ms = offset_ms
+        asked += loops.run(0.5, USUAL)
+    sim.loop.run_for(1.0)
+    learnt = sim.leader().proposals.flow.learnt
+    assert (learnt.active, learnt.expired) == (True, False)
+    assert not any(codes(loops.paths[loops.sent[number][0]], number) == [BUSY] for number in asked)
 
 
 def test_limits_that_are_wrong_for_some_change_who_waits(sim_with: Sim) -> None:

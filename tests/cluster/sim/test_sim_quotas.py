@@ -111,6 +111,16 @@ def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: Mak
     check_left(leader)
 
 
+def test_a_send_that_waited_for_its_quota_is_slow_for_that(sim_with: MakeSim, caplog: pytest.LogCaptureFixture) -> None:
+    sim = sim_with({"address=*": {"send_messages": 10}}, **{"log_output.slow_request_ms": 200})
+    ask(sim.leader().connect(), range(16))
+    sim.loop.run_for(1.5)
+    slow = [vars(each) for each in caplog.records if each.message.startswith("slow: SEND_MESSAGE")]
+    assert slow
+    assert {each["slow_stage"] for each in slow} == {"quota"}
+    assert all(each["quota_ms"] >= 150 for each in slow)
+
+
 def test_without_a_hold_it_is_refused_at_once(sim_with: MakeSim) -> None:
     sim = sim_with({"address=*": {"send_messages": 10}}, **{"flow.hold_ms": 0})
     path = sim.leader().connect()
@@ -170,6 +180,28 @@ def test_who_leads_again_begins_with_full_buckets(sim_with: MakeSim) -> None:
     ask(path, range(2, 3))
     sim.loop.run_for(0.2)
     assert answers(path, range(2, 3)) == [[0]]
+
+
+@pytest.mark.parametrize("days", [-30, -1, 1, 30])
+def test_a_wall_clock_that_jumps_while_a_bucket_fills_lets_nothing_more_through(sim_with: MakeSim, days: int) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 10}})
+    leader, path = sim.leader(), sim.leader().connect()
+    ask(path, range(15))
+    sim.loop.run_for(0.1)
+    leader.clock.offset_ms += days * 86_400_000
+    sim.loop.run_for(0.1)
+    done = [number for number in range(15) if codes(path, number)]
+    assert 10 <= len(done) <= 13, "a second's worth, and what has come since"
+    leader.clock.offset_ms = 0
+    sim.loop.run_for(0.6)
+    assert sim.leader() is leader
+    assert answers(path, range(15)) == [[0]] * 15
+    ask(path, range(15, 23))
+    sim.loop.run_for(0.05)
+    assert len([number for number in range(15, 23) if codes(path, number)]) < 6
+    sim.loop.run_for(HOLD_S)
+    assert stored(sim) == list(range(23))
+    check_left(leader)
 
 
 def test_a_client_that_goes_takes_with_it_what_waits(sim_with: MakeSim) -> None:

@@ -2,8 +2,10 @@
 
 Runs in an environment of its own and imports nothing of ours. Both clients of this folder take the same arguments::
 
-    produce SERVERS TOPIC --group G --count N [--same] [--pace-ms N] [--prefix P]
+    produce SERVERS TOPIC --group G --count N [--same] [--pace-ms N] [--prefix P] [--threads N --rate N]
     consume SERVERS TOPIC --group G [--fail N] [--orderly]
+
+`--threads N`: so many messages are in flight at most, `--rate N`: N are sent a second, and none waits once it is late.
 
 `--fail N`: a message that was tried fewer than N times before is to come again (RECONSUME_LATER).
 
@@ -19,6 +21,7 @@ import select
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from rocketmq.client import Message, Producer, PushConsumer, RecvMessage
 from rocketmq.ffi import _CConsumeStatus, dll
@@ -69,6 +72,11 @@ def produce(args):
         producer.set_session_credentials(args.access_key, args.secret_key, "")
     producer.start()
     say(event="ready")
+    if args.threads > 1:
+        send_in_threads(producer, args)
+        producer.shutdown()
+        say(event="done")
+        return
     same = build(args.topic, 0, args.prefix) if args.same else None
     number = 0
     while number < args.count if args.count else not input_ended():
@@ -77,6 +85,18 @@ def produce(args):
         time.sleep(args.pace_ms / 1000)
     producer.shutdown()
     say(event="done")
+
+
+def send_in_threads(producer, args):
+    """Sends `count` messages, `rate` a second, each in the thread that is free."""
+    began = time.monotonic()
+
+    def one(number):
+        time.sleep(max(0.0, began + number / args.rate - time.monotonic()))
+        send(producer, build(args.topic, number, args.prefix), f"{args.prefix}-{number}")
+
+    with ThreadPoolExecutor(args.threads) as threads:
+        list(threads.map(one, range(args.count)))
 
 
 def text(value):
@@ -131,6 +151,8 @@ def main():
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--same", action="store_true")
     parser.add_argument("--pace-ms", type=float, default=0.0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--prefix", default="cpp")
     parser.add_argument("--fail", type=int, default=0)
     parser.add_argument("--orderly", action="store_true")

@@ -63,12 +63,30 @@ async function produce(args) {
   say({ event: 'ready' });
   let ended = false;
   inputEnd().then(() => { ended = true; });
+  if (args.threads > 1) {
+    await sendAtOnce(producer, args);
+    say({ event: 'done' });
+    return;
+  }
   const same = args.same ? build(args.topic, 0, args.prefix) : null;
   for (let number = 0; args.count ? number < args.count : !ended; number++) {
     await send(producer, same || build(args.topic, number, args.prefix), `${args.prefix}-${same ? 0 : number}`);
     await pause(args.paceMs);
   }
   say({ event: 'done' });
+}
+
+// `count` messages, `rate` a second, at most `threads` of them in flight.
+async function sendAtOnce(producer, args) {
+  const began = Date.now();
+  let next = 0;
+  async function one() {
+    for (let number = next++; number < args.count; number = next++) {
+      await pause(Math.max(0, began + number / args.rate * 1000 - Date.now()));
+      await send(producer, build(args.topic, number, args.prefix), `${args.prefix}-${number}`);
+    }
+  }
+  await Promise.all(Array.from({ length: args.threads }, one));
 }
 
 async function consume(args) {
@@ -106,13 +124,16 @@ async function main() {
       count: { type: 'string', default: '0' },
       same: { type: 'boolean', default: false },
       'pace-ms': { type: 'string', default: '0' },
+      threads: { type: 'string', default: '1' },
+      rate: { type: 'string', default: '1' },
       prefix: { type: 'string', default: 'js' },
       'access-key': { type: 'string', default: 'none' },
       'secret-key': { type: 'string', default: 'none' },
     },
   });
   const [what, servers, topic] = positionals;
-  const args = { servers, topic, ...values, count: Number(values.count), paceMs: Number(values['pace-ms']) };
+  const [count, paceMs, threads, rate] = ['count', 'pace-ms', 'threads', 'rate'].map(name => Number(values[name]));
+  const args = { servers, topic, ...values, count, paceMs, threads, rate };
   await (what === 'produce' ? produce : consume)(args);
 }
 

@@ -1,6 +1,7 @@
 // The Go client's side of the matrix (tests/compat/matrix): senders and readers of several features in one process.
 // Arguments and lines are those that tests/compat/matrix/programs.py describes. With "consume" it is one orderly
-// consumer, with those of cpp_client.py; with "send" it is one producer of a number of messages (send.go).
+// consumer, with those of cpp_client.py; with "send" it is one producer of a number of messages (send.go), and
+// with "produce" one that gives up what is refused (produce.go).
 package main
 
 import (
@@ -308,6 +309,10 @@ func main() {
 	servers = strings.Split(os.Args[2], ";")
 	if os.Args[1] == "consume" {
 		consume(os.Args[3], os.Args[4:])
+		return
+	}
+	if os.Args[1] == "produce" {
+		produce(os.Args[3], os.Args[4:])
 		return
 	}
 	if os.Args[1] == "send" {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -245,7 +246,7 @@ def witness_N01() -> None:
 
 
 def witness_N02() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     pending = Pending("t", None, (), 1, 0.0, False)  # type: ignore[arg-type]
     window.admit(pending)
     window.answer(pending, ResponseCode.SERVICE_NOT_AVAILABLE, None)

@@ -12,6 +12,7 @@ from cluster.replication.send_flow import SendFlow
 from jepsen_like.sim.options import QUOTAS_FROM, draw
 from jepsen_like.sim.scripted import play
 
+DAY_MS = 86_400_000
 LEADERS = "".join(f"lead {node}\nwait 0.7\n" for node in (2, 3, 1) * 4)
 SCRIPT = f"nodes 3 quotas=1\nlead 1\nquotas 15\n{LEADERS}kill 1\nwait 2\nstart 1\nwait 2\nsettle\n"
 
@@ -47,6 +48,31 @@ def test_clients_are_held_refused_and_passed_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(SendFlow, "_refuse_paced", refused)
     monkeypatch.setattr(PacedSends, "take_all", passed_on)
     assert not play(SCRIPT).violations
+    assert all(seen.values()), seen
+
+
+JUMPS = ((1, 3), (1, -3), (2, 40), (1, 0), (3, -40), (1, 7), (2, 0), (3, 0))
+"""(node, days by which its wall clock is off from then on)."""
+
+
+def test_wall_clocks_jump_by_days_while_buckets_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator's check of rates holds: buckets have the monotonic time."""
+    seen = dict.fromkeys(("held", "went on"), 0)
+    wait, go_on = PacedSends._wait, SendFlow._go_on
+
+    def waited(self: Any, *arguments: Any) -> None:
+        seen["held"] += 1
+        wait(self, *arguments)
+
+    def went_on(self: Any, sends: Any, *arguments: Any) -> None:
+        seen["went on"] += len(sends)
+        go_on(self, sends, *arguments)
+
+    monkeypatch.setattr(PacedSends, "_wait", waited)
+    monkeypatch.setattr(SendFlow, "_go_on", went_on)
+    jumps = "".join(f"clock {node} {days * DAY_MS}\nwait 1.5\n" for node, days in JUMPS)
+    script = f"nodes 3 quotas=1\nlead 1\nquotas 20\n{jumps}lead 2\nwait 2\nclock 1 0\nlead 1\nwait 4\nsettle\n"
+    assert not play(script).violations
     assert all(seen.values()), seen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import random
 
 import pytest
 
@@ -19,6 +20,7 @@ TABLE = [
     (12, None, OK, None, None),
     (14, "no leader", AGAIN, Refused, Unknown),
     (2, "busy", AGAIN, Refused, Unknown),
+    (215, "quota", AGAIN, Refused, Unknown),
     (1, "[UNKNOWN] undecided", MAYBE, Unknown, Unknown),
     (1, "boom", FINAL, Failed, Unknown),
     (1, None, FINAL, Failed, Unknown),
@@ -52,7 +54,7 @@ def sent(window: SendWindow, count: int, deadline: float = 10.0) -> list[Pending
 def test_reply_table(
     code: int, remark: str | None, verdict: NextStep, first: type | None, later: type | None, lost_before: bool
 ) -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     (p,) = sent(window, 1)
     if lost_before:
         window.lost()
@@ -69,7 +71,7 @@ def test_reply_table(
 
 
 def test_low_is_the_smallest_unsettled_sequence() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     assert window.low == 1
     first, second, third = sent(window, 3)
     window.answer(second, 0, None)
@@ -81,7 +83,7 @@ def test_low_is_the_smallest_unsettled_sequence() -> None:
 
 
 def test_an_expired_sequence_counts_as_settled() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     sent(window, 1, deadline=1.0)
     sent(window, 1, deadline=2.0)
     ((_, error),) = window.expire(1.0)
@@ -90,7 +92,7 @@ def test_an_expired_sequence_counts_as_settled() -> None:
 
 
 def test_after_a_loss_everything_unanswered_goes_again_in_order() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     made = sent(window, 5)
     window.answer(made[1], 0, None)
     window.answer(made[3], 14, None)
@@ -101,7 +103,7 @@ def test_after_a_loss_everything_unanswered_goes_again_in_order() -> None:
 
 
 def test_a_refusal_alone_goes_again_alone() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     made = sent(window, 3)
     window.answer(made[1], 2, "busy")
     assert window.again
@@ -110,11 +112,12 @@ def test_a_refusal_alone_goes_again_alone() -> None:
 
 def test_what_a_quota_would_hold_beyond_the_deadline_is_not_sent_again() -> None:
     """So it is Refused then, and not Unknown."""
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     early, late = sent(window, 2, deadline=10.0)
     for each, answered_at in ((early, 3.0), (late, 6.0)):
         each.sent_at = 0.0
         window.answer(each, 215, "quota", answered_at)
+    window.next_rounds(6.0)
     assert window.take_again(6.0) == [b"1"]
     assert (early.in_flight, late.in_flight) == (True, False)
     (_, unknown), (_, refused) = window.expire(11.0)
@@ -122,14 +125,14 @@ def test_what_a_quota_would_hold_beyond_the_deadline_is_not_sent_again() -> None
 
 
 def test_a_reply_after_settlement_finds_nothing() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     (p,) = sent(window, 1)
     window.answer(p, 0, None)
     assert window.find(1) is None
 
 
 def test_never_sent_is_unreachable_not_unknown() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     window.admit(pending(deadline=1.0))
     ((_, error),) = window.expire(2.0)
     assert type(error) is Unreachable
@@ -146,7 +149,7 @@ def test_errors_carry_code_retryable_and_hint(kind: type[RaftMQError]) -> None:
 
 
 def test_opaque_wraps_with_the_sequence() -> None:
-    window = SendWindow()
+    window = SendWindow(random.Random(1))
     window._next = 0x7FFFFFFF
     first, second = sent(window, 2)
     assert window.find(0x7FFFFFFF) is first
