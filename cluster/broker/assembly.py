@@ -145,7 +145,9 @@ class Broker:
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
         self.backlog_sizes = BacklogSizes(services, proposals.paced.backlogs, context.loop)
         self.spreading = Spreading(services, lambda: proposals.figures.hot.last, context.events)
-        self.gathering = Gathering(services, proposals, lambda: proposals.figures.hot.last, context.events)
+        self.gathering = Gathering(
+            services, proposals, lambda: proposals.figures.hot.last, context.events, environment.route_age_ms
+        )
 
     def _note_denied(self, party: Party, why: str, what: str, enforced: bool) -> None:
         self.denials.note(party.user, party.address, why, what, enforced=enforced)

@@ -15,8 +15,8 @@ from cluster.broker.groups.hidden_queues import hidden_queues, unread
 from cluster.broker.hot_topics import BUSY
 from cluster.broker.refusal import Refused
 from cluster.broker.topics import Topics, home_of
-from cluster.replication.drain_grace import GRACE_MS
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.environment import ROUTE_AGE_MS
 from cluster.runtime.turns.walk import Walk
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.cluster_wide.broker_groups import active_groups
@@ -56,9 +56,17 @@ def busy_if_gathered(topic: TopicConfig, home: Collection[int], window: Window) 
 class Gathering:
     """Reads topics out, and gathers those that are calm. Event loop only."""
 
-    def __init__(self, services: Services, proposals: Proposals, hot: Callable[[], Window], events: EventLog) -> None:
-        """`hot`: returns the last window of this node."""
+    def __init__(
+        self,
+        services: Services,
+        proposals: Proposals,
+        hot: Callable[[], Window],
+        events: EventLog,
+        route_age_ms: int = ROUTE_AGE_MS,
+    ) -> None:
+        """`hot`: returns the last window of this node. `route_age_ms`: no client sends by a route that is older."""
         self._services, self._proposals, self._hot, self._events = services, proposals, hot, events
+        self._route_age_ms = route_age_ms
         self._walk = Walk(self._look_at_all)
         self._now_ms = 0
         self._since: dict[str, tuple[int, int]] = {}
@@ -80,7 +88,7 @@ class Gathering:
         self._now_ms = now_ms
         self._walk.go_on(STEPS_PER_TICK)
         self._proposals.refuse_topics(
-            frozenset(name for name, (_, since) in self._since.items() if now_ms - since >= GRACE_MS)
+            frozenset(name for name, (_, since) in self._since.items() if now_ms - since >= self._route_age_ms)
         )
         for name in list(self._calm_since):
             self._look_if_calm(name)
@@ -108,7 +116,7 @@ class Gathering:
         if changed_ms != topic.changed_ms:
             self._since[name] = (topic.changed_ms, self._now_ms)
             return
-        is_due = self._now_ms - since >= GRACE_MS + SETTLE_MS
+        is_due = self._now_ms - since >= self._route_age_ms + SETTLE_MS
         if is_due and not (yield from unread(self._services.state, topic, range(topic.read_queues))):
             self._ask(name, 0, "was read out, and has no queues here any more")
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from cluster.runtime.environment import ROUTE_AGE_MS
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import is_inactive
 from statemachine.topics.topics import DERIVED_NAMES
 
-GRACE_MS: Final = 70_000
-"""Milliseconds for which a leader takes sends after it has learnt that its group drains: two routes, and some."""
+GRACE_MS: Final = ROUTE_AGE_MS
+"""Milliseconds for which a leader takes sends after it has learnt that its group drains."""
 
 
 class DrainGrace:
