@@ -38,8 +38,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def test_topics_are_gathered_under_work(cluster: LocalCluster, run: Run) -> None:
     first = AdminApi(addresses_of(cluster.of_group(1)))
-    values = {"topics.spread": "auto", "topics.gather_after_ms": 5_000}
-    first.put("/v1/config", {"values": values, "author": "test", "reason": ""})
+
+    def set_spread(how: str) -> None:
+        values = {"topics.spread": how, "topics.gather_after_ms": 5_000}
+        first.put("/v1/config", {"values": values, "author": "test", "reason": ""})
+
+    set_spread("auto")
     for name in (TOPIC, LATE):
         first.post("/v1/topics", {"name": name, "queues": 2})
     first.post("/v1/topics", {"name": CALM, "queues": 2, "attributes": {SPREAD_HOME: "1"}})
@@ -49,6 +53,7 @@ def test_topics_are_gathered_under_work(cluster: LocalCluster, run: Run) -> None
         return {row["group"]: row["write_queues"] for row in topic["queues_in_groups"]}
 
     wait(lambda: places(CALM) == {1: 2, 2: 0}, "what was spread by itself is gathered by itself")
+    set_spread("off")  # on a busy machine every leader counts as busy, and a topic with some messages as hot
     read: dict[int, list[int]] = defaultdict(list)
 
     def reads(consumer: Any) -> None:
