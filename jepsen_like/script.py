@@ -118,6 +118,7 @@ groups SECONDS                  a second group of brokers is added, and copies w
                                 are changed and deleted (`nodes` says groups=1)
 quota LIMIT VALUE SUBJECT=NAME  sets a quota (`nodes` says quotas=1)
 quotas SECONDS                  quotas come and go while clients send (`nodes` says quotas=1)
+gather                          a topic of both groups leaves the second one, and comes back (`nodes` says gathers=1)
 retire                          the second group of brokers retires (`nodes` says retires=1)
 second SECONDS                  clients use both groups, and change what they share (`nodes` says second=1 groups=1);
                                 N@2 is node N of the second group, wherever a command takes a node

@@ -66,6 +66,12 @@ QUOTAS_LEVEL: Final = _level(
     "gets",
 )
 """The level of quotas (docs/adr/0115)."""
+GATHERS_LEVEL: Final = _level(
+    17,
+    "gathers",
+    "a topic may have queues in a group of brokers that are only read, and leave a group",
+)
+"""The level from which on topics may be gathered in fewer groups of brokers (docs/adr/0114)."""
 
 LEVELS: Final = tuple(_list)
 """All levels, each one above the level before it."""

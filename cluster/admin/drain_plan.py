@@ -115,7 +115,7 @@ def topics_of(state: BrokerState) -> Generator[None, None, Topics]:
             continue
         if topic.order:
             ordered.append(name)
-        if others.isdisjoint(topic.queues_of_groups):
+        if others.isdisjoint(topic.written_groups):
             alone.append(name)
         else:
             shared += 1

@@ -9,6 +9,7 @@ from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Resealing, Secrets, read_keys
 from cluster.broker.access.user_admin import FirstUser, UserAdmin
 from cluster.broker.backlog_sizes import BacklogSizes
+from cluster.broker.gathering import Gathering
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
@@ -144,6 +145,9 @@ class Broker:
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
         self.backlog_sizes = BacklogSizes(services, proposals.flow.paced.backlogs, context.loop)
         self.spreading = Spreading(services, lambda: proposals.figures.hot.last, context.events)
+        self.gathering = Gathering(
+            services, proposals, lambda: proposals.figures.hot.last, context.events, environment.route_age_ms
+        )
 
     def _note_denied(self, party: Party, why: str, what: str, enforced: bool) -> None:
         self.denials.note(party.user, party.address, why, what, enforced=enforced)
@@ -183,6 +187,7 @@ class Broker:
             Part(name="sends", reload=self.sends.reload),
             Part(name="backlog sizes", tick=self.backlog_sizes.tick),
             Part(name="spreading", tick=self.spreading.tick),
+            Part(name="gathering", tick=self.gathering.tick),
             Part(
                 name="long polls",
                 reload=lambda config: long_polls.reload(config.limits.node_inflight_bytes_max),

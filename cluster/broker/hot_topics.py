@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.broker.refusal import Refused
-from cluster.broker.topics import Topics
+from cluster.broker.topics import SPREAD_HOME, Topics
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.cluster_wide.broker_groups import active_groups
 
@@ -34,7 +34,7 @@ class Hot(NamedTuple):
     messages: int
     """Its messages in the window; of a hot queue, those of the queue."""
     further: tuple[int, ...]
-    """The groups that take messages in which it has no queues, ascending."""
+    """The groups that take messages, and in which it takes none, ascending."""
     queue_id: int | None = None
     """The queue that gets most of them, if the topic is in every group already."""
 
@@ -48,7 +48,7 @@ def hot_topic(state: BrokerState, window: Window) -> Hot | None:
     topic = state.topics_by_id.get(topic_id)
     if topic is None or messages < HOT * window.messages:
         return None
-    further = sorted(active_groups(state.broker_groups.by_number) - topic.queues_of_groups.keys())
+    further = sorted(active_groups(state.broker_groups.by_number) - topic.written_groups)
     if further:
         return Hot(topic, messages, tuple(further))
     heaviest = window.queues[0]
@@ -90,7 +90,10 @@ class Spreading:
         return found if found is not None and found.further and not found.topic.order else None
 
     def _spread(self, found: Hot) -> None:
-        name, groups = found.topic.name, found.further
+        topic, groups = found.topic, found.further
+        name = topic.name
+        home = ",".join(map(str, sorted(topic.written_groups)))
+        attributes = {**topic.attributes, SPREAD_HOME: topic.attributes.get(SPREAD_HOME, home)}
 
         def done(result: ProposeResult) -> None:
             self._asked = False
@@ -101,7 +104,7 @@ class Spreading:
 
         self._asked = True
         try:
-            Topics(self._services).put({"name": name}, done, groups=groups)
+            Topics(self._services).put({"name": name, "attributes": attributes}, done, groups=groups)
         except Refused as refused:  # a topic of the system: its queues are where they are
             self._asked = False
             logger.info("topic %s is hot and stays where it is: %s", name, refused)

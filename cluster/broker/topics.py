@@ -4,6 +4,7 @@ have."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from statemachine.topics.topics import (
     DEDUP_MODES,
     DERIVED_NAMES,
     RETENTION,
+    RETENTION_DIGITS_MAX,
     CreateTopic,
     is_retention,
     living_place,
@@ -50,6 +52,13 @@ ATTRIBUTE_VALUES = {
 }
 """Topic attribute -> its allowed values. Others are refused, because they would promise something that nothing
 implements."""
+
+SPREAD_HOME = "spread.home"
+"""The attribute of a topic that was given queues in further groups of brokers because it was hot: the numbers of those
+in which it was before, with commas between them (docs/adr/0114)."""
+_NUMBERS = re.compile(r"[0-9]{1,2}(,[0-9]{1,2}){0,63}")
+OTHER_ATTRIBUTES = {RETENTION: rf"^[0-9]{{1,{RETENTION_DIGITS_MAX}}}$", SPREAD_HOME: f"^{_NUMBERS.pattern}$"}
+"""Topic attribute -> a regular expression of its values, of those that are too many to list."""
 
 UNREAD_ATTRIBUTES = ("message.type",)
 """Attributes that no RocketMQ broker reads either, only its gRPC proxy. mqadmin's guides set them, so they are kept and
@@ -101,6 +110,15 @@ class Topics:
             config = placed_in(services.state.broker_groups.own, config, services.state.topics.get(name))
         services.propose([CreateTopic(config, if_absent)], done, author=author)
 
+    def gather(self, name: str, groups: Collection[int], done: Done, *, author: str = "") -> None:
+        """Lets the topic, which exists, take new messages in these groups of brokers alone. Its queues in others are
+        read out (`cluster.broker.gathering`). Raises Refused."""
+        self.check({"name": name})
+        topic = self._services.state.topics[name]
+        place = [[group, topic.queues_of_groups[group][0], 0] for group in sorted(topic.written_groups - set(groups))]
+        config = {"name": name, "place": place, "attributes": without_home(topic.attributes)}
+        self._services.propose([CreateTopic(config, False)], done, author=author)
+
     def _check_here(self, name: str) -> None:
         """Raises Refused (NO_PERMISSION) if the topic may not have queues in this node's group of brokers."""
         groups, known = self._services.state.broker_groups, self._services.state.topics.get(name)
@@ -143,8 +161,21 @@ class Topics:
 def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tuple[int, int]:
     """Returns the numbers of read and write queues of a topic in each group of brokers in which it gets some: those of
     the request, else those of its first group."""
-    read, write = next(iter(known.queues_of_groups.values())) if known is not None else (0, 0)
+    read, write = (0, 0)
+    if known is not None:
+        read, write = next(queues for queues in known.queues_of_groups.values() if queues[1])
     return config.get("read_queues", read), config.get("write_queues", write)
+
+
+def without_home(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Returns the attributes of a topic that is where a person wants it."""
+    return {name: value for name, value in attributes.items() if name != SPREAD_HOME}
+
+
+def home_of(topic: TopicConfig) -> set[int]:
+    """Returns the groups of brokers in which the topic was before it was spread by itself; none if it was not."""
+    value = topic.attributes.get(SPREAD_HOME, "")
+    return set(map(int, value.split(","))) if _NUMBERS.fullmatch(value) else set()
 
 
 def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
@@ -174,9 +205,14 @@ def check_attribute(name: str, value: str) -> None:
             remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"
             raise Refused(Reason.INVALID, remark)
         return
+    if name == SPREAD_HOME:
+        if not _NUMBERS.fullmatch(value):
+            remark = f"topic attribute {name} cannot be {value[:80]}, only numbers of groups of brokers, as 1 or 1,2"
+            raise Refused(Reason.INVALID, remark)
+        return
     allowed = ATTRIBUTE_VALUES.get(name)
     if allowed is None:
-        known = [*ATTRIBUTE_VALUES, RETENTION]
+        known = [*ATTRIBUTE_VALUES, *OTHER_ATTRIBUTES]
         near = difflib.get_close_matches(name, known, 1)
         hint = f'; did you mean "{near[0]}"?' if near else f"; known are {', '.join(sorted(known))}"
         raise Refused(Reason.INVALID, f"unknown topic attribute {name[:80]}{hint}")

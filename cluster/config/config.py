@@ -292,6 +292,8 @@ class TopicsSection(_Section, frozen=True, kw_only=True):
     default_queues: Annotated[int, Meta(ge=1, le=1024), of_cluster(Unit.NONE)] = 8
     spread: Annotated[Literal["off", "auto"], CLUSTER] = "off"
     """With "auto", a topic without order that keeps the leader of a group busy gets queues in all groups by itself."""
+    gather_after_ms: Annotated[int, Meta(ge=1_000, le=604_800_000), of_cluster(Unit.MS)] = 600_000
+    """The time for which such a topic has to be calm before it takes messages in the groups from before alone."""
 
 
 class TimerSection(_Section, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from cluster.runtime.output_file import OutputFile
 from cluster.runtime.tcp_ports import clash
 from cluster.runtime.tls.dialling import widen
 from cluster.runtime.turns.garbage_collection import Collector
-from raftlog.errors import RaftLogError
+from raftlog.errors import IdentityError, RaftLogError
 from raftlog.types import Role
 from raftmq_wire.errors import fix_label
 from statemachine.rows.kv import KVError
@@ -83,6 +83,8 @@ async def run(
         tending.cancel()
         collector.close()
         manager.close()
+    if node is not None and isinstance(node.failure, IdentityError):
+        raise node.failure  # its group has retired
     return 1 if node is not None and node.failure else 0
 
 

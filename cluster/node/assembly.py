@@ -293,6 +293,7 @@ class Assembly:
             self._groups_file(),
             lambda: own_record(self.raw, self.membership, routes.own.name, self.links.unreached, state.level),
             lambda: state.broker_groups.by_number,
+            lambda: context.fail(self.storage.retired()),
         )
         RegistryMetrics(metrics.registry, self.other_groups.registry)
         replies = SendReplyWriter(store_host, routes.own.name, metrics)

@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from cluster.config.config import split_address
 from cluster.config.local_layout import node_object
@@ -76,6 +77,9 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     """The voters that the leader does not reach, ascending: clients are sent to others instead."""
     level: Annotated[int, Meta(ge=0, le=LEVEL_MAX)] = 0
     """The level that the group has at least (statemachine/levels.py); it never falls. 0 if it is unknown."""
+    retired: bool = False
+    """True if the node that tells it finds in its own state that the group has retired. It is in no map that is kept:
+    each node says what it knows itself."""
 
     def addresses(self, listener: str) -> dict[int, str]:
         """Returns node -> the "host:port" that its listener of that name advertises."""
@@ -151,7 +155,8 @@ def news(known: Groups, heard: Iterable[GroupRecord], own: int = 0) -> dict[int,
     """Returns the records of `heard` that replace what is known. The own group's is never among them, because its
     members know better; `own` is 0 for a map of nobody."""
     found: dict[int, GroupRecord] = {}
-    for record in heard:
+    for each in heard:
+        record = replace(each, retired=False) if each.retired else each
         before = found.get(record.group) or known.get(record.group)
         if record.group != own and (before is None or rank(record) > rank(before)):
             found[record.group] = record

@@ -39,7 +39,7 @@ from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.types import FIRST_GROUP, NOBODY, NodeId
-from statemachine.cluster_wide.broker_groups import BrokerGroup, living_groups
+from statemachine.cluster_wide.broker_groups import BrokerGroup, is_retired, living_groups
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,9 @@ its level."""
 RIVAL_LOOKS = 10
 """Looks at which this node leads its group, and another node of it led in a later term, until that is an alarm: a
 deposed leader hears of it within a second or two, and leads no longer."""
+RETIRED_LOOKS = 10
+"""Looks without a leader, after this node has heard that its group has retired, until it ends. As long as others of the
+group run, it learns it from their log."""
 LOST_LOOKS = 30
 """Looks at which no majority of the registry is reached until that is an alarm: its processes may be restarted in turn.
 """
@@ -137,9 +140,11 @@ class KnownGroups:
         file: GroupsFile,
         own: Callable[[], GroupRecord | None],
         rows: Callable[[], Mapping[int, BrokerGroup]] = dict,
+        retired: Callable[[], object] = lambda: None,
     ) -> None:
         """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none; `rows`
-        the groups of the truth (`BrokerGroups.by_number`). Raises ConfigError if this node could find nobody."""
+        the groups of the truth (`BrokerGroups.by_number`). `retired` is called if the group has retired without this
+        node, which finds no leader any more. Raises ConfigError if this node could find nobody."""
         cluster = context.config.cluster
         self._group = cluster.group
         self._node = context.config.node_id
@@ -149,7 +154,9 @@ class KnownGroups:
         self._alarms = context.alarms
         self._links = links
         self._file = file
-        self._make_own, self._rows = own, rows
+        self._make_own, self._rows, self._retired = own, rows, retired
+        self._heard_retired = False
+        """True if a node of another group has said that this one's group has retired."""
         self._own: GroupRecord | None = None
         self._others: Groups = file.load()
         self.groups_here = 1
@@ -159,9 +166,10 @@ class KnownGroups:
         self._fresh: dict[int, GroupRecord] = {}
         """The records that are to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
-        self._looks = self._refused_looks = self._lost_looks = self._rival_looks = 0
+        self._looks = self._refused_looks = self._lost_looks = self._rival_looks = self._alone_looks = 0
         """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there. `_lost_looks`:
-        in a row, without connections to a majority of the registry. `_rival_looks`: in a row, with a rival."""
+        in a row, without connections to a majority of the registry. `_rival_looks`: in a row, with a rival.
+        `_alone_looks`: in a row, without a leader of a group of which is heard that it has retired."""
         self._heard_own: GroupRecord | None = None
         """The newest record of the own group that others have told."""
         self._unsaved = False
@@ -277,12 +285,26 @@ class KnownGroups:
         self._tell(self._links.all(), known.values() if whole else [self._own] if self._own is not None else [])
         self._links.tend(self._targets())
         self._judge(known)
+        self._look_if_retired()
         self.groups_here = self._count_here()
         if self._unsaved and self._saving is None and self._looks >= self._save_at:
             self._save()
 
     def _known(self) -> Groups:
-        return self._others if self._own is None else {**self._others, self._group: self._own}
+        """Returns the map as this node tells it: with its own group, and with what it knows of retired ones."""
+        rows = self._rows()
+        told = {
+            number: replace(record, retired=True) if is_retired(rows, number) else record
+            for number, record in self._others.items()
+        }
+        return told if self._own is None else {**told, self._group: self._own}
+
+    def _look_if_retired(self) -> None:
+        """Ends a node that was down when its group retired: no other one of it runs, from which it could learn that."""
+        is_alone = self._heard_retired and self._make_own() is None
+        self._alone_looks = self._alone_looks + 1 if is_alone else 0
+        if self._alone_looks == RETIRED_LOOKS:
+            self._retired()
 
     def _renew_own(self) -> bool:
         """Looks at the own group; returns True if its record is another one now."""
@@ -397,11 +419,13 @@ class KnownGroups:
 
     def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:
         """Handles a frame GROUPS. Raises WireError."""
-        told = decode(payload)
-        own = next((record for record in told if record.group == self._group), None)
+        heard = decode(payload)
+        own = next((record for record in heard if record.group == self._group), None)
         if own is not None and (self._heard_own is None or rank(own) > rank(self._heard_own)):
             self._heard_own = own
-        fresh = news(self._others, told, self._group)
+        if link.group != REGISTRY_GROUP:  # which knows no state, and deletes nothing
+            self._heard_retired |= own is not None and own.retired
+        fresh = news(self._others, heard, self._group)
         if fresh:
             is_new = not fresh.keys() <= self._others.keys()
             self._others = {**self._others, **fresh}

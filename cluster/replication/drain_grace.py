@@ -1,4 +1,5 @@
-"""Sends of clients in a group of brokers that drains (docs/adr/0113): taken for a while, then refused.
+"""Sends of clients in a group of brokers that drains (docs/adr/0113), or to a topic that is only read there
+(docs/adr/0114): taken for a while, then refused.
 
 A client learns from its next route, which it asks for every 30 s, that the group takes no new messages. What it sends
 until then is stored and read like all else: refused, an asynchronous RocketMQ producer would send it nowhere.
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from cluster.runtime.environment import ROUTE_AGE_MS
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import is_inactive
 from statemachine.topics.topics import DERIVED_NAMES
 
-GRACE_MS: Final = 70_000
-"""Milliseconds for which a leader takes sends after it has learnt that its group drains: two routes, and some."""
+GRACE_MS: Final = ROUTE_AGE_MS
+"""Milliseconds for which a leader takes sends after it has learnt that its group drains."""
 
 
 class DrainGrace:
@@ -24,6 +26,7 @@ class DrainGrace:
         self._since_ms: int | None = None
         self.refuses = False
         """True if clients' sends are refused."""
+        self._gathered: frozenset[str] = frozenset()
 
     @property
     def drains(self) -> bool:
@@ -31,9 +34,11 @@ class DrainGrace:
         groups = self._state.broker_groups
         return is_inactive(groups.by_number, groups.own)
 
-    def remark(self) -> str:
-        """Returns the reason for a refusal."""
+    def remark(self, topic: str = "") -> str:
+        """Returns the reason for a refusal; `topic`: if that of one that is only read here counts too."""
         own = self._state.broker_groups.own
+        if topic and not self.drains:
+            return f"topic {topic} takes no new messages in group {own}; ask for its route again"
         if self.is_closed:
             return f"group {own} has retired; ask for the topic's route again"
         return f"group {own} is drained and takes no new messages; ask for the topic's route again"
@@ -46,7 +51,15 @@ class DrainGrace:
     def takes(self, topic: str) -> bool:
         """Returns True if sends to the topic are not refused. Those of what was consumed in vain never are, until the
         log is closed."""
+        if topic in self._gathered and ((found := self._state.topics.get(topic)) is None or found.is_read_out):
+            return False
         return not self.refuses or topic.startswith(DERIVED_NAMES)
+
+    def refuse_topics(self, gathered: frozenset[str]) -> bool:
+        """Refuses sends to these topics, which are only read in this group and whose clients had the time to learn of
+        that, for as long as they are; returns True if it was others before."""
+        changed, self._gathered = gathered != self._gathered, gathered
+        return changed
 
     def look(self, now_ms: int) -> bool:
         """Takes note of what the group does at this monotonic time; returns True if `refuses` has changed."""
@@ -66,4 +79,4 @@ class DrainGrace:
 
     def begin(self) -> None:
         """Begins a new term of leadership: the time counts again."""
-        self._since_ms, self.refuses = None, False
+        self._since_ms, self.refuses, self._gathered = None, False, frozenset()

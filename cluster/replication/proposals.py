@@ -231,6 +231,12 @@ class Proposals:
         self._full = why
         self._look_if_closed()
 
+    def refuse_topics(self, gathered: frozenset[str]) -> None:
+        """Refuses sends to these topics, as long as they are only read in this group, until further notice."""
+        if self.drain.refuse_topics(gathered):
+            self._slots.clear()
+            self.plain.clear()
+
     def _look_if_closed(self) -> None:
         self.refusing = self.drain.remark() if self.drain.is_closed else self._full
 

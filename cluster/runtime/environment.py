@@ -41,6 +41,8 @@ the log. Followers that catch up go on in the next turn."""
 PAGE_SEGMENTS = 512
 """Full segments of the log in one page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
+ROUTE_AGE_MS = 70_000
+"""Two of the intervals at which RocketMQ's clients ask for routes, and some."""
 """Milliseconds of log time for which a queue lock is held (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop
 reading after half of it."""
 
@@ -106,6 +108,8 @@ class Environment:
     """Milliseconds after which a checkpoint is due if anything was applied (`cluster.state.checkpointer`)."""
     lock_ttl_ms: int = LOCK_TTL_MS
     """Milliseconds of log time for which a queue lock is held (`cluster.broker.groups.queue_locks`)."""
+    route_age_ms: int = ROUTE_AGE_MS
+    """Milliseconds after which no client sends by an older route (`cluster.broker.gathering`)."""
     sweep_rows: int = SWEEP_ROWS
     """Rows that one slice of a sweep visits (`cluster.retention.service`), and names that one slice gives a row of the
     journal of the truth (`cluster.truth.truth_source`)."""

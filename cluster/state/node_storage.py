@@ -33,6 +33,7 @@ from raftlog.storage.files.run_file import Run, RunFile, RunState, stopped_in_or
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import NodeDir, open_node_dir
+from statemachine.cluster_wide.broker_groups import is_retired
 from statemachine.rows.kv import KV, KVCorruptError
 from statemachine.rows.running_digest import Sums, count
 
@@ -173,14 +174,20 @@ class NodeStorage:
     def refuse_retired(self) -> None:
         """Closes, and raises IdentityError, if the node's group of brokers has retired, as far as this node knows."""
         groups = self.state.broker_groups
-        row = groups.by_number.get(groups.own)
-        if row is not None and row.is_retired:
+        if is_retired(groups.by_number, groups.own):
             self.close(clean=True)
-            raise IdentityError(
-                f"group {groups.own} of brokers ({row.name}) has retired, and its nodes run no more.\n"
-                f"the cluster has decided that, for ever; {self.directory.path} is left as it is\n"
-                f"delete the directory when nobody needs what is in it (local: raftmq broker-group retire {groups.own})"
-            )
+            raise self.retired()
+
+    def retired(self) -> IdentityError:
+        """Returns the end of a node whose group of brokers has retired."""
+        groups = self.state.broker_groups
+        row = groups.by_number.get(groups.own)
+        name = f" ({row.name})" if row is not None else ""
+        return IdentityError(
+            f"group {groups.own} of brokers{name} has retired, and its nodes run no more.\n"
+            f"the cluster has decided that, for ever; {self.directory.path} is left as it is\n"
+            f"delete the directory when nobody needs what is in it (local: raftmq broker-group retire {groups.own})"
+        )
 
     def _open_state(self, environment: Environment, path: Path, alarms: Alarms) -> None:
         fs, clock, log = environment.fs, environment.clock, self.directory.log

@@ -20,7 +20,7 @@ from cluster.truth.truth_frames import NEWS, Answer, Question, answer_frame, rea
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
-from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL, QUOTAS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GATHERS_LEVEL, GROUPS_LEVEL, QUOTAS_LEVEL
 from statemachine.truth import JournalNames, TruthPage
 
 if TYPE_CHECKING:
@@ -143,6 +143,8 @@ class TruthSource:
         needed = GROUPS_LEVEL if all_active else DRAINS_LEVEL
         if self._state.quotas.by_subject or self._state.learnt.has_rows:
             needed = QUOTAS_LEVEL
+        if self._state.topics_gathered:
+            needed = GATHERS_LEVEL
         if low >= needed and (version == 0 or journal.forgotten <= version <= journal.version):
             return True
         why = (

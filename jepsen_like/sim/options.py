@@ -99,6 +99,8 @@ DRAINS_FROM = 982_000_000
 """First seed of those of which every other one with a second group, and without nodes of it, has drains."""
 QUOTAS_FROM = 983_000_000
 """First seed of those of which a quarter have quotas that come and go."""
+GATHERS_FROM = 986_000_000
+"""First seed of those of which every other one with nodes of a second group has a topic that leaves that group."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -253,6 +255,8 @@ class Options(NamedTuple):
     """1: an operator sets quotas and takes them away (`sim/quotas.py`)."""
     retires: int = 0
     """1: with `second`, that group retires in the end (`sim/groups/retirement.py`)."""
+    gathers: int = 0
+    """1: with `second`, a topic leaves that group in the end, and comes back (`sim/groups/gathering.py`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -361,6 +365,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(quotas=int(stream(seed, "quotas").random() < 1 / 4))
     if seed >= RETIRES_FROM and carried.second:
         carried = carried._replace(retires=stream(seed, "retires").choice((0, 1)))
+    if seed >= GATHERS_FROM and carried.second:
+        carried = carried._replace(gathers=stream(seed, "gathers").choice((0, 1)))
     return _with_tier(carried, seed)
 
 

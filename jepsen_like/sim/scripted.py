@@ -308,6 +308,12 @@ class Stage(World, Interpreter):
             raise ValueError("`nodes` says second=1 groups=1 retires=1")
         retirement.play(self._wait)
 
+    def do_gather(self) -> None:
+        gathering = None if self.second is None else self.second.gathering
+        if gathering is None:
+            raise ValueError("`nodes` says second=1 groups=1 gathers=1")
+        gathering.play(self._wait)
+
     def do_apart(self, way: str = "both") -> None:
         if self.second is None or way not in ("both", "to", "from"):
             raise ValueError("`nodes` says second=1 groups=1; apart, apart to (the first group), apart from")

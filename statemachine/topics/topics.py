@@ -34,7 +34,7 @@ from statemachine.commands import (
     not_found,
 )
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
-from statemachine.levels import CHANGES_LEVEL, GROUPS_LEVEL
+from statemachine.levels import CHANGES_LEVEL, GATHERS_LEVEL, GROUPS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap
@@ -65,13 +65,14 @@ _QUEUES = ("read_queues", "write_queues")
 _PLACE = "place"
 _FIELDS_OF_CHANGES = 3
 """The fields of a row that came with CHANGES_LEVEL, after those of _FIELDS."""
-PlaceRow = tuple[
-    Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)],
-    Annotated[int, Meta(ge=1, le=QUEUES_MAX)],
-    Annotated[int, Meta(ge=1, le=QUEUES_MAX)],
-]
-"""The queues of a topic in a group of brokers, in commands and rows: (group, read queues, write queues)."""
+_Number = Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]
+_Queues = Annotated[int, Meta(ge=0, le=QUEUES_MAX)]
+PlaceRow = tuple[_Number, Annotated[int, Meta(ge=1, le=QUEUES_MAX)], _Queues]
+"""The queues of a topic in a group of brokers, in rows: (group, read queues, write queues). From level 17 on there may
+be none to write."""
 PlaceRows = Annotated[tuple[PlaceRow, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
+_Wishes = Annotated[tuple[tuple[_Number, _Queues, _Queues], ...], Meta(min_length=1, max_length=GROUPS_MAX)]
+"""The same in commands. There may be none to read either: the topic leaves the group."""
 Place = Mapping[int, tuple[int, int]]
 """The queues of a topic: number of a group of brokers -> (read queues, write queues)."""
 
@@ -83,7 +84,8 @@ class CreateTopic(Command, tag="create_topic", frozen=True):
     config: Mapping[str, object]
     """The name, and fields of `TopicConfig`. From level 14 on `place` ([[group, read queues, write queues], ...]) gives
     the topic queues in these groups of brokers, beside those that it has in others; then `read_queues` and
-    `write_queues` are left out. Without `place` these two are about all groups in which the topic is, and a new topic
+    `write_queues` are left out. From level 17 on a group may have none to write, and none of both takes the topic out
+    of it. Without `place` these two are about all groups in which the topic is, and a new topic
     is in the first group."""
     if_absent: bool
 
@@ -116,6 +118,16 @@ class TopicConfig:
     def queues_of_groups(self) -> Place:
         """The queues of the topic in each group of brokers in which it has some."""
         return self.place or {FIRST_GROUP: (self.read_queues, self.write_queues)}
+
+    @property
+    def written_groups(self) -> set[int]:
+        """The groups of brokers in which producers write to the topic; in others of its groups it is only read."""
+        return {group for group, (_, write) in self.queues_of_groups.items() if write}
+
+    @property
+    def is_read_out(self) -> bool:
+        """True if the queues of the topic in the group of brokers whose state it is are only read."""
+        return bool(self.read_queues and not self.write_queues)
 
     @property
     def dedup(self) -> str:
@@ -206,6 +218,7 @@ class Topics(Family):
         LaterRows(
             GROUPS_LEVEL, TOPICS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_FIELDS) + _FIELDS_OF_CHANGES
         ),
+        LaterRows(GATHERS_LEVEL, TOPICS, is_later=lambda row: _gathers(_unpack_row(0, row))),
     )
 
     def __init__(
@@ -231,6 +244,8 @@ class Topics(Family):
         self.by_id = SortedMap(self._ids)
         self.queues = sum([topic.queues for topic in found])
         """The number of queues of all topics together."""
+        self.gathered = sum(map(_gathers, found))
+        """The number of topics that are only read in some group of brokers."""
 
     @classmethod
     def made(cls, families: Families) -> Self:
@@ -308,6 +323,7 @@ class Topics(Family):
         elif before is not None:
             self.by_name.remove(before.name)
         self.queues += (0 if topic is None else topic.queues) - (0 if before is None else before.queues)
+        self.gathered += (topic is not None and _gathers(topic)) - (before is not None and _gathers(before))
 
     def _place(self, existing: TopicConfig | None, config: Mapping[str, object]) -> Place:
         """Returns the queues of a topic in all groups, after a command with that configuration. Raises
@@ -316,17 +332,27 @@ class Topics(Family):
         given = [name for name in _QUEUES if name in config]
         if _PLACE not in config:
             read, write = [checked_int(config.get(name, 0), name, 0, QUEUES_MAX) for name in _QUEUES]
-            return {group: (read or old[0], write or old[1]) for group, old in before.items()}
+            return {group: (read or old[0], old[1] and (write or old[1])) for group, old in before.items()}
         if given:
             raise InvalidCommandError(f"place says the queues of each group: {' and '.join(given)} must be left out")
-        rows = converted(config[_PLACE], PlaceRows)
+        rows = converted(config[_PLACE], _Wishes)
         known = self._broker_groups.staged
         unknown = [group for group, *_ in rows if group != FIRST_GROUP and group not in known]
         if unknown:
             raise InvalidCommandError(f"place: there is no group {unknown[0]}")
-        if why := no_further(known, str(config["name"]), [group for group, *_ in rows], before):
+        written = [group for group, _, write in rows if write]
+        if why := no_further(known, str(config["name"]), written, before):
             raise InvalidCommandError(f"place: {why}")
-        return {**before, **{group: (read, write) for group, read, write in rows}}
+        if any(not read or not write for _, read, write in rows) and self._level() < GATHERS_LEVEL:
+            raise InvalidCommandError("place: a topic has at least one queue to read and one to write in each group")
+        if any(write and not read for _, read, write in rows):
+            raise InvalidCommandError("place: nobody would read what is written there")
+        if any(before.get(group, (0, 0))[1] for group, read, _ in rows if not read):
+            raise InvalidCommandError("place: a topic leaves a group in which producers do not write to it any more")
+        place = {**before, **{group: (read, write) for group, read, write in rows}}
+        if not any(write for _, write in place.values()):
+            raise InvalidCommandError("place: producers need queues in some group")
+        return {group: queues for group, queues in place.items() if queues != (0, 0)}
 
     def _placed(self, topic: TopicConfig, place: Place, topic_id: int) -> TopicConfig:
         """Returns the topic with these queues in each group, and this id."""
@@ -346,6 +372,11 @@ class Topics(Family):
         self._ids[topic.id] = topic
         self.changed[topic.name] = topic
         self._journal.note(stage, TruthKind.TOPIC, topic.name)
+
+
+def _gathers(topic: TopicConfig) -> bool:
+    """Returns True if the topic is only read in some group of brokers."""
+    return any(not write for _, write in topic.place.values())
 
 
 def living_place(groups: Mapping[int, BrokerGroup], topic: TopicConfig) -> Place:
@@ -402,6 +433,11 @@ class TopicReads(Reads):
     def queue_count(self) -> int:
         """The number of queues of all topics together."""
         return self._topics.queues
+
+    @property
+    def topics_gathered(self) -> int:
+        """The number of topics that are only read in some group of brokers."""
+        return self._topics.gathered
 
 
 def _pack_row(topic: TopicConfig) -> bytes:

@@ -57,13 +57,18 @@ class Node:
         self.file = GroupsFile(FS, self.folder, cluster, group)
         self.rows: dict[int, BrokerGroup] = {}
         """The groups of the truth; none as long as it is not copied."""
-        self.known = KnownGroups(context, self.links, self.file, lambda: self.record, lambda: self.rows)
+        self.ends = 0
+        """How often it was ended because its group has retired."""
+        self.known = KnownGroups(context, self.links, self.file, lambda: self.record, lambda: self.rows, self._end)
         self.part: Any = self.known.part()
 
     async def start(self) -> Node:
         await self.transport.start(Handlers(*[lambda *_: None] * 5))
         self.part.start()
         return self
+
+    def _end(self) -> None:
+        self.ends += 1
 
     async def close(self) -> None:
         await self.part.close()

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.findings.finding import Condition
-from cluster.admin.findings.slices import Walk
 from cluster.broker.groups.group_lag import QueueLag, each_lag
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from cluster.runtime.turns.walk import Walk
 
 if TYPE_CHECKING:
     from cluster.admin.node_interface import AdminPort

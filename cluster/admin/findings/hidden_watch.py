@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from cluster.admin.findings.finding import Condition
-from cluster.admin.findings.slices import Walk
 from cluster.broker.groups.hidden_queues import hidden_queues, named, unread
+from cluster.runtime.turns.walk import Walk
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:

@@ -218,7 +218,8 @@ async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None
     for first in range(0, len(names), SPREAD_AT_ONCE):
         await call.breathe()
         found = [topic for name in names[first : first + SPREAD_AT_ONCE] if (topic := state.topics.get(name))]
-        places = {topic.name: [[each, topic.read_queues, topic.write_queues] for each in others] for topic in found}
+        queues = {topic.name: (topic.read_queues, topic.write_queues or topic.read_queues) for topic in found}
+        places = {name: [[each, *both] for each in others] for name, both in queues.items()}
         run: list[Command] = [CreateTopic({"name": name, "place": place}, False) for name, place in places.items()]
         if run:
             _, results = await decided(partial(services.propose, run, author=call.asker))

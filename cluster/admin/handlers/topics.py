@@ -20,7 +20,7 @@ from cluster.broker.groups.group_lag import QUEUES_PER_STEP, bounds
 from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
-from cluster.broker.topics import ATTRIBUTE_VALUES, RANGES, Topics, without_effect
+from cluster.broker.topics import ATTRIBUTE_VALUES, OTHER_ATTRIBUTES, RANGES, Topics, without_effect, without_home
 from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
@@ -28,7 +28,8 @@ from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.codes import RequestCode
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import active_groups
-from statemachine.topics.topics import RETENTION, RETENTION_DIGITS_MAX, TopicConfig, living_place, no_further
+from statemachine.levels import GATHERS_LEVEL
+from statemachine.topics.topics import TopicConfig, living_place, no_further
 
 NewQueues = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": RANGES["read_queues"][1]})]
 NewGroups = Annotated[
@@ -43,9 +44,9 @@ NewAttributes = Annotated[
         extra_json_schema={
             "properties": {
                 **{name: {"enum": list(values)} for name, values in ATTRIBUTE_VALUES.items()},
-                RETENTION: {"type": "string", "pattern": f"^[0-9]{{1,{RETENTION_DIGITS_MAX}}}$"},
+                **{name: {"type": "string", "pattern": pattern} for name, pattern in OTHER_ATTRIBUTES.items()},
             },
-            "propertyNames": {"enum": [*ATTRIBUTE_VALUES, RETENTION]},
+            "propertyNames": {"enum": [*ATTRIBUTE_VALUES, *OTHER_ATTRIBUTES]},
         },
     ),
 ]
@@ -141,7 +142,10 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The groups of brokers in which a new topic gets these numbers of queues each; null for all. With `move_keys` also
     those in which a topic that is there gets some."""
     move_keys: bool = False
-    """True to give a topic that is there queues in further groups: keys come to other queues then."""
+    """True to give a topic that is there queues in further groups, or fewer: keys come to other queues then."""
+    gather: bool = False
+    """True to let a topic that is there take new messages in `groups` alone. Its queues in other groups are read out,
+    and then it has none there."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
     now: bool = False
     """True to hide messages that are not consumed, if the topic gets fewer read queues; false refuses that."""
@@ -218,8 +222,12 @@ async def create_topic(call: Call) -> Answer:
     """Creates a topic; what happens to an existing one is the request's choice."""
     wanted: TopicRequest = call.body
     existed = wanted.name in call.port.state.topics
+    if wanted.gather:
+        return await _gather(call, wanted)
     fields, groups = _fields(wanted), _groups_of(call, wanted, existed=existed)
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
+    if existed and groups is not None:
+        fields["attributes"] = without_home(fields.get("attributes", call.port.state.topics[wanted.name].attributes))
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
     if flag_of(call.query, DRY_RUN):
@@ -244,6 +252,37 @@ async def create_topic(call: Call) -> Answer:
         remark=without_effect(result.value.attributes),
     )
     return Answer(201 if verb == "created" else 200, view)
+
+
+async def _gather(call: Call, wanted: TopicRequest) -> Answer:
+    """Lets a topic take new messages in fewer groups of brokers. Raises ApiError."""
+    topic, asked = find_topic(call.port.state, wanted.name), set(wanted.groups or ())
+    call.check_level(GATHERS_LEVEL, "gathers")
+    living = topic.written_groups & active_groups(call.port.state.broker_groups.by_number)
+    if not asked or asked - living:
+        which = ", ".join(map(str, sorted(living)))
+        why = f"groups: topic {topic.name} can stay in the groups in which it takes messages: {which}"
+        raise ApiError("bad_field", why, "name some of them; raftmq topic spread gives it queues in others")
+    if not wanted.move_keys:
+        why = f"topic {topic.name} would take messages in fewer groups, and keys would move"
+        raise ApiError("refused", why, 'send "move_keys": true (raftmq topic gather)')
+    if flag_of(call.query, DRY_RUN) or topic.written_groups == asked:
+        told = await _would_be(call, msgspec.structs.replace(wanted, if_exists="update"), existed=True)
+        return Answer(200, told)
+    try:
+        topics = Topics(call.port.services)
+        entry_id, result = await applied(lambda done: topics.gather(topic.name, asked, done, author=call.asker))
+    except Refused as refused:
+        raise error_of(refused, "correct it; nothing was changed") from None
+    call.note_change(f"topic {topic.name}", f"takes messages in group {', '.join(map(str, sorted(asked)))} alone")
+    told = TopicChanged(
+        node=call.port.config.node.id,
+        term=entry_id.term,
+        index=entry_id.index,
+        result="updated",
+        topic=await _view(call, result.value),
+    )
+    return Answer(200, told)
 
 
 async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> TopicChanged:
@@ -327,7 +366,7 @@ def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] 
         return sorted(asked or active_groups(rows)) if rows or asked else None
     if wanted.if_exists != "update" or not asked or topic is None:
         return None
-    if further := asked - topic.queues_of_groups.keys():
+    if further := asked - topic.written_groups:
         if not wanted.move_keys:
             why = f"topic {wanted.name} has no queues in group {min(further)}; with some there, keys would move"
             raise ApiError("refused", why, 'leave groups out, or send "move_keys": true (raftmq topic spread)')

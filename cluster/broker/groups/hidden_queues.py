@@ -23,7 +23,9 @@ def hidden_queues(state: BrokerState, topic: TopicConfig) -> range:
 
 
 def named(queues: range) -> str:
-    """Returns a text such as "queue 0" or "queues 2 to 7"."""
+    """Returns a text such as "queue 0", "queues 2 to 7", or "none" of no queues."""
+    if not queues:
+        return "none"
     return f"queue {queues[0]}" if len(queues) == 1 else f"queues {queues[0]} to {queues[-1]}"
 
 

@@ -369,7 +369,7 @@ class Sends(Generic[_Origin]):
         if slot.perm & PERM_WRITE:
             return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
         if not self._proposals.drain.takes(slot.name):
-            return NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark())
+            return NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark(slot.name))
         return NotTaken(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
 
     # --- topics that do not exist ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from jepsen_like.sim.faults.nemesis import Nemesis
 from jepsen_like.sim.faults.stall_faults import STALL_FAULTS
 from jepsen_like.sim.group_states import GroupStates
 from jepsen_like.sim.groups import placed_writers
+from jepsen_like.sim.groups.gathering import Gathering
 from jepsen_like.sim.groups.map_check import CopiesCheck, MapCheck, differing
 from jepsen_like.sim.groups.placed_clients import (
     GROUP,
@@ -132,6 +133,9 @@ class SecondGroup:
         self.clients: list[Placed] = [*self.producers, *self.readers, self.changer, *more]
         self._auditor = add_host()
         self.retirement: Retirement | None = None
+        self.gathering: Gathering | None = None
+        if world.options.gathers:
+            self.gathering = Gathering(self, options, world.loop, world.nemesis_leader, add_host())
         if world.options.retires:
             self.retirement = Retirement(self, options, world.loop, world.nemesis_leader, add_host())
         faults = plan(options) if planned else ()
@@ -232,6 +236,7 @@ class SecondGroup:
             and all(self._judge_log(group, wait) for group in self._groups)
             and self._judge_writes()
             and self._judge_insides()
+            and (self.gathering is None or self.gathering.play(wait))
             and (self.retirement is None or self.retirement.play(wait))
         )
 

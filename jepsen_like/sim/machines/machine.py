@@ -78,6 +78,7 @@ SWEEP_ROWS = 8
 FINALIZED = f"the state database has level {LEVEL}"
 """Start of the error with which an older version refuses a directory that has been finalized at the newest level."""
 LOCK_TTL_MS = 4000
+ROUTE_AGE_MS = 2000
 """Time to live of queue locks in milliseconds: short, so that locks expire in runs of some seconds. Half of it is more
 than the clocks differ by."""
 MEMORY_SEGMENTS = 5
@@ -272,6 +273,7 @@ class Machine:
             pid=lambda: len(self.processes),
             checkpoint_every_ms=self.options.checkpoint_every_ms,
             lock_ttl_ms=LOCK_TTL_MS,
+            route_age_ms=ROUTE_AGE_MS,
             sweep_rows=SWEEP_ROWS,
             turn_share=TURN_SHARE,
             send_bytes=SEND_BYTES,

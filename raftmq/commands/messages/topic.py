@@ -240,6 +240,39 @@ def spread(name: str, groups: tuple[int, ...], yes: bool, data: str | None, admi
     show(as_json, answer, f"topic {name} has queues in groups {which}")
 
 
+@topic.command("gather")
+@NAME
+@click.option(
+    "--in-group",
+    "groups",
+    multiple=True,
+    required=True,
+    type=click.IntRange(FIRST_GROUP, GROUPS_MAX),
+    metavar="N",
+    help="A group of brokers in which the topic takes messages; several times for several.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def gather(name: str, groups: tuple[int, ...], yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Let the topic NAME take new messages in fewer groups of brokers.
+
+    Its queues in the others are read out: they stay until every consumer group has read all that is there, and are then
+    gone. Producers that choose a queue by a key then choose among fewer, so keys come to other queues: the next message
+    of a key may be read before an earlier one. `raftmq topic spread` is the way back.
+    """
+    api = AdminApi(admin_addresses(admin, data))
+    with near_name(api, "/v1/topics", name):
+        _topic(api, name)
+    which = ", ".join(map(str, sorted({*groups})))
+    if not yes:
+        question = f"let topic {name} take messages in groups {which} alone? Keys come to other queues."
+        click.confirm(question, abort=True, err=True)
+    answer = api.post("/v1/topics", {"name": name, "groups": sorted({*groups}), "move_keys": True, "gather": True})
+    told = f"topic {name} takes messages in groups {which} alone"
+    left = [str(each["group"]) for each in answer["topic"]["queues_in_groups"] if not each["write_queues"]]
+    show(as_json, answer, f"{told}; what is in groups {', '.join(left)} is read out" if left else told)
+
+
 @topic.command("describe")
 @NAME
 @cluster_options
@@ -254,7 +287,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
         print_json({"schema": 1, **answer})
         return
     shown = answer["topic"]
-    held = f"{_held(shown)} in {counted(shown['write_queues'], 'queue')}"
+    held = f"{_held(shown)} in {counted(shown['write_queues'], 'queue')}{_read_out(shown)}"
     click.echo(f"{name}: {held} {_attributes(shown['attributes'])}".rstrip())
     if hidden := _hidden(shown):
         click.echo(hidden)
@@ -337,8 +370,21 @@ def _hot_rows(group: int, answer: dict[str, Any]) -> Iterator[list[object]]:
 
 def _queues(topic: dict[str, Any]) -> str:
     """Returns a text such as "8 queues", "8 queues in group 2", "8 queues in each of the groups 1, 2" or "8 queues in
-    group 1, 6 in group 2"; the groups are left out if the topic has queues in the first one alone."""
+    group 1, 6 in group 2"; the groups are left out if the topic has queues in the first one alone. Groups in which it
+    is only read are named behind."""
     placed = {each["group"]: each["write_queues"] for each in topic.get("queues_in_groups", ())}
+    placed = {group: count for group, count in placed.items() if count}
+    return _written_queues(topic, placed) + _read_out(topic)
+
+
+def _read_out(topic: dict[str, Any]) -> str:
+    """Returns a text such as ", group 2 is read out"; "" if producers write to the topic in all of its groups."""
+    rows = topic.get("queues_in_groups", ())
+    return "".join(f", group {row['group']} is read out" for row in rows if not row["write_queues"])
+
+
+def _written_queues(topic: dict[str, Any], placed: dict[int, int]) -> str:
+    """Returns the text for the groups to which producers write. `placed`: group -> its write queues."""
     if placed.keys() <= {FIRST_GROUP}:
         return counted(topic["write_queues"], "queue")
     first, *others = placed.items()

@@ -16,6 +16,8 @@ from cluster.replication.hot_spots import WINDOW_MS, Window
 from cluster.replication.outcome import Outcome
 from cluster.runtime.figures.heavy_hitters import Heavy
 from statemachine.cluster_wide.broker_groups import DrainBrokerGroup
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import GATHERS_LEVEL
 from statemachine.topics.topics import CreateTopic
 from tests.support.hot_windows import two_groups, window
 
@@ -101,9 +103,20 @@ def test_a_topic_that_stays_hot_is_given_queues_everywhere_once(node: Any) -> No
     command, done = spread.asked[0]
     node.apply([command])
     assert node.state.topics["here"].queues_of_groups == {1: (2, 2), 2: (2, 2)}
+    assert node.state.topics["here"].attributes == {"spread.home": "1"}, "where it comes back to"
     done(SimpleNamespace(outcome=Outcome.OK))
     assert spread.notes == [("topic here", "the topic was hot and has queues in group 2 now (topics.spread is auto)")]
     assert spread.ends(hot) == spread.ends(hot) == 1, "it has queues in all groups"
+
+
+def test_a_topic_that_is_hot_while_it_is_read_out_is_spread_again(node: Any) -> None:
+    node.apply([Finalize(GATHERS_LEVEL)])
+    node.apply([CreateTopic({"name": "both", "place": [[2, 2, 0]]}, False)])
+    assert found(node, window(node, both=800)) == [("hot_topic", "topic both", "raftmq topic spread both")]
+    spread, hot = Spread(node), window(node, both=800)
+    assert [spread.ends(hot) for _ in range(2)] == [0, 1]
+    node.apply([spread.asked[0][0]])
+    assert node.state.topics["both"].written_groups == {1, 2}
 
 
 def test_what_was_not_decided_is_asked_again(node: Any) -> None:

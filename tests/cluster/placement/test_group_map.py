@@ -185,7 +185,9 @@ def test_the_largest_map_can_be_passed_on() -> None:
 def test_a_later_version_may_add_fields() -> None:
     row = rows()[0]
     row[4][0].append("more of a member")
-    assert decode(msgspec.msgpack.encode([[*row, 0, {"more": "of a group"}]])) == decode(msgspec.msgpack.encode(rows()))
+    assert decode(msgspec.msgpack.encode([[*row, 0, False, {"more": "of a group"}]])) == decode(
+        msgspec.msgpack.encode(rows())
+    )
 
 
 # --- merging ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.config.config import ConfigError
+from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.members.addresses import MemberAddresses
 from cluster.peer import group_links
 from cluster.placement import known_groups
@@ -70,6 +71,42 @@ def test_only_groups_that_were_added_are_routed_to() -> None:
     rows[4] = rows[4]._replace(state=GroupState.RETIRED, since_ms=5)
     assert added({**told, 4: told[2]}, rows) == {2: told[2], 3: told[3]}, "nor to one that has retired"
     assert added(told, {}) == told, "before the first copy nothing else is known"
+
+
+RETIRED = BrokerGroup("g2", 3, GroupState.RETIRED, 5)
+
+
+@pytest.mark.parametrize("teller", [1, 3])
+async def test_a_node_that_was_down_when_its_group_retired_ends(made: Callable[..., Any], teller: int) -> None:
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    await until(lambda: all(node.knows(one, two, three) for node in (one, two, three)))
+    for node in (one, two, three):
+        node.add(1, 2, 3)
+    {1: one, 3: three}[teller].rows |= {2: RETIRED}
+    looks = two.known._looks
+    await until(lambda: two.known._looks > looks + 3 * known_groups.RETIRED_LOOKS)
+    assert two.ends == 0, "it has a leader, from which it learns"
+    two.record = None
+    await until(lambda: two.ends)
+    assert (one.ends, two.ends, three.ends) == (0, 1, 0)
+    assert not [each for node in (one, two, three) for each in node.known._others.values() if each.retired]
+
+
+async def test_what_others_pass_on_ends_no_node(made: Callable[..., Any]) -> None:
+    """A record that says it, as a node that lies or the registry may send it on: each says what it knows itself."""
+    one = await made(1)
+    two = await made(2, one.port)
+    await until(lambda: one.knows(one, two) and two.knows(one, two))
+    lie = encode([replace(two.record, epoch=Epoch(9, 9), retired=True)])
+    one.known._on_groups(SimpleNamespace(group=3, node=1), [], lie)
+    two.known._on_groups(SimpleNamespace(group=REGISTRY_GROUP, node=1), [], lie)
+    two.record = None
+    looks = two.known._looks
+    await until(lambda: two.known._looks > looks + 3 * known_groups.RETIRED_LOOKS)
+    assert two.ends == 0
+    two.known._on_groups(SimpleNamespace(group=3, node=1), [], lie)
+    await until(lambda: two.ends)
 
 
 async def test_groups_with_nodes_at_the_same_host_are_counted(made: Callable[..., Any]) -> None:

@@ -10,13 +10,14 @@ import pytest
 from cluster.replication.drain_grace import GRACE_MS
 from cluster.replication.outcome import Outcome
 from jepsen_like.hostile.request_fields import topic_fields
+from jepsen_like.sim.machines.machine import ROUTE_AGE_MS
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command
-from statemachine.levels import DRAINS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GATHERS_LEVEL
 from statemachine.truth import CopyTruth
 from tests.support.sim_cluster import ClientPath, SimCluster
 
@@ -144,6 +145,30 @@ def test_a_tool_that_makes_a_topic_in_all_groups_is_told_which_takes_none(sim: S
     sim.loop.run_until(lambda: 1 in path.replies, 10, "an answer")
     says = "is drained, and takes no further topic" if row is DRAINING else "has retired, and takes no topic"
     assert path.replies[1][0][:2] == (16, f"group 2 {says}; other groups of brokers do")
+
+
+# -- a topic that is only read
+
+
+def test_a_topic_that_is_only_read_takes_messages_until_clients_have_asked_again(sim: SimCluster) -> None:
+    propose(sim, Finalize(GATHERS_LEVEL))
+    producer = Producer(sim)
+
+    def place(*queues: int) -> None:
+        copied = sim.leader().state.truth.copied
+        row = [6, False, 0, {}, 0, copied, "", [[1, 4, 4], [2, *queues]]]
+        propose(sim, CopyTruth(copied, copied + 1, [(TruthKind.TOPIC, TOPIC, row)]))
+
+    place(4, 0)
+    assert producer.send()[0] == 0
+    assert producer.send("%odd")[0] == 0
+    sim.loop.run_for(ROUTE_AGE_MS / 1000 + TICK_S)
+    assert producer.send() == (16, f"topic {TOPIC} takes no new messages in group 2; ask for its route again")
+    assert producer.send(DELAY="1")[0] == 16
+    assert producer.send("%odd")[0] == 0, "another topic"
+    place(4, 4)
+    assert producer.send()[0] == 0
+    assert len(sim.leader().bodies(TOPIC)) == 2
 
 
 # -- the log is closed

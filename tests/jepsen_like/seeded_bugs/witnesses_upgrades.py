@@ -123,3 +123,11 @@ def witness_GR21() -> None:
 
 def witness_GR22() -> None:
     holds("GR22")
+
+
+def witness_GR23() -> None:
+    holds("GR23")
+
+
+def witness_GR24() -> None:
+    holds("GR24")

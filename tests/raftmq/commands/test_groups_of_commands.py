@@ -35,7 +35,8 @@ TABLE = {
         config history, config set, config show, user create, user delete, user disable, user enable, user list,
         user password, user revoke, user token, user tokens, user type, acl delete, acl import, acl list, acl
         set, acl test, quota delete, quota forget, quota import, quota learnt, quota list, quota set, login,
-        logout, audit, topic spread, group create, broker-group drain, broker-group list, broker-group retire
+        logout, audit, topic gather, topic spread, group create, broker-group drain,
+        broker-group list, broker-group retire
     """,
     NAMED: """
         kill, restart, node add, node can-stop, node drain, node maintenance, node move, node promote, node
