@@ -6,10 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import raftmq_wire
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 WIRE = sorted(f"raftmq_wire.{path.stem}" for path in Path(raftmq_wire.__file__).parent.glob("[!_]*.py"))
 HEAVY = {"asyncio", "threading", "aiohttp", "uvloop", "rocksdict", "raftlog", "statemachine", "raftmq"}
@@ -28,7 +27,7 @@ def of_the_server(modules: set[str]) -> set[str]:
     return {name for name in modules if name.partition(".")[0] in ("cluster", "statemachine", "raftlog")}
 
 
-@pytest.mark.parametrize("module", WIRE)
+@each_row("module", WIRE)
 def test_it_loads_nothing_of_a_node(module: str) -> None:
     found = loaded(f"import {module}") - loaded("pass")
     assert module in found

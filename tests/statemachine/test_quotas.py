@@ -13,6 +13,7 @@ from statemachine.access import quotas
 from statemachine.access.quotas import Quota, SetQuotas, Subject, parse_subject
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.truth import JournalNames
+from tests.support.rows import each_row
 from tests.support.truth_kit import BrokerLog, copy_all
 
 NewLog = Callable[[], Any]
@@ -27,7 +28,7 @@ def set_(broker: BrokerLog, *rows: tuple[str, dict[str, int] | None], now_ms: in
     return broker.one(SetQuotas(list(rows), now_ms, "ann"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "subject"),
     [
         ("user=a.b@c", Subject(user="a.b@c")),
