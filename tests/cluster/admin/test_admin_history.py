@@ -11,6 +11,7 @@ from cluster.admin.figure_history import SAMPLES_MAX, Samples, quantile_ms
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.node_interface import LoadStatus
 from cluster.replication.outcome import Outcome
+from tests.support.rows import each_row
 
 
 class HandClock:
@@ -160,7 +161,7 @@ def test_no_samples_are_empty_series() -> None:
     assert (times_ms, {len(each.values) for each in series}) == ([], {0})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("counts", "part", "ms"),
     [
         ((0, 0, 0), 0.5, None),

@@ -10,6 +10,7 @@ import pytest
 from cluster.runtime import request_limits
 from raftmq_wire.codec import CodecError, decode_header, ext_of
 from statemachine.consuming.groups import PutGroup
+from tests.support.rows import each_row
 
 BEYOND = (10**23, 10**30, -(10**23), 2**63)
 
@@ -115,7 +116,7 @@ def test_names_in_headers(node: Any, code: int, field: str) -> None:
     assert node.proposed == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header",
     [
         b'{"code":10,"opaque":%d}' % 10**23,
@@ -133,7 +134,7 @@ def test_headers(header: bytes) -> None:
         decode_header(0, header)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         b'{"a":[1]}',
