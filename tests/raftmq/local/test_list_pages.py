@@ -32,6 +32,7 @@ from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.list_pages import UnfollowedPageError, pages, whole_list
 from tests.support.dashboard import STATIC, run_dashboard
 from tests.support.paging_api import ITEMS, LISTS, PAGE_ITEMS, PagingApi, name
+from tests.support.rows import each_row
 from tests.support.tools import needs
 
 
@@ -60,7 +61,7 @@ def test_every_list_of_the_api_that_has_pages_is_tried_here() -> None:
     assert {path.replace("{id}", "{name}") for path in paged} == LISTS.keys()
 
 
-@pytest.mark.parametrize("path", LISTS)
+@each_row("path", LISTS)
 def test_all_pages_are_followed_to_the_last(served: PagingApi, path: str) -> None:
     listed, ask = LISTS[path], AdminApi([served.address]).page
     sizes = [len(page[listed.field]) for page in pages(ask, path.format(name="n"), listed.cursor)]
@@ -185,7 +186,7 @@ def test_a_planted_reader_is_found() -> None:
     assert readers("raftmq/planted.py", planted) == ({"raftmq/planted.py count"}, set())
 
 
-@pytest.mark.parametrize("path", LISTS)
+@each_row("path", LISTS)
 def test_the_door_below_commands_and_harness_refuses_a_page(served: PagingApi, path: str) -> None:
     path = path.format(name="n")
     with pytest.raises(UnfollowedPageError, match=path):
