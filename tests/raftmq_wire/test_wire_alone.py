@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import raftmq_wire
@@ -16,13 +17,15 @@ CLIENT = {"asyncio", "threading", "uvloop", "raftmq"}
 LOADED = "import sys; {}; print(*sorted(sys.modules))"
 
 
+@cache
 def loaded(code: str) -> set[str]:
     """Returns the modules that a fresh interpreter has loaded after `code`."""
     command = [sys.executable, "-c", LOADED.format(code)]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=at_most(60)).stdout.split())
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=at_most(60))
+    return frozenset(done.stdout.split())
 
 
-def of_the_server(modules: set[str]) -> set[str]:
+def of_the_server(modules: frozenset[str]) -> set[str]:
     """Returns the modules that the client does not need."""
     return {name for name in modules if name.partition(".")[0] in ("cluster", "statemachine", "raftlog")}
 

@@ -151,7 +151,7 @@ def test_a_crash_loses_a_suffix_and_replay_restores_it(
     assert rows_of(after) == rows_of(one_by_one(entries)[0])
 
 
-@each_row("seed", range(6))
+@each_row("seed", range(3))
 def test_rocksdb_holds_the_same_rows_across_reopening(
     draw_log: DrawLog, rows_of: RowsOf, tmp_path: Path, seed: int
 ) -> None:
@@ -172,7 +172,7 @@ def test_rocksdb_holds_the_same_rows_across_reopening(
     kv.close()
 
 
-@each_row("seed", range(6))
+@each_row("seed", range(3))
 def test_a_cut_wal_shows_as_a_lower_applied_index(
     draw_log: DrawLog, tmp_path: Path, copy_of: Callable[[Path, Path], Path], seed: int
 ) -> None:
