@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,17 @@ class Faults:
         self._rows = 0
 
     @contextmanager
-    def of(self, row: str) -> Iterator[None]:
+    def of(self, name: Callable[[], str]) -> Iterator[None]:
         """Keep what the block raises, so that the next row has its turn. A skip ends the whole test."""
         self._rows += 1
         try:
             yield
         except Exception as error:  # noqa: BLE001  # whatever a test may raise is the fault of its row
-            self._found.append((row, error))
+            self._found.append((name(), error))
         except pytest.fail.Exception as error:
             if "from pytest-timeout" in str(error):  # the one timer of the test: no other row has a limit any more
                 raise
-            self._found.append((row, AssertionError(str(error)).with_traceback(error.__traceback__)))
+            self._found.append((name(), AssertionError(str(error)).with_traceback(error.__traceback__)))
 
     def report(self) -> None:
         """Raise all errors as one, whose text lists the faulty rows."""
@@ -53,27 +53,26 @@ def each_row(
     keys = (names,) if isinstance(names, str) else names
     table = [_row(keys, row) for row in rows]
     assert table, "no rows"
-    labels = [_label(row, ids) for row in table] if callable(ids) or not ids else ids
-    labelled = list(zip(labels, table, strict=True))
+    assert callable(ids) or len(ids) in (0, len(table)), "an id for each row"
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(test)
         others = [parameter for name, parameter in signature.parameters.items() if name not in keys]
         assert len(others) == len(signature.parameters) - len(keys), f"{test} does not take each of {keys}"
 
-        @functools.wraps(test)
+        @wraps(test)
         def run(**fixtures: Any) -> None:
             faults = Faults()
-            for number, (label, row) in enumerate(labelled):
-                with faults.of(label), _fixtures_of(number, fixtures) as own:
+            for number, row in enumerate(table):
+                with faults.of(partial(_label, ids, number, row)), _fixtures_of(number, fixtures) as own:
                     test(**own, **row)
             faults.report()
 
-        @functools.wraps(test)
+        @wraps(test)
         async def run_async(**fixtures: Any) -> None:
             faults = Faults()
-            for number, (label, row) in enumerate(labelled):
-                with faults.of(label), _fixtures_of(number, fixtures) as own:
+            for number, row in enumerate(table):
+                with faults.of(partial(_label, ids, number, row)), _fixtures_of(number, fixtures) as own:
                     await test(**own, **row)
             faults.report()
 
@@ -90,11 +89,11 @@ def _row(keys: tuple[str, ...], row: Any) -> Row:
     return dict(zip(keys, values, strict=True))
 
 
-def _label(row: Row, ids: Sequence[str] | Callable[[Any], object]) -> str:
-    """Return the row as `ids` shows its values; without `ids`, names and values, the first 200 characters."""
+def _label(ids: Sequence[str] | Callable[[Any], object], number: int, row: Row) -> str:
+    """Return the row as `ids` shows it or its values; without `ids`, names and values, the first 200 characters."""
     if callable(ids):
         return ", ".join(str(ids(value)) for value in row.values())
-    text = ", ".join(f"{name}={value!r}" for name, value in row.items())
+    text = ids[number] if ids else ", ".join(f"{name}={value!r}" for name, value in row.items())
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 

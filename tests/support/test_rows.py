@@ -72,6 +72,8 @@ def test_a_function_may_name_the_rows() -> None:
 def test_rows_and_names_must_fit() -> None:
     with pytest.raises(AssertionError, match="no rows"):
         each_row("number", [])
+    with pytest.raises(AssertionError, match="an id for each row"):
+        each_row("number", [1, 2], ids=["one"])
     with pytest.raises(ValueError, match="zip"):
         each_row(("number", "even"), [(1,)])
     with pytest.raises(AssertionError, match="of single rows"):
@@ -82,6 +84,6 @@ def test_rows_and_names_must_fit() -> None:
 
 def test_no_fault_is_no_error() -> None:
     faults = Faults()
-    with faults.of("row"):
+    with faults.of(lambda: "row"):
         pass
     faults.report()
