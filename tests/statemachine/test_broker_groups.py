@@ -145,7 +145,7 @@ def test_a_topic_that_lives_elsewhere_has_no_queues(first: BrokerLog, new_log: N
     assert (second.state.topics["t"].queues, third.state.topics["t"].queues) == (5, 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"place": []},

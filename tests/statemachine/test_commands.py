@@ -183,7 +183,7 @@ def test_names_of_the_greatest_length_are_taken(broker: Broker) -> None:
     assert "a" * 120 in broker.state.groups
 
 
-@pytest.mark.parametrize(("name", "arguments", "why"), INVALID)
+@each_row(("name", "arguments", "why"), INVALID)
 def test_unacceptable_arguments_are_answered_and_change_nothing(
     broker: Broker, rows_of: Any, name: str, arguments: list[Any], why: str
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_node_that_was_restarted_sweeps_the_same_rows(new_log: NewLog) -> None
     assert [topic for topic, _ in left[0]] == ["b", "c"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "topics",
     [
         [],

@@ -45,7 +45,7 @@ def test_subjects(text: str, subject: Subject) -> None:
     assert parse_subject(str(subject)) == subject
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("", "ann", "user", "user=", "user=a b", "client=x", "user=a,user=b", "user=a,", "address=host"),
@@ -81,7 +81,7 @@ def test_rows_change_as_one_and_stay(broker: BrokerLog) -> None:
     assert broker.state.quotas.by_subject == known
 
 
-@pytest.mark.parametrize("limits", [{}, {"a": 0}, {"a": -1}, {"a": 2**62 + 1}, {"A": 1}, {"a": True}, {"a": "1"}])
+@each_row("limits", [{}, {"a": 0}, {"a": -1}, {"a": 2**62 + 1}, {"A": 1}, {"a": True}, {"a": "1"}])
 def test_limits_that_are_none(broker: BrokerLog, limits: dict[str, Any]) -> None:
     assert set_(broker, ("user=ann", limits)).code == "invalid"
 

@@ -27,6 +27,7 @@ from statemachine.rows.kv import KV
 from statemachine.rows.running_digest import count
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import PAGE_BYTES, CopyTruth, JournalNames, TruthPage
+from tests.support.rows import each_row
 from tests.support.state_kit import applied_in_groups
 from tests.support.truth_kit import ASKED, KEY, SECOND, BrokerLog, copy, copy_all, drawn_change
 
@@ -317,7 +318,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("row", BAD.values(), ids=BAD)
+@each_row("row", BAD.values(), ids=BAD)
 def test_a_bad_row_spoils_its_page_and_nothing_else(first: BrokerLog, other: BrokerLog, row: Any) -> None:
     first.run(TOPIC)
     copy_all(first, other)
@@ -328,7 +329,7 @@ def test_a_bad_row_spoils_its_page_and_nothing_else(first: BrokerLog, other: Bro
     assert other.one(CopyTruth(at, at + 1, [good])).ok
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         TOPIC,

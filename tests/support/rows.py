@@ -43,7 +43,7 @@ class Faults:
 
 
 def each_row(
-    names: str | tuple[str, ...], rows: Iterable[Any], ids: Sequence[str] | Callable[[Any], object] = ()
+    names: str | tuple[str, ...], rows: Iterable[Any], ids: Iterable[str] | Callable[[Any], object] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a test's body for each row: `pytest.mark.parametrize` with the same arguments, as one test.
 
@@ -53,7 +53,8 @@ def each_row(
     keys = (names,) if isinstance(names, str) else names
     table = [_row(keys, row) for row in rows]
     assert table, "no rows"
-    assert callable(ids) or len(ids) in (0, len(table)), "an id for each row"
+    labels = ids if callable(ids) else list(ids)
+    assert callable(labels) or len(labels) in (0, len(table)), "an id for each row"
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(test)
@@ -64,7 +65,7 @@ def each_row(
         def run(**fixtures: Any) -> None:
             faults = Faults()
             for number, row in enumerate(table):
-                with faults.of(partial(_label, ids, number, row)), _fixtures_of(number, fixtures) as own:
+                with faults.of(partial(_label, labels, number, row)), _fixtures_of(number, fixtures) as own:
                     test(**own, **row)
             faults.report()
 
@@ -72,7 +73,7 @@ def each_row(
         async def run_async(**fixtures: Any) -> None:
             faults = Faults()
             for number, row in enumerate(table):
-                with faults.of(partial(_label, ids, number, row)), _fixtures_of(number, fixtures) as own:
+                with faults.of(partial(_label, labels, number, row)), _fixtures_of(number, fixtures) as own:
                     await test(**own, **row)
             faults.report()
 

@@ -141,7 +141,7 @@ async def test_only_what_is_new_is_given(sampled: Sampled, client: Any) -> None:
     assert (answer["times_ms"], {len(each["values"]) for each in answer["series"]}) == ([], {0})
 
 
-@pytest.mark.parametrize("wrong", ["-1", "x", "1.5", "", "9" * 30, "٣"])
+@each_row("wrong", ["-1", "x", "1.5", "", "9" * 30, "٣"])
 async def test_a_time_that_is_none_is_refused(client: Any, wrong: str) -> None:
     answer = await client.get("/v1/members/1/history", params={"since_ms": wrong})
     assert (answer.status, (await answer.json())["error"]["code"]) == (400, "bad_query")

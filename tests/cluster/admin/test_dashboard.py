@@ -41,7 +41,7 @@ async def test_the_page_is_the_index_with_a_strict_policy(client: Any) -> None:
     assert answer.headers["Referrer-Policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "app.jss",

@@ -234,7 +234,7 @@ WRONG_VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "value", "what", "why", "fix"), WRONG_VALUES, ids=lambda v: str(v)[:24])
+@each_row(("key", "value", "what", "why", "fix"), WRONG_VALUES)
 def test_wrong_values_say_what_why_and_what_to_type(
     file: Path, key: str, value: Any, what: str, why: str, fix: str
 ) -> None:

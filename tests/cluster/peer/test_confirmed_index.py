@@ -207,7 +207,7 @@ def test_it_has_a_sense_on_followers_of_a_cluster_that_knows_the_frames(cluster:
     assert not late.asks.is_possible
 
 
-@pytest.mark.parametrize("header", [[], ["1"], [-1], [1, 2, 3], [1 << 63], [None]])
+@each_row("header", [[], ["1"], [-1], [1, 2, 3], [1 << 63], [None]])
 def test_a_malformed_question_ends_the_connection(cluster: Cluster, header: list[Any]) -> None:
     with pytest.raises(WireError, match="malformed"):
         cluster.nodes[1].asks.on_frame(NodeId(2), Kind.READ_INDEX, header, b"")

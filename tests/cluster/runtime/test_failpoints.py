@@ -229,7 +229,7 @@ def test_the_event_loop_never_waits(points: FailpointSet) -> None:
     assert sent == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "action", "text"),
     [
         ("append.fsync", "hold", "unknown failpoint append.fsync\ndid you mean append.fdatasync?"),

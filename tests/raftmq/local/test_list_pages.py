@@ -70,7 +70,7 @@ def test_all_pages_are_followed_to_the_last(served: PagingApi, path: str) -> Non
     assert answer == {**listed.around, listed.field: [listed.item(n) for n in range(ITEMS)], "next": None}
 
 
-@pytest.mark.parametrize("path", LISTS)
+@each_row("path", LISTS)
 def test_a_page_taken_for_the_whole_is_an_error(served: PagingApi, subject: RaftMQSubject, path: str) -> None:
     api, path = AdminApi([served.address]), path.format(name="n")
     for read in (api.get, api.local, lambda path: subject.request(1, "GET", path)):
