@@ -136,13 +136,13 @@ class Broker:
         self.queries = MessageQueries(services, self.rights, None if evicted is None else evicted.keys)
         self.resets = OffsetResets(services, self.bounds)
         old, levels = (None, None) if evicted is None else evicted.for_pulls
-        self.pulls = Pulls(services, members, self.resets, reads, old, levels, proposals.paced.buckets.rules)
+        self.pulls = Pulls(services, members, self.resets, reads, old, levels, proposals.flow.paced.buckets.rules)
         self.locks = QueueLocks(services, environment.lock_ttl_ms)
         self.transactions = Transactions(services, proposals, transaction_metrics, self.rights)
         self.send_backs = SendBacks(services, proposals, self.rights)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
-        self.backlog_sizes = BacklogSizes(services, proposals.paced.backlogs, context.loop)
+        self.backlog_sizes = BacklogSizes(services, proposals.flow.paced.backlogs, context.loop)
         self.spreading = Spreading(services, lambda: proposals.figures.hot.last, context.events)
 
     def _note_denied(self, party: Party, why: str, what: str, enforced: bool) -> None:

@@ -347,7 +347,7 @@ class Assembly:
             applied=lambda: self.raw.applied_index,
             level=lambda: state.level,
         )
-        paced, pulls = proposals.paced, broker.pulls.paced
+        paced, pulls = proposals.flow.paced, broker.pulls.paced
         shares = QuotaShares((paced.buckets, pulls.buckets))
         paced.buckets.share_with(self._groups_there)
         pulls.buckets.share_with(lambda: self._groups_there() * max(1, len(self.membership.in_force.voter_ids)))

@@ -22,7 +22,7 @@ from cluster.replication.apply_lane import Applied
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.error_containment import contain_each
 from cluster.runtime.periodic_tasks import Chores, Every
-from cluster.runtime.service_lifecycle import Part, Parts
+from cluster.runtime.service_lifecycle import Closing, Part, Parts, Step
 from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
@@ -35,47 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPIRE_EVERY_MS = 600_000
-
-APPLIED = (
-    "proposals",
-    "changes",
-    "configuration",
-    "consistency",
-    "retention",
-)
-"""The order in which parts learn of applied entries. Proposals come first, so that waiting requests are answered before
-any other part acts on an entry."""
-
-CLOSE = (
-    "chores",
-    "loop lag",
-    "turn watch",
-    "backups",
-    "admin",
-    "listeners",
-    "driver",
-    "clients",
-    "scrubber",
-    "consistency",
-    "installs",
-    "repairs",
-    "tier reading",
-    "tier scrubs",
-    "tier",
-    "retention",
-    "index files",
-    "timers",
-    "staged writes",
-    "transport",
-    "failpoints",
-    "lanes",
-    "modes",
-    "events",
-    "storage",
-)
-"""The order in which these parts close. The parts that begin work end first, then the driver, which gives the lanes
-their jobs. Services end before the lanes and the connections that they use. The lanes end when nothing waits at a
-failpoint any more. The storage is last: it is marked clean when nothing can write any more."""
 
 
 class Node(Assembly):
@@ -93,7 +52,7 @@ class Node(Assembly):
         super().__init__(config, environment or Environment(), self)
         self._lag = LoopLagSampler(loop, self.metrics)
         self._turn_watch = TurnWatch(loop, self._on_long_turn) if self.environment.watches_turns else None
-        self._parts = Parts(self._all_parts(loop), applied=APPLIED, close=CLOSE)
+        self._parts = Parts(self._all_parts(loop))
         self._chores = Chores(loop, self._clock, self._on_late_chores, *self._parts.ticks)
         self.again.add(self.restart)
         self.proposals.opened.add(self._on_open)
@@ -107,9 +66,15 @@ class Node(Assembly):
         await self._parts.start()
 
     def _all_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts in the order in which they start, and in which the clock calls them."""
+        """Returns the parts in the order in which they start, the clock calls them, and they learn of applied entries:
+        proposals first, so that waiting requests are answered before any other part acts on an entry."""
         scrubs, access = self.tier_scrubs, self.tier_access
         return (
+            Part(
+                name="storage",
+                close=lambda: loop.run_in_executor(None, self.storage.close, self.failure is None),
+                closes=Closing.STORAGE,
+            ),
             Part(name="elections", role=self._event_watch.on_role),
             Part(name="services", tick=self.services.awake.tick, reload=self.services.reconfigure),
             self.proposals.gate.part(),
@@ -138,15 +103,14 @@ class Node(Assembly):
             Part(name="rates", tick=self.rates.tick),
             self.retention.part(),
             self.index_files.part(),
-            Part(name="tier reading") if access is None else access.part(),
             self.tier.part(),
+            *(() if access is None else (access.part(),)),
             self.levels.part(),
             self._cluster_config.part(),
-            Part(name="tier scrubs") if scrubs is None else scrubs.part(),
+            *(() if scrubs is None else (scrubs.part(),)),
             *self.broker.delivery_parts(),
             self.installs.part(),
             *self._running_parts(loop),
-            *self._admin_parts(),
         )
 
     def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
@@ -160,34 +124,47 @@ class Node(Assembly):
             frames_lost=self._on_frames_lost,
         )
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
-        turn_watch = Part(name="turn watch")
-        if watch is not None:
-            turn_watch = Part(name="turn watch", start=watch.start, close=watch.stop)
         return (
-            Part(name="transport", start=lambda: self.transport.start(handlers), close=self.transport.close),
+            Part(
+                name="transport",
+                start=lambda: self.transport.start(handlers),
+                close=self.transport.close,
+                closes=Closing.PEERS,
+            ),
             self.remoting.listeners.part(),
             # It ends also if a port before it could not be opened: peers may have queued a turn for it by then.
-            Part(name="driver", close=self.driver.stop),
+            Part(name="driver", close=self.driver.stop, closes=Closing.DRIVER),
             Part(name="first turn", start=self.driver.start),
             Part(name="metrics", role=self._note_role),
-            Part(name="lanes", start=self._lanes.prepare, close=self._lanes.close),
-            Part(name="chores", start=lambda: self._chores.start(), close=lambda: self._chores.stop()),
-            Part(name="loop lag", start=self._lag.start, close=self._lag.stop),
-            turn_watch,
-            Part(name="events", start=events.started, close=lambda: events.close(self.failure), tick=events.tick),
+            Part(name="lanes", start=self._lanes.prepare, close=self._lanes.close, closes=Closing.LANES),
+            *self._admin_parts(),
+            *(() if watch is None else (_work("turn watch", watch.start, watch.stop),)),
+            _work("loop lag", self._lag.start, self._lag.stop),
+            _work("chores", lambda: self._chores.start(), lambda: self._chores.stop()),
+            Part(
+                name="events",
+                start=events.started,
+                close=lambda: events.close(self.failure),
+                closes=Closing.STORAGE,
+                tick=events.tick,
+            ),
             Part(name="flushes", tick=self._lanes.flushes.tick),
             Part(name="sessions", tick=expiry.tick),
-            Part(name="failpoints", close=self.failpoints.clear, tick=lambda _: self.failpoints.stall("loop.turn")),
-            Part(name="storage", close=lambda: loop.run_in_executor(None, self.storage.close, self.failure is None)),
+            Part(
+                name="failpoints",
+                close=self.failpoints.clear,
+                closes=Closing.WAITS,
+                tick=lambda _: self.failpoints.stall("loop.turn"),
+            ),
         )
 
     def _admin_parts(self) -> tuple[Part, ...]:
-        """Returns the parts of the HTTP API; without one, parts of the same names that do nothing."""
+        """Returns the parts of the HTTP API, if there is one."""
         if not self.environment.serves_admin:
-            return Part(name="backups"), Part(name="admin")
+            return ()
         return (
-            Part(name="backups", start=self.backups.start, close=self.backups.close),
-            Part(name="admin", start=self._open_admin, close=self._close_admin),
+            _work("admin", self._open_admin, self._close_admin),
+            _work("backups", self.backups.start, self.backups.close),
         )
 
     async def _open_admin(self) -> None:
@@ -251,7 +228,7 @@ class Node(Assembly):
     # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 
     def on_applied_run(self, applied: Applied) -> None:
-        """Counts an applied run and informs the parts, in the order APPLIED. Pulls that wait for messages come last,
+        """Counts an applied run and informs the parts. Pulls that wait for messages come last,
         when all state that they may read is up to date."""
         self.metrics.applied(len(applied.entries), applied.seconds)
         self.storage.recovery.applied(self.state.applied.index)
@@ -307,3 +284,8 @@ class Node(Assembly):
             before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
             self.services.propose([Expire(before)], lambda _: None)
         return True
+
+
+def _work(name: str, start: Step, close: Step) -> Part:
+    """Returns a part that begins work."""
+    return Part(name=name, start=start, close=close, closes=Closing.WORK)

@@ -186,7 +186,7 @@ def _numbers(section: object) -> dict[str, int]:
 
 def _load(node: Assembly) -> LoadStatus:
     """Returns the load by clients."""
-    limit = node.proposals.limit
+    limit = node.proposals.flow.limit
     return LoadStatus(
         connections=len(node.router.connections),
         long_polls=node.pulls.long_polls.count,

@@ -54,7 +54,7 @@ class NodeServices:
         self._directory = storage.directory
         self._inbox = inbox
         self._proposals = proposals
-        self.creations = proposals.creations
+        self.creations = proposals.flow.creations
         self._membership = membership
         self._consistency = consistency
         self._repairs = repairs

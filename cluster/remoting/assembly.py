@@ -151,7 +151,9 @@ class Remoting:
             parked=broker.pulls.long_polls.has,
             closings=closings,
             fates=fates,
-            rates=MinuteRates(proposals.paced.buckets.rules, (CONNECTIONS,), proposals.gate, services.monotonic_ms),
+            rates=MinuteRates(
+                proposals.flow.paced.buckets.rules, (CONNECTIONS,), proposals.gate, services.monotonic_ms
+            ),
         )
         self.router = Router(
             services,

@@ -11,7 +11,7 @@ from cluster.replication.acks.ack_levels import Ack, default_level, name_of
 from cluster.replication.acks.write_reports import SendsFrames, TellsWritten, WrittenRelay
 from cluster.replication.follower_reads import FollowerReads
 from cluster.runtime.peer_frames import Kind
-from cluster.runtime.service_lifecycle import Part
+from cluster.runtime.service_lifecycle import Closing, Part
 from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
 
@@ -108,6 +108,7 @@ class Modes:
         return Part(
             name="modes",
             close=self.close,
+            closes=Closing.FILES,
             tick=self.tick,
             role=lambda _: self._degradation.on_role(),
             frames=dict.fromkeys(KINDS, lambda peer, kind, header, _: self.on_frame(peer, kind, header)),

@@ -22,25 +22,16 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from cluster.flow.admission_limit import AdmissionLimit
-from cluster.flow.backlogs import Backlogs
-from cluster.flow.gate import Ask, Limit, Over
+from cluster.flow.gate import Ask
 from cluster.flow.hold import decide_each
-from cluster.flow.minute_rates import MinuteRates
-from cluster.flow.quota_buckets import QuotaBuckets
-from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
-from cluster.flow.quota_rules import QuotaRules, Refusals
-from cluster.flow.requests_at_once import RequestsAtOnce
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.apply_lane import Applied
 from cluster.replication.drain_grace import DrainGrace
-from cluster.replication.learnt_use import LearntUse
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
-from cluster.replication.paced_sends import PacedSends
 from cluster.replication.pending_requests import (
     NameLimits,
     PendingCommands,
@@ -58,7 +49,8 @@ from cluster.replication.pending_requests import (
     place_of,
     tell_calls,
 )
-from cluster.replication.send_queue import SendQueue, slot_of
+from cluster.replication.send_flow import SendFlow
+from cluster.replication.send_queue import slot_of
 from cluster.replication.slow_requests import ProposalFigures, ProposalMetrics
 from cluster.runtime.host.error_containment import contain, report_contained
 from cluster.runtime.listeners import Signal
@@ -79,9 +71,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REFUSED_PER_TURN = 16
-"""The most sends that one turn refuses in an overload. A refusal costs as much as a stored send, and many clients come
-again at once: what is left over waits, and slows them down."""
 CHECKED_PER_TURN = 4
 """The most entries that one turn proposes beyond the limit on entries in flight, because a change of a topic waits for
 their sends."""
@@ -135,22 +124,12 @@ class Proposals:
         """Signal, before `unproposed`, with each entry whose fate the next leader decides, and its sends that wait for
         it, repeated ones too."""
         self.figures = ProposalMetrics(metrics, context, state)
-        self.limit = AdmissionLimit(config.flow, sync_ms)
-        """The limit on undecided sends, which this node learns while it leads."""
-        self._sends = SendQueue(config.limits, self.limit)
-        quotas = QuotaRules(state.quotas, state.access)
-        self.paced = PacedSends(
-            QuotaBuckets(quotas),
-            RequestsAtOnce(quotas, gate.sends),
-            Backlogs(quotas, partial(_evicts, state)),
-            gate,
-            config,
-        )
-        """The sends that wait for their quota."""
-        self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
-        """The judge of how many topics and groups somebody may make."""
-        self.learnt = LearntUse(state.learnt)
-        """The topics with learnt limits and what they get."""
+        self.flow = SendFlow(context, state, gate, replies, self._refuse, sync_ms)
+        """The sends that wait before the queue, and what is refused of it."""
+        self._sends = self.flow.queue
+        self._paced = self.flow.paced
+        self._learnt = self.flow.learnt
+        self._limit = self.flow.limit
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
@@ -201,9 +180,7 @@ class Proposals:
         """Takes over a changed configuration. Proposed requests keep their deadline."""
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
         self._names.reload(config.limits)
-        self._sends.reload(config.limits)
-        self.paced.reload(config)
-        self.limit.reload(config.flow)
+        self.flow.reload(config)
         self._effects.reload(config.offsets.flush_ms)
         self.figures.reload(config)
         self.early.reload(config.modes)
@@ -230,7 +207,7 @@ class Proposals:
     @property
     def idle(self) -> bool:
         """True if no request waits to be proposed, and no proposed entry is undecided."""
-        return not (self._pending or self._sends.bytes or self._calls or len(self.paced))
+        return not (self._pending or self._sends.bytes or self._calls or len(self._paced))
 
     def slot(self, topic: str) -> TopicSlot | None:
         """Returns the topic as the send path needs it; None if it does not exist or a change of it is pending."""
@@ -259,13 +236,13 @@ class Proposals:
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
-        if self.paced.active and send.done is None:
+        if self._paced.active and send.done is None:
             send.hold.ended()
-            if not self._admit([send]):
+            if not self.flow.admit([send], self.now_ms):
                 return
             send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
-        if self.learnt.active and send.done is None:
-            self.learnt.came([send], self.now_ms)
+        if self._learnt.active and send.done is None:
+            self._learnt.came([send], self.now_ms)
         self._sends.add([send], send.size)
         self._acks |= send.ack
         if send.slot.dedup == "strict" and send.effect is None:
@@ -277,11 +254,11 @@ class Proposals:
         for them (`Gate.room`)."""
         last = sends[-1]
         self.session_max[last.producer_id] = last.sequence
-        if self.paced.active:
-            sends = self._admit(sends)
+        if self._paced.active:
+            sends = self.flow.admit(sends, self.now_ms)
         if sends:
-            if self.learnt.active:
-                self.learnt.came(sends, self.now_ms)
+            if self._learnt.active:
+                self._learnt.came(sends, self.now_ms)
             self._sends.add(sends, self.gate.hold_each(path.in_flight, sends, last.user))
             self._wake()
 
@@ -308,9 +285,7 @@ class Proposals:
             self._slots.clear()
             self.plain.clear()
         for name in self._barriers.raise_for(commands):
-            if len(self.paced):  # what was checked against a topic goes before a change of it
-                self._go_on(self.paced.take_to(name))
-            self.paced.backlogs.topic_changed(name)
+            self.flow.topic_changes(name, self.now_ms)
             self._slots.pop(name, None)
             self.plain.clear()
         before = self.offsets.queued(commands)
@@ -379,7 +354,7 @@ class Proposals:
         for entry in self._pending.values():
             if entry.sends and (at := place_of(entry, producer_id, sequence)) is not None:
                 return entry, at
-        return self._sends.find(producer_id, sequence) or self.paced.find(producer_id, sequence)
+        return self._sends.find(producer_id, sequence) or self._paced.find(producer_id, sequence)
 
     def strict_inflight(self, send: Send, hashes: Iterable[int]) -> bool:
         """Returns True if a send to the same topic with the same body and one of these hashes (`Send.content`) is
@@ -412,7 +387,7 @@ class Proposals:
             self._twins.add(send)
             return
         self._give_way(old)
-        if not self.paced.replace(old, send):
+        if not self._paced.replace(old, send):
             self._sends.replace(old, send)
         old.hold.decided()
 
@@ -434,8 +409,8 @@ class Proposals:
             charge(1 + len(entry.sends) // _SENDS_PER_UNIT)
             muted = entry.muted
             found += [send for at, send in enumerate(entry.sends) if send.connection in paths and at not in muted]
-        charge(1 + (len(self._sends) + len(self.paced)) // _SENDS_PER_UNIT)
-        found += [send for send in chain(self._sends, self.paced) if send.connection in paths]
+        charge(1 + (len(self._sends) + len(self._paced)) // _SENDS_PER_UNIT)
+        found += [send for send in chain(self._sends, self._paced) if send.connection in paths]
         return found + self._twins.of(paths) + self.early.held_of(paths)
 
     def withdraw(self, which: Callable[[Send], bool], *, with_repeats: bool = False) -> list[Send]:
@@ -444,13 +419,13 @@ class Proposals:
 
         Looks at all sends that wait.
         """
-        charge(1 + (len(self._sends) + len(self.paced)) // _SENDS_PER_UNIT)
+        charge(1 + (len(self._sends) + len(self._paced)) // _SENDS_PER_UNIT)
         repeated = {} if with_repeats else self._twins.waiting
 
         def goes(send: Send) -> bool:
             return send.done is None and which(send) and (send.producer_id, send.sequence) not in repeated
 
-        sends = self._sends.take_where(goes) + self.paced.take_where(goes)
+        sends = self._sends.take_where(goes) + self._paced.take_where(goes)
         sends += [twin for _, twin in self._twins.take(sends)]
         decide_each(sends)
         self._strict.decided(sends)
@@ -474,9 +449,9 @@ class Proposals:
             while queue.bytes and self._window_open():
                 self._propose_sends(raw)
             if queue.bytes or len(self._pending) >= SMALL_BATCHES_INFLIGHT:
-                self._refuse_excess()
-            elif self.limit.watching and not self._pending:
-                self.limit.emptied()
+                self.flow.refuse_excess(self.now_ms)
+            elif self._limit.watching and not self._pending:
+                self._limit.emptied()
             if self._effects.waiting and self._effects.due(self.now_ms):
                 self._propose_effects(raw)
         except (NotLeaderError, ProposalDroppedError) as error:
@@ -524,13 +499,7 @@ class Proposals:
         self.session_max.clear()
         self._open_term = term
         self._look_if_closed()
-        self.limit.forget()
-        self.paced.buckets.forget()
-        self.paced.backlogs.forget()
-        self.creations.forget()
-        self.paced.look()
-        self.learnt.forget()
-        self._sends.demote(self.learnt.demoted)
+        self.flow.forget()
         self.opened()
 
     def _close_writes(self) -> None:
@@ -547,7 +516,7 @@ class Proposals:
             if entry.sends and not entry.answered:
                 waiting = [send for at, send in enumerate(entry.sends) if at not in entry.muted]
                 self.undecided(entry, waiting + self._twins.behind(entry.sends))
-        sends = self._twins.beside(self._sends.take_all() + self.paced.take_all())
+        sends = self._twins.beside(self._sends.take_all() + self._paced.take_all())
         decide_each(sends)
         self._strict.decided(sends)
         for send in sends:
@@ -570,91 +539,17 @@ class Proposals:
         for entry in self._pending.values():
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)
-        self._pace(now)
-        self._look_at_learnt(now)
+        self.flow.look(now, leads=self._open_term != 0)
         for send in self._sends.take_older(now - self._deadline_ms):
             send.hold.decided()
-            self._strict.decided([send])
-            self._twins.tell([send], self._replies.refused, "the log did not take it in time; nothing was stored")
+            self._refuse([send], self._replies.refused, "the log did not take it in time; nothing was stored")
         if self._effects.due(now):
             self._wake()
 
-    def _admit(self, sends: list[Send]) -> list[Send]:
-        """Returns the sends of one read that are within the quota of their owner; none has a hold. The others wait, or
-        are refused if there is no room for it."""
-        going, refused = self.paced.admit(sends, self.now_ms)
-        for send, bucket in refused:
-            send.hold = self.gate.hold_answer(send.connection.in_flight, send.size)
-            self._refuse_paced(send, bucket)
-        return going
-
-    def _pace(self, now_ms: int) -> None:
-        """Lets sends go on whose owners may send again, and refuses those that have waited for long enough."""
-        self.paced.look()
-        if len(self.paced):
-            self._go_on(self.paced.due(now_ms))
-            for send, bucket in self.paced.overdue(now_ms):
-                send.hold.decided()
-                self._refuse_paced(send, bucket)
-
-    def _look_at_learnt(self, now_ms: int) -> None:
-        """Finds out which topics get more than they usually do, while more arrives than the log takes."""
-        learnt = self.learnt
-        if self._open_term and (learnt.limits is not None or self._state.learnt.in_force is not None):
-            learnt.look(self._raw.log_time_ms(), now_ms, overloaded=self.limit.is_limiting(now_ms))
-            self._sends.demote(learnt.demoted)
-
-    def _go_on(self, sends: list[Send]) -> None:
-        """Queues sends that waited for their quota."""
-        if sends and self.learnt.active:
-            self.learnt.came(sends, self.now_ms)
-        for send in sends:
-            send.hold.ended()
-            send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
-            self._sends.add_late(send)
-        if sends:
-            self._wake()
-
-    def _refuse_paced(self, send: Send, bucket: Refusals) -> None:
-        over = Over(Limit.QUOTA, f"{bucket.why()}; nothing was stored, {bucket.advice}", bucket.rule.limit)
-        bucket.refuse(self.now_ms)
-        self.gate.refused(over)
-        self._strict.decided([send])
-        self._twins.tell([send], self._replies.limited, over.remark)
-
-    def _refuse_excess(self) -> None:
-        """Refuses sends of the owners who have most waiting, the oldest first, if more arrive than the log takes; a
-        bounded number in one turn."""
-        limit, queue = self.limit, self._sends
-        excess = limit.excess(self.gate.sends.bytes, queue.bytes, self._clock.monotonic_ms())
-        if not excess:
-            return
-        sends = queue.take_longest(excess, REFUSED_PER_TURN, limit.house_bytes)
-        if not sends:
-            return
-        count = len(sends)
-        rate, house = limit.rate / 1e6, self.gate.sends.bytes
-        why = (
-            f"more arrives than the log takes ({rate:.1f} MB/s): {house} bytes wait for it, {limit.house_bytes} may "
-            "(flow.house_ms)"
-        )
-        if demoted := self.learnt.demoted:
-            first = [send for send in sends if send.slot.topic_id in demoted]
-            self.learnt.cut(first, self.now_ms)
-            self._crowd(first, f"{why}, and this topic gets more than it usually does")
-            sends = [send for send in sends if send.slot.topic_id not in demoted]
-        self._crowd(sends, why)
-        if count == REFUSED_PER_TURN:
-            self._wake()
-
-    def _crowd(self, sends: list[Send], why: str) -> None:
-        """Refuses sends because of an overload."""
-        over = Over(Limit.OVERLOAD, f"{why}; nothing was stored, try again later")
-        decide_each(sends)
+    def _refuse(self, sends: list[Send], tell: Callable[[Send, str], None], remark: str) -> None:
+        """Answers sends that were not proposed, and are no longer queued."""
         self._strict.decided(sends)
-        for _ in sends:
-            self.gate.refused(over)
-        self._twins.tell(sends, self._replies.crowded, over.remark)
+        self._twins.tell(sends, tell, remark)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -768,11 +663,9 @@ class Proposals:
             self._sends.put_back(sends, alone=True)
             return
         self.on_contained("building an entry of a send", error)
-        send = sends[0]
-        send.hold.decided()
-        self._strict.decided(sends)
+        sends[0].hold.decided()
         remark = f"no entry could be made of this message: {error}; nothing was stored"
-        self._twins.tell([send], self._replies.unbuildable, remark)
+        self._refuse(sends, self._replies.unbuildable, remark)
 
     def _unbuildable_calls(self, calls: list[PendingCommands], error: Exception) -> None:
         self.on_contained("building an entry of commands", error)
@@ -786,13 +679,13 @@ class Proposals:
             self._barriers.lower_for(waiter.calls)
             self._look_if_closed()
             self.offsets.decided(waiter.calls)
-            self.paced.look()  # before whoever has set a quota is answered
+            self._paced.look()  # before whoever has set a quota is answered
         took_s = self.figures.settled(waiter, Outcome.OK, len(waiter.sends), len(waiter.calls))
         if waiter.sends and waiter.built is not None:
-            if self.limit.watching:
+            if self._limit.watching:
                 before = self.gate.sends.bytes
                 decide_each(waiter.sends)
-                self.limit.decided(before - self.gate.sends.bytes, 1000 * took_s)
+                self._limit.decided(before - self.gate.sends.bytes, 1000 * took_s)
             else:
                 decide_each(waiter.sends)
             if self._strict.names:
@@ -805,8 +698,8 @@ class Proposals:
                 self.on_contained(f"answering the sends of entry {waiter.id}", error)
             if self._twins.waiting:
                 self._twins.stored(waiter.sends, waiter.built)
-            if self.paced.active and self.paced.waits_for_others:
-                self._pace(self.now_ms)
+            if self._paced.active and self._paced.waits_for_others:
+                self.flow.pace(self.now_ms)
         at = 0
         for call in waiter.calls:
             count = len(call.commands)
@@ -848,8 +741,3 @@ class Proposals:
         self.figures.slow.told()
         if entry.answered:
             let_go_on(entry)
-
-
-def _evicts(state: BrokerState, topic: str) -> bool:
-    config = state.topics.get(topic)
-    return config is not None and config.evicts_backlog

@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cluster.runtime.periodic_tasks import Chore
@@ -37,6 +38,31 @@ class AppliedRun(Protocol):
         """The entries in order; at least one."""
 
 
+class Closing(IntEnum):
+    """When a part closes. Each stage uses those behind it until it has closed. Within a stage, parts close in the
+    reverse order of their start."""
+
+    WORK = 0
+    """Parts that begin work: clocks, backups, the ports for clients and the HTTP API."""
+    DRIVER = 1
+    """The driver, which gives the lanes their jobs."""
+    CLIENTS = 2
+    """The connections of clients: no request reaches a service that has closed."""
+    SERVICES = 3
+    """Services, which use the lanes and the connections to peers."""
+    PEERS = 4
+    """The connections to peers."""
+    WAITS = 5
+    """The failpoints: a lane ends when none of its jobs waits at one any more."""
+    LANES = 6
+    """The lanes."""
+    FILES = 7
+    """The file of early answers, which is written as long as jobs of the lanes end."""
+    STORAGE = 8
+    """The events, with the reason of the end, and the data directory, which is marked clean when nothing can write any
+    more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One service, as the node sees it. Every hook is called on the event loop."""
@@ -46,6 +72,8 @@ class Part:
     """Starts the service. A part without this hook works, and must be closed, from its constructor on."""
     close: Step | None = None
     """Closes the service, idle or busy. Never called twice."""
+    closes: Closing = Closing.SERVICES
+    """The stage of `close`."""
     tick: Chore | None = None
     """Called several times a second; cheap (`cluster.runtime.periodic_tasks`)."""
     applied: Callable[[Any], object] | None = None
@@ -69,19 +97,17 @@ class Part:
 
 
 class Parts:
-    """All parts of one node, in the order in which they start. Event loop only."""
+    """All parts of one node. Event loop only."""
 
-    def __init__(self, parts: Iterable[Part], *, applied: tuple[str, ...] = (), close: tuple[str, ...] = ()) -> None:
-        """`applied` and `close` list names of parts in the order of those hooks, if it differs from that of starting. A
-        part that they do not name learns of applied entries after the named parts, and is closed before them."""
+    def __init__(self, parts: Iterable[Part]) -> None:
+        """`parts` are in the order in which they start and all other hooks but `close` are called. Raises ValueError if
+        two have one name, or take the same frames or requests."""
         self.parts = tuple(parts)
         names = [part.name for part in self.parts]
-        twice = {name for name in names if names.count(name) > 1}
-        unknown = {*applied, *close} - set(names)
-        if twice or unknown:
-            raise ValueError(f"parts of a node: {sorted(twice)} are there twice, {sorted(unknown)} are not there")
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"parts of a node: {sorted(twice)} are there twice")
         self.ticks = _present(part.tick for part in self.parts)
-        self.applied = _present(part.applied for part in _first(applied, self.parts))
+        self.applied = _present(part.applied for part in self.parts)
         self.role = _present(part.role for part in self.parts)
         self.opened = _present(part.opened for part in self.parts)
         self.peer_closed = _present(part.peer_closed for part in self.parts)
@@ -89,8 +115,8 @@ class Parts:
         self.codes = codes_of(self.parts)
         self._may_reload = _present(part.may_reload for part in self.parts)
         self._reload = _present(part.reload for part in self.parts)
-        latest = _first(tuple(reversed(close)), self.parts)
-        self._closing = tuple(reversed(latest))
+        self._closing = list(reversed(self.parts))
+        self._closing.sort(key=lambda part: part.closes)
         self._open = {part.name for part in self.parts if part.start is None}
 
     async def start(self) -> None:
@@ -135,12 +161,6 @@ async def _done(step: Step) -> None:
 
 def _present(hooks: Iterable[Hook | None]) -> tuple[Hook, ...]:
     return tuple(hook for hook in hooks if hook is not None)
-
-
-def _first(names: tuple[str, ...], parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts with these names in their order, then the others."""
-    by_name = {part.name: part for part in parts}
-    return (*(by_name[name] for name in names), *(part for part in parts if part.name not in names))
 
 
 def codes_of(parts: Iterable[Part]) -> dict[int, Callable[[Any], None]]:

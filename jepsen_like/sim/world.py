@@ -678,7 +678,9 @@ class World:
     def _crowded(self) -> bool:
         """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
         leaders = [node.proposals for node in self.states.running() if node.proposals.open]
-        return any(each.limit.overloaded or each.gate.sends.bytes > each.limit.house_bytes for each in leaders)
+        return any(
+            each.flow.limit.overloaded or each.gate.sends.bytes > each.flow.limit.house_bytes for each in leaders
+        )
 
     def _others(self) -> int:
         """Returns the number of sends in the leader's queue that are not of surges."""

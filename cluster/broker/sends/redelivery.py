@@ -204,7 +204,7 @@ class SendBacks:
         name = report.wanted.group
         if not tries:
             raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")
-        check_new_group(self._proposals.creations, name, report.wanted.party)
+        check_new_group(self._proposals.flow.creations, name, report.wanted.party)
 
         def made(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:

@@ -383,7 +383,7 @@ class Sends(Generic[_Origin]):
             if not self._proposals.changing(topic):
                 new = CreateTopic(self._new_topic(topic, wish), if_absent=True)
                 party = Party(origin.user, origin.path.in_flight.address)
-                check_new_topic(self._proposals.creations, topic, party)
+                check_new_topic(self._proposals.flow.creations, topic, party)
                 commands.append(new)
             waiting = self._waiting[topic] = []
         release = self._hold(origin)

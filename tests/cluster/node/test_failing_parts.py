@@ -31,9 +31,9 @@ class Watched(Parts):
     broken = ("", "")
     """Name of a part, and of its hook."""
 
-    def __init__(self, parts: Iterable[Part], **orders: tuple[str, ...]) -> None:
+    def __init__(self, parts: Iterable[Part]) -> None:
         self.called: list[tuple[str, str]] = []
-        super().__init__([self._watched(part) for part in parts], **orders)
+        super().__init__([self._watched(part) for part in parts])
 
     def _watched(self, part: Part) -> Part:
         steps = {hook: self._step(part, hook) for hook in ("start", "close") if getattr(part, hook) is not None}

@@ -75,7 +75,7 @@ async def test_an_address_opens_so_many_in_a_minute(node: Node) -> None:
     assert [await is_served(node) for _ in range(10)] == [True] * 10, "there is no quota"
     await propose(node, SetQuotas([("address=*", {"connections": LIMIT})], 1, "ann"))
     assert [await is_served(node) for _ in range(LIMIT + 2)] == [True] * LIMIT + [False] * 2
-    refused = {each.owner: each.refused for each in node.proposals.paced.buckets.rules.refusals()}
+    refused = {each.owner: each.refused for each in node.proposals.flow.paced.buckets.rules.refusals()}
     assert refused == {"address=127.0.0.1": 2}
     await until(lambda: not node.router.clients.all)
     await propose(node, SetQuotas([("address=127.0.0.1", {"connections": 100})], 1, "ann"))

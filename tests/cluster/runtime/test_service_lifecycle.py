@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from cluster.config.config import ConfigError
-from cluster.runtime.service_lifecycle import Part, Parts
+from cluster.runtime.service_lifecycle import Closing, Part, Parts
 from tests.support.contexts import CONFIG
 from tests.support.rows import each_row
 
@@ -46,8 +46,8 @@ class Told:
             reload=lambda _: self.note(f"reload {name}"),
         )
 
-    def parts(self, **orders: tuple[str, ...]) -> Parts:
-        return Parts(map(self.part, NAMES), **orders)
+    def parts(self) -> Parts:
+        return Parts(map(self.part, NAMES))
 
 
 async def test_parts_start_in_order_and_close_in_reverse() -> None:
@@ -58,17 +58,14 @@ async def test_parts_start_in_order_and_close_in_reverse() -> None:
     assert told.calls == [f"start {name}" for name in NAMES] + [f"close {name}" for name in reversed(NAMES)]
 
 
-async def test_an_order_of_its_own_names_parts_and_the_others_come_after_or_close_before() -> None:
+async def test_parts_close_stage_by_stage_whatever_the_order_of_their_start() -> None:
     told = Told()
-    parts = told.parts(applied=("driver", "log"), close=("driver", "lanes"))
+    stages = {"log": Closing.STORAGE, "ports": Closing.LANES, "driver": Closing.WORK, "clock": Closing.WORK}
+    parts = Parts(replace(told.part(name), closes=stage) for name, stage in stages.items())
     await parts.start()
-    for hook in parts.applied:
-        hook(None)
+    told.calls.clear()
     await parts.close(wrong)
-    applied = [call for call in told.calls if call.startswith("applied")]
-    closed = [call for call in told.calls if call.startswith("close")]
-    assert applied == ["applied driver", "applied log", "applied lanes", "applied ports"]
-    assert closed == ["close ports", "close log", "close driver", "close lanes"]
+    assert told.calls == [f"close {name}" for name in ("clock", "driver", "ports", "log")]
 
 
 @pytest.mark.parametrize("broken", NAMES)
@@ -130,16 +127,14 @@ def test_a_list_of_hooks_has_only_the_parts_with_that_hook() -> None:
 
 
 @each_row(
-    ("parts", "orders", "says"),
+    ("parts", "says"),
     [
-        ([Part(name="a"), Part(name="a")], {}, "there twice"),
-        ([Part(name="a")], {"applied": ("b",)}, "are not there"),
-        ([Part(name="a")], {"close": ("b",)}, "are not there"),
-        ([Part(name="a", frames={4: print}), Part(name="b", frames={4: print})], {}, r"b takes frames \[4\]"),
-        ([Part(name="a", codes={10: print}), Part(name="b", codes={10: print})], {}, r"b takes codes \[10\]"),
+        ([Part(name="a"), Part(name="a")], "there twice"),
+        ([Part(name="a", frames={4: print}), Part(name="b", frames={4: print})], r"b takes frames \[4\]"),
+        ([Part(name="a", codes={10: print}), Part(name="b", codes={10: print})], r"b takes codes \[10\]"),
     ],
-    ids=["name", "applied", "close", "frame", "code"],
+    ids=["name", "frame", "code"],
 )
-def test_parts_that_contradict_each_other_are_refused(parts: list[Part], orders: Any, says: str) -> None:
+def test_parts_that_contradict_each_other_are_refused(parts: list[Part], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Parts(parts, **orders)
+        Parts(parts)

@@ -72,7 +72,7 @@ def test_a_send_beyond_it_is_refused_and_not_stored(sim: SimCluster, place: str)
     change(sim, SetQuotas([("topic=T", None)], 1, "ann"))
     assert send(sim, path, range(300, 340)) == [0] * 40
     sim.check_equal()
-    refusals = sim.leader().proposals.paced.buckets.rules.refusals()
+    refusals = sim.leader().proposals.flow.paced.buckets.rules.refusals()
     assert [each for each in refusals if each.refused] == [], "of quotas that are there"
 
 
@@ -126,7 +126,7 @@ def test_the_oldest_go_where_the_topic_says_so(sim: SimCluster) -> None:
 def test_who_sends_seldom_is_measured_seldom(sim: SimCluster) -> None:
     """Nobody is measured because there is a quota: only while somebody sends."""
     begun: list[int] = []
-    backlogs = sim.leader().proposals.paced.backlogs
+    backlogs = sim.leader().proposals.flow.paced.backlogs
     due = backlogs.due
     backlogs.due = lambda now_ms: begun.extend(found := due(now_ms)) or found  # type: ignore[method-assign]
     path = sim.leader().connect()

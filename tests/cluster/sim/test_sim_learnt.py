@@ -143,7 +143,7 @@ def test_on_a_sale_day_those_who_send_as_usual_notice_little(sim_with: Sim) -> N
         assert found[topic][0] == 0
         assert found[topic][1] <= 2 * usual[topic][1]
     assert found["sale"][0] > 0.8
-    uses = {use.topic: use for use in sim.leader().proposals.learnt.all()}
+    uses = {use.topic: use for use in sim.leader().proposals.flow.learnt.all()}
     assert uses["sale"].cut > 0.8 * sim.leader().refused["overload"] > 1_000
     assert uses["sale"].over > 1_000
     assert uses["large"].over == uses["small"].over == 0
@@ -185,7 +185,7 @@ def test_limits_that_are_wrong_for_some_change_who_waits(sim_with: Sim) -> None:
 def test_when_the_overload_ends_nobody_is_demoted(sim_with: Sim) -> None:
     sim = sim_with(times(1.5))
     loops = OpenLoops(sim, sim.leader())
-    learnt = sim.leader().proposals.learnt
+    learnt = sim.leader().proposals.flow.learnt
     loops.run(4, SALE)
     assert len(learnt.demoted) == 1
     loops.run(4, USUAL)
@@ -204,9 +204,9 @@ def test_a_new_leader_begins_with_full_buckets_and_limits_go(sim_with: Sim) -> N
     sim.loop.run_for(2)
     new = sim.leader()
     assert new is not old
-    assert new.proposals.learnt.active
-    assert list(new.proposals.learnt.all()) == [] or not new.proposals.learnt.demoted
+    assert new.proposals.flow.learnt.active
+    assert list(new.proposals.flow.learnt.all()) == [] or not new.proposals.flow.learnt.demoted
     sim.propose(new, SetLearnt(None))
     sim.settle()
     sim.loop.run_for(0.3)
-    assert (new.proposals.learnt.active, new.proposals.learnt.limits) == (False, None)
+    assert (new.proposals.flow.learnt.active, new.proposals.flow.learnt.limits) == (False, None)

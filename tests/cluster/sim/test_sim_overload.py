@@ -135,7 +135,7 @@ def test_an_overload_goes_through_a_change_of_the_leader(sim: SimCluster) -> Non
     old = sim.leader()
     loop = OpenLoop(sim, sim.followers()[0])
     loop.run(1.5, 3000)
-    assert old.proposals.limit.overloaded
+    assert old.proposals.flow.limit.overloaded
     old.transfer(sim.followers()[0].node_id)
     loop.run(2.5, 3000)
     answers = loop.answers()
@@ -145,17 +145,17 @@ def test_an_overload_goes_through_a_change_of_the_leader(sim: SimCluster) -> Non
     assert set(stored(sim)) >= loop.of(0)
     assert not set(stored(sim)) & loop.of(BUSY)
     assert max(stored(sim).values()) == 1
-    assert old.proposals.limit.rate
+    assert old.proposals.flow.limit.rate
     sim.leader().transfer(old.node_id)
     sim.loop.run_until(lambda: old.proposals.open, 10)
-    assert not old.proposals.limit.rate, "a new term learns anew"
+    assert not old.proposals.flow.limit.rate, "a new term learns anew"
 
 
 @pytest.mark.parametrize("sim", [{"flow.admission": False}], indirect=True)
 def test_an_entry_of_an_overload_is_a_part_of_what_may_wait(sim: SimCluster) -> None:
     """A large one makes all that come after it wait."""
     leader = sim.leader()
-    leader.proposals.limit.entry_bytes = 1  # as it was learnt
+    leader.proposals.flow.limit.entry_bytes = 1  # as it was learnt
     before = leader.log.tail.index
     loop = OpenLoop(sim, leader)
     loop.run(0.5, 200)
@@ -187,15 +187,15 @@ def test_an_overload_begins_and_ends_as_if_the_wall_clock_had_not_jumped(sim: Si
     loop.run(1.0, 3000)
     leader.clock.offset_ms += jump_ms
     loop.run(1.0, 3000)
-    assert leader.proposals.limit.overloaded
-    learnt = leader.proposals.limit.rate
+    assert leader.proposals.flow.limit.overloaded
+    learnt = leader.proposals.flow.limit.rate
     leader.clock.offset_ms -= 2 * jump_ms
     loop.run(1.0, 3000)
     assert loop.answers().keys() == {0, BUSY}
-    assert leader.proposals.limit.rate == pytest.approx(learnt, rel=0.5), "a jump is no slow interval"
+    assert leader.proposals.flow.limit.rate == pytest.approx(learnt, rel=0.5), "a jump is no slow interval"
     loop.run(4.0, 100)
     refused = loop.answers()[BUSY]
-    assert not leader.proposals.limit.overloaded
+    assert not leader.proposals.flow.limit.overloaded
     assert sim.leader() is leader
     loop.run(1.0, 100)
     assert loop.answers()[BUSY] == refused
@@ -206,7 +206,7 @@ def test_a_leader_knows_how_long_the_disks_of_a_majority_take(sim: SimCluster) -
     leader.running.syncs.own_ms = 2.0
     leader.running.syncs.heard(one.node_id, 30_000)
     leader.running.syncs.heard(other.node_id, 6_000)
-    assert leader.proposals.limit._sync_ms() == 6.0
+    assert leader.proposals.flow.limit._sync_ms() == 6.0
 
 
 def test_two_entries_are_under_way_while_somebody_sends_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def check_left(*nodes: SimNode) -> None:
     """Nothing is held any more."""
     for node in nodes:
         assert node.proposals.gate.left() == {}
-        assert (len(node.proposals.paced), node.proposals.paced.size) == (0, 0)
+        assert (len(node.proposals.flow.paced), node.proposals.flow.paced.size) == (0, 0)
 
 
 @pytest.mark.parametrize("place", ["leader", "follower"])
@@ -82,7 +82,7 @@ def test_what_is_over_the_rate_waits_and_keeps_its_order_while_others_go_on(sim_
     assert done == list(range(len(done))), "in their order"
     assert 11 <= len(done) <= 14, "a second's worth, and what has come since"
     assert leader.proposals.gate.sends.bytes == 0, "what waits takes no room of the node"
-    assert len(leader.proposals.paced) == 18 - len(done)
+    assert len(leader.proposals.flow.paced) == 18 - len(done)
     sim.loop.run_for(HOLD_S)
     assert answers(path, range(18)) == [[0]] * 18
     assert stored(sim) == list(range(18))
@@ -107,7 +107,7 @@ def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: Mak
         "address=10.0.0.9 may have 10 messages sent a second (quota address=*); nothing was stored, send more slowly"
     )
     assert leader.refused["quota"] == 42 - len(kept)
-    assert [each.refused for each in leader.proposals.paced.buckets.all()] == [42 - len(kept)]
+    assert [each.refused for each in leader.proposals.flow.paced.buckets.all()] == [42 - len(kept)]
     check_left(leader)
 
 
@@ -127,7 +127,7 @@ def test_what_waits_has_a_bound_of_its_own(sim_with: MakeSim, monkeypatch: pytes
     path = leader.connect()
     for number in range(10):
         path.ask(send_frame(number, "T", b"x" * 20_000))
-    assert len(leader.proposals.paced) == 3
+    assert len(leader.proposals.flow.paced) == 3
     sim.loop.run_for(0.05)
     assert answers(path, range(2, 10))[3:] == [[LIMITED]] * 5
     monkeypatch.setattr(paced_sends, "HOLD_SHARES", 0)
@@ -144,7 +144,7 @@ def test_a_leader_that_is_deposed_passes_on_what_waits(sim_with: MakeSim) -> Non
     path = old.connect()
     ask(path, range(15))
     sim.loop.run_for(0.1)
-    waited = len(old.proposals.paced)
+    waited = len(old.proposals.flow.paced)
     assert waited
     old.transfer(sim.followers()[0].node_id)
     sim.loop.run_for(3)
@@ -178,7 +178,7 @@ def test_a_client_that_goes_takes_with_it_what_waits(sim_with: MakeSim) -> None:
     for path in (leader.connect(), sim.followers()[0].connect()):
         ask(path, range(5))
         sim.loop.run_for(0.1)
-        assert len(leader.proposals.paced) >= 3
+        assert len(leader.proposals.flow.paced) >= 3
         path.close()
         sim.loop.run_for(0.1)
         check_left(leader)
@@ -220,9 +220,9 @@ def test_a_quota_that_ends_lets_all_go(sim_with: MakeSim) -> None:
     sim = sim_with({"topic=T": {"send_messages": 1}})
     leader = sim.leader()
     path = leader.connect()
-    assert leader.proposals.paced.active
+    assert leader.proposals.flow.paced.active
     limit(sim, {"topic=T": None})
-    assert not leader.proposals.paced.active
+    assert not leader.proposals.flow.paced.active
     ask(path, range(50))
     sim.loop.run_for(0.2)
     assert answers(path, range(50)) == [[0]] * 50

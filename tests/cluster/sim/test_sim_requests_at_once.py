@@ -74,7 +74,7 @@ def test_what_has_waited_for_long_enough_is_refused(sim: SimCluster) -> None:
     ask(path, range(10))
     sim.loop.run_for(0.5)
     assert answers(path, range(10)) == [[]] * 10
-    assert (leader.proposals.gate.sends.requests, len(leader.proposals.paced)) == (AT_ONCE, 7)
+    assert (leader.proposals.gate.sends.requests, len(leader.proposals.flow.paced)) == (AT_ONCE, 7)
     sim.loop.run_for(0.7)
     assert answers(path, range(3, 10)) == [[OVER]] * 7
     _, remark, _ = path.replies[9][0]
@@ -89,7 +89,7 @@ def test_what_has_waited_for_long_enough_is_refused(sim: SimCluster) -> None:
     sim.loop.run_for(1)
     assert answers(path, range(20, 30)) == [[0]] * 10
     assert stored(sim) == [0, 1, 2, *range(20, 30)]
-    assert {each.owner: each.refused for each in leader.proposals.paced.buckets.rules.refusals()} == {
+    assert {each.owner: each.refused for each in leader.proposals.flow.paced.buckets.rules.refusals()} == {
         "address=10.0.0.9": 7
     }
 

@@ -52,9 +52,10 @@ BUGS = (
     ),
     Bug(
         "what is refused is stored nevertheless",
-        "replication/proposals.py",
-        "                send.hold.decided()\n                self._refuse_paced(send, bucket)\n",
-        "                self._go_on([send])\n                self._twins.tell([send], self._replies.limited, 'no')\n",
+        "replication/send_flow.py",
+        "                send.hold.decided()\n                self._refuse_paced(send, bucket, now_ms)\n",
+        "                self._go_on([send], now_ms)\n"
+        "                self._refuse([send], self._replies.limited, 'no')\n",
         "noisy-neighbour",
         "which is refused, is there 1 times",
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.replication.learnt_use import LearntUse, TopicUse
 from cluster.replication.paced_sends import PacedSends
-from cluster.replication.proposals import Proposals
+from cluster.replication.send_flow import SendFlow
 from jepsen_like.sim.options import QUOTAS_FROM, draw
 from jepsen_like.sim.scripted import play
 
@@ -23,15 +23,15 @@ def test_a_quarter_of_the_seeds_have_quotas() -> None:
 
 def test_clients_are_held_refused_and_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = dict.fromkeys(("held", "went on", "refused", "passed on"), 0)
-    wait, go_on, refuse, take_all = PacedSends._wait, Proposals._go_on, Proposals._refuse_paced, PacedSends.take_all
+    wait, go_on, refuse, take_all = PacedSends._wait, SendFlow._go_on, SendFlow._refuse_paced, PacedSends.take_all
 
     def waited(self: Any, *arguments: Any) -> None:
         seen["held"] += 1
         wait(self, *arguments)
 
-    def went_on(self: Any, sends: Any) -> None:
+    def went_on(self: Any, sends: Any, now_ms: int) -> None:
         seen["went on"] += len(sends)
-        go_on(self, sends)
+        go_on(self, sends, now_ms)
 
     def refused(self: Any, *arguments: Any) -> None:
         seen["refused"] += 1
@@ -43,8 +43,8 @@ def test_clients_are_held_refused_and_passed_on(monkeypatch: pytest.MonkeyPatch)
         return sends
 
     monkeypatch.setattr(PacedSends, "_wait", waited)
-    monkeypatch.setattr(Proposals, "_go_on", went_on)
-    monkeypatch.setattr(Proposals, "_refuse_paced", refused)
+    monkeypatch.setattr(SendFlow, "_go_on", went_on)
+    monkeypatch.setattr(SendFlow, "_refuse_paced", refused)
     monkeypatch.setattr(PacedSends, "take_all", passed_on)
     assert not play(SCRIPT).violations
     assert all(seen.values()), seen

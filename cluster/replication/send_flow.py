@@ -1,0 +1,189 @@
+"""Decides which checked sends enter the queue for the log, which wait before it, and which are refused.
+
+A send is over a quota of its owner: it waits in `PacedSends`, and is refused after `flow.hold_ms` (docs/adr/0114). More
+arrives than the log takes: the oldest sends of those who have most in the queue are refused (docs/adr/0106), those to
+topics that get more than they usually do first (docs/adr/0117). In all these cases nothing was proposed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.flow.admission_limit import AdmissionLimit
+from cluster.flow.backlogs import Backlogs
+from cluster.flow.gate import Ask, Limit, Over
+from cluster.flow.hold import decide_each
+from cluster.flow.minute_rates import MinuteRates
+from cluster.flow.quota_buckets import QuotaBuckets
+from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
+from cluster.flow.quota_rules import QuotaRules, Refusals
+from cluster.flow.requests_at_once import RequestsAtOnce
+from cluster.replication.learnt_use import LearntUse
+from cluster.replication.paced_sends import PacedSends
+from cluster.replication.send_queue import SendQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.config.config import Config
+    from cluster.flow.gate import Gate
+    from cluster.replication.message_batch import Send
+    from cluster.replication.pending_requests import SendReplies
+    from cluster.runtime.context import NodeContext
+    from statemachine.broker_state import BrokerState
+
+REFUSED_PER_TURN = 16
+"""The most sends that one turn refuses in an overload. A refusal costs as much as a stored send, and many clients come
+again at once: what is left over waits, and slows them down."""
+
+
+class Refuse(Protocol):
+    """Answers sends of which nothing was proposed, and forgets what is known of them."""
+
+    def __call__(self, sends: list[Send], tell: Callable[[Send, str], None], remark: str) -> None:
+        """`tell` is one of SendReplies."""
+
+
+class SendFlow:
+    """The sends before the queue, and what is refused of it. Event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        state: BrokerState,
+        gate: Gate,
+        replies: SendReplies,
+        refuse: Refuse,
+        sync_ms: Callable[[], float],
+    ) -> None:
+        """`sync_ms` is that of `AdmissionLimit`."""
+        config, clock = context.config, context.clock
+        self._clock, self._raw, self._wake = clock, context.raw, context.wake
+        self._state, self._gate = state, gate
+        self._replies, self._refuse = replies, refuse
+        self.limit = AdmissionLimit(config.flow, sync_ms)
+        """The limit on undecided sends, which this node learns while it leads."""
+        self.queue = SendQueue(config.limits, self.limit)
+        """The sends that wait for their entry."""
+        quotas = QuotaRules(state.quotas, state.access)
+        self.paced = PacedSends(
+            QuotaBuckets(quotas),
+            RequestsAtOnce(quotas, gate.sends),
+            Backlogs(quotas, partial(_evicts, state)),
+            gate,
+            config,
+        )
+        """The sends that wait for their quota."""
+        self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
+        """The judge of how many topics and groups somebody may make."""
+        self.learnt = LearntUse(state.learnt)
+        """The topics with learnt limits and what they get."""
+
+    def reload(self, config: Config) -> None:
+        """Takes other limits."""
+        self.queue.reload(config.limits)
+        self.paced.reload(config)
+        self.limit.reload(config.flow)
+
+    def forget(self) -> None:
+        """Forgets what was let through and learnt: this node leads anew."""
+        self.limit.forget()
+        self.paced.buckets.forget()
+        self.paced.backlogs.forget()
+        self.creations.forget()
+        self.paced.look()
+        self.learnt.forget()
+        self.queue.demote(self.learnt.demoted)
+
+    # --- quotas ------------------------------------------------------------------------------------------------------
+
+    def admit(self, sends: list[Send], now_ms: int) -> list[Send]:
+        """Returns the sends of one read that are within the quota of their owner; none has a hold. The others wait, or
+        are refused if there is no room for it. Called while `paced.active`."""
+        going, refused = self.paced.admit(sends, now_ms)
+        for send, bucket in refused:
+            send.hold = self._gate.hold_answer(send.connection.in_flight, send.size)
+            self._refuse_paced(send, bucket, now_ms)
+        return going
+
+    def look(self, now_ms: int, *, leads: bool) -> None:
+        """Lets sends go on whose owners may send again, refuses those that have waited for long enough, and finds out
+        which topics get more than they usually do. Called on a timer."""
+        self.pace(now_ms)
+        learnt = self.learnt
+        if leads and (learnt.limits is not None or self._state.learnt.in_force is not None):
+            learnt.look(self._raw.log_time_ms(), now_ms, overloaded=self.limit.is_limiting(now_ms))
+            self.queue.demote(learnt.demoted)
+
+    def pace(self, now_ms: int) -> None:
+        """Does the part of `look` that is about quotas."""
+        self.paced.look()
+        if len(self.paced):
+            self._go_on(self.paced.due(now_ms), now_ms)
+            for send, bucket in self.paced.overdue(now_ms):
+                send.hold.decided()
+                self._refuse_paced(send, bucket, now_ms)
+
+    def topic_changes(self, name: str, now_ms: int) -> None:
+        """Queues the sends to a topic of which a change will be proposed: what was checked against a topic goes before
+        a change of it."""
+        if len(self.paced):
+            self._go_on(self.paced.take_to(name), now_ms)
+        self.paced.backlogs.topic_changed(name)
+
+    def _go_on(self, sends: list[Send], now_ms: int) -> None:
+        """Queues sends that waited for their quota."""
+        if sends and self.learnt.active:
+            self.learnt.came(sends, now_ms)
+        for send in sends:
+            send.hold.ended()
+            send.hold = self._gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
+            self.queue.add_late(send)
+        if sends:
+            self._wake()
+
+    def _refuse_paced(self, send: Send, bucket: Refusals, now_ms: int) -> None:
+        over = Over(Limit.QUOTA, f"{bucket.why()}; nothing was stored, {bucket.advice}", bucket.rule.limit)
+        bucket.refuse(now_ms)
+        self._gate.refused(over)
+        self._refuse([send], self._replies.limited, over.remark)
+
+    # --- an overload -------------------------------------------------------------------------------------------------
+
+    def refuse_excess(self, now_ms: int) -> None:
+        """Refuses sends of the owners who have most waiting, the oldest first, if more arrive than the log takes; a
+        bounded number in one turn."""
+        limit, queue = self.limit, self.queue
+        excess = limit.excess(self._gate.sends.bytes, queue.bytes, self._clock.monotonic_ms())
+        if not excess:
+            return
+        sends = queue.take_longest(excess, REFUSED_PER_TURN, limit.house_bytes)
+        if not sends:
+            return
+        count = len(sends)
+        rate, house = limit.rate / 1e6, self._gate.sends.bytes
+        why = (
+            f"more arrives than the log takes ({rate:.1f} MB/s): {house} bytes wait for it, {limit.house_bytes} may "
+            "(flow.house_ms)"
+        )
+        if demoted := self.learnt.demoted:
+            first = [send for send in sends if send.slot.topic_id in demoted]
+            self.learnt.cut(first, now_ms)
+            self._crowd(first, f"{why}, and this topic gets more than it usually does")
+            sends = [send for send in sends if send.slot.topic_id not in demoted]
+        self._crowd(sends, why)
+        if count == REFUSED_PER_TURN:
+            self._wake()
+
+    def _crowd(self, sends: list[Send], why: str) -> None:
+        over = Over(Limit.OVERLOAD, f"{why}; nothing was stored, try again later")
+        decide_each(sends)
+        for _ in sends:
+            self._gate.refused(over)
+        self._refuse(sends, self._replies.crowded, over.remark)
+
+
+def _evicts(state: BrokerState, topic: str) -> bool:
+    config = state.topics.get(topic)
+    return config is not None and config.evicts_backlog
