@@ -382,7 +382,7 @@ def agree(first: BrokerLog, other: BrokerLog, ids: dict[int, int]) -> None:
     assert len(set(ids.values())) == len(ids), "a topic that was made again has another one"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=st.lists(st.integers(0, 2**32), min_size=40, max_size=120), begins=st.integers(0, 40))
 def test_copies_end_equal_to_the_truth(
     new_log: NewLog, rows_of: Callable[[KV], object], steps: list[int], begins: int
