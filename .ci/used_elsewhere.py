@@ -92,6 +92,8 @@ _._removal  # cluster/repair/install_service.py: the task of a thread
 # Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.
 _.all_released, _.after_s
 _.loadscopereorder  # tests/conftest.py: an option of pytest-xdist
+_.__signature__  # tests/support/rows.py: pytest reads which fixtures a test wants
+_.dont_write_bytecode  # tests/conftest.py: the interpreter does
 
 _.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_service.py
 _.pending_upload_bytes  # cluster/members/checks.py: a field of an answer

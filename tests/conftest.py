@@ -4,7 +4,9 @@ for every test folder."""
 from __future__ import annotations
 
 import gc
+import os
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +29,11 @@ settings.register_profile(
     "shared machine", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shared machine")
+
+# Images often set it. Each of the hundreds of processes of a run would compile its modules again, and each worker would
+# rewrite the assertions of all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Collection makes ten thousand objects that stay: the collector would walk them again and again, a third of its time.
 gc.disable()

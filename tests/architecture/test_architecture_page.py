@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.architecture.test_docs import ARCHITECTURE, cited_files, cited_names, module_file
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 FLOWS = (
@@ -54,7 +53,7 @@ def files_of(text: str) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@each_row("flow", FLOWS)
 def test_a_way_has_numbered_steps_and_names_each_file_once(flow: str) -> None:
     way = section(TEXT, flow)
     assert [int(step.partition(".")[0]) for step in steps(way)] == list(range(1, len(steps(way)) + 1))

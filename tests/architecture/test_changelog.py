@@ -8,9 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "changelog.d"
@@ -49,7 +48,7 @@ def test_the_example_of_the_page_is_valid_and_a_wrong_one_beside_it_is_named(tmp
     assert "+slow-disk.feature.md" in found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text"),
     [
         ("slow-disk.added.md", "A sentence."),

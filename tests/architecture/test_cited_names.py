@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from cluster.config.config import Config
 from tests.architecture.test_docs import NO_MODULES, PACKAGES, is_defined
+from tests.support.rows import each_row
 from tests.support.tree import ROOT
 from tests.support.words import comments, product_files, words_of
 
@@ -79,7 +78,7 @@ def test_names_in_docstrings_and_comments_exist() -> None:
     assert not found, "\n".join(["", *found])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "Made by cluster.broker.sends.no_such_module.",

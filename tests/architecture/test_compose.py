@@ -19,6 +19,7 @@ from cluster.config.loading import load
 from cluster.node.orderly_stop import DRAIN_S, FAREWELL_S, HAND_OVER_S, SETTLE_S
 from raftmq.cli import cli
 from raftmq.client.consuming.pull import TOOLS_GROUP
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -56,7 +57,7 @@ def parts_of(port: str) -> list[str]:
     return port.split(":")
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@each_row("name", SERVICES)
 def test_the_log_of_every_container_is_bounded(name: str) -> None:
     logging = SERVICES[name]["logging"]
     assert logging["driver"] == "json-file"
@@ -102,7 +103,7 @@ def test_up_and_wait_is_no_failure() -> None:
     assert f'Path("{made}")' in (ROOT / "docker/spark/count.py").read_text()
 
 
-@pytest.mark.parametrize("service", ["init", *NODES])
+@each_row("service", ["init", *NODES])
 def test_the_command_and_its_options_exist(service: str) -> None:
     name, *arguments = SERVICES[service]["command"]
     command = cli.get_command(click.Context(cli), name)
@@ -255,7 +256,7 @@ def test_profiles() -> None:
         assert re.fullmatch(r"v?\d+\.\d+\.\d+", images[1]), "a version, not latest"
 
 
-@pytest.mark.parametrize("service", [*SERVICES])
+@each_row("service", [*SERVICES])
 def test_what_is_mounted_exists(service: str) -> None:
     for target, source in mounts(service).items():
         if source.startswith("./"):

@@ -12,6 +12,7 @@ import pytest
 
 import pyspark_raftmq
 import raftmq
+from tests.support.rows import each_row
 from tests.support.tree import parsed, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +137,7 @@ def test_a_name_that_does_not_exist_is_found() -> None:
 # --- every page -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_row("page", PAGES, ids=page_id)
 def test_links_lead_somewhere(page: Path) -> None:
     broken = []
     for link in LINK.findall(without_fences(page.read_text())):
@@ -224,13 +225,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_row("page", PAGES, ids=page_id)
 def test_python_examples_compile(page: Path) -> None:
     for code in fences(page, "python"):
         compile(code, page_id(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_row("page", PAGES, ids=page_id)
 def test_examples_use_names_that_raftmq_exports(page: Path) -> None:
     code = "\n".join(fences(page, "python")) + "\n" + "\n".join(CODE_SPAN.findall(page.read_text()))
     used = set(re.findall(r"\braftmq\.([A-Za-z]\w*)", code)) - {name.partition(".")[2] for name in NO_MODULES}
@@ -239,7 +240,7 @@ def test_examples_use_names_that_raftmq_exports(page: Path) -> None:
     assert used - exported - parts == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_row("page", PAGES, ids=page_id)
 def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = page.read_text()
@@ -255,7 +256,7 @@ def made(command: str) -> list[str]:
     return [word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_row("page", PAGES, ids=page_id)
 def test_commands_and_their_options_exist(page: Path) -> None:
     lines = [line for body in fences(page, "sh", "console") for line in body.splitlines()]
     wrong = [problem for line in lines if (problem := check_command(line))]
@@ -266,7 +267,7 @@ NO_COMMANDS = {"raftmq key id"}
 """Words in backticks that are no command: a key is mixed with them (docs/wire-protocol.md)."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_row("page", PAGES, ids=page_id)
 def test_commands_in_sentences_exist(page: Path) -> None:
     spans = set(re.findall(r"`(raftmq [^`\n]+)`", without_fences(page.read_text()))) - NO_COMMANDS
     assert [problem for span in spans if (problem := check_command(re.sub(r" [A-Z]+\b.*", "", span)))] == []
@@ -294,7 +295,7 @@ def check_command(line: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line", ["raftmq strat", "raftmq up --nodez 3", "cat x | raftmq produce t --key-feild id", ".venv/bin/raftmq nope"]
 )
 def test_a_wrong_command_line_is_found(line: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pace import SLOWNESS, at_most, slowness
+from tests.support.rows import each_row
 from tests.support.tree import nodes, parsed, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -52,13 +53,13 @@ def test_every_row_is_there_once() -> None:
     assert len(WANTED) == int(re.search(r"All (\d+) rows", PAGE)[1])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@each_row("row", ROWS, ids=lambda row: row[0])
 def test_a_row_that_is_built_in_part_says_what_is_missing(row: tuple[str, str, str, str]) -> None:
     does = row[1]
     assert does.startswith("In part: ") is (". Not yet: " in does), "the one needs the other"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@each_row("row", ROWS, ids=lambda row: row[0])
 def test_what_a_row_names_exists(row: tuple[str, str, str, str]) -> None:
     _, does, where, tests = row
     wrong = [path for path in PATHS.findall(where) if not (ROOT / path).exists()]

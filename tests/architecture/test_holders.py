@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import nodes, sources
 
 ROOM = ("cluster/flow/", "tests/cluster/flow/")
@@ -43,7 +42,7 @@ def test_only_the_gate_makes_a_hold() -> None:
     assert found == [], "ask cluster.flow.gate.Gate for it"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("send.hold = Hold(path.in_flight.account, None, 1)", ["1: Hold"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -139,7 +140,7 @@ def small_tree(folder: Path, file: str, line: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("module", "line", "contract"), FORBIDDEN)
+@each_row(("module", "line", "contract"), FORBIDDEN)
 def test_a_forbidden_import_breaks_its_contract(
     judged: dict[str, tuple[int, str]], module: str, line: str, contract: str
 ) -> None:
@@ -155,8 +156,8 @@ def test_what_is_allowed_breaks_none(judged: dict[str, tuple[int, str]], file: s
     assert code == 0, said
 
 
-@pytest.mark.parametrize("folder", ["raftlog/core", "statemachine"])
-@pytest.mark.parametrize(
+@each_row("folder", ["raftlog/core", "statemachine"])
+@each_row(
     "code",
     [
         "import time\n\nNOW = time\n",

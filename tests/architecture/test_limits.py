@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import sources
 
 BARE = re.compile(
@@ -39,7 +38,7 @@ def test_every_limit_grows_with_the_slowness_of_the_machine() -> None:
     assert set(NO_LIMITS) - set(found) == set(), "this is gone: take it off the list"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "subprocess.run(command, timeout=60)",

@@ -8,8 +8,9 @@ import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
+
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {path.stem: path.read_text() for path in sorted((ROOT / "requirements").glob("*.lock"))}
@@ -25,7 +26,7 @@ def test_the_locks_are_there() -> None:
     assert set(LOCKS) == {"base", "image", "dev", "compat", "docs", "release", "spark"}
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@each_row("lock", LOCKS)
 def test_every_line_is_a_pin_a_hash_or_a_comment(lock: str) -> None:
     form = re.compile(
         r"[a-z0-9._-]+(\[[a-z0-9,-]+\])?==\S+( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|\s*#.*|"
@@ -33,7 +34,7 @@ def test_every_line_is_a_pin_a_hash_or_a_comment(lock: str) -> None:
     assert [line for line in LOCKS[lock].splitlines() if not form.fullmatch(line)] == []
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@each_row("lock", LOCKS)
 def test_no_index_is_named(lock: str) -> None:
     assert re.findall(r"https?://\S+|--(?:extra-)?index-url|--find-links|--trusted-host", LOCKS[lock]) == []
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import ROOT, nodes, sources
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
@@ -86,7 +85,7 @@ def test_no_file_that_is_used_without_the_sources_names_one_of_the_docs() -> Non
     assert named <= titles()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "planted",
     [
         'raise LocalError("it is open", "nobody signs", "write the keys (docs/security.md)")',

@@ -7,8 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import nodes, sources
 
 IDS = {"node", "peer", "node_id", "to_id", "to", "from_id", "id", "peer_id", "leader", "voter"}
@@ -51,7 +50,7 @@ def test_no_text_names_a_node_by_its_id_alone() -> None:
     assert sorted(MAY.keys() - {*found}) == [], "take it out of MAY"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "bare"),
     [
         ('f"node {peer} is silent"', True),

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.support.rows import each_row
 from tests.support.tree import ROOT
 from tests.support.words import docstrings, product_files, words_of
 
@@ -50,12 +51,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("source", BAD)
+@each_row("source", BAD)
 def test_a_bad_opening_is_found(source: str) -> None:
     assert [fault for _, text in docstrings(ast.parse(source)) if (fault := fault_of(text))]
 
 
-@pytest.mark.parametrize("word", OPENINGS.split("|"))
+@each_row("word", OPENINGS.split("|"))
 def test_each_word_is_refused_as_the_first_alone(word: str) -> None:
     assert fault_of(f"{word} it is.")
     assert fault_of(f"It is {word.lower()} it is.") is None

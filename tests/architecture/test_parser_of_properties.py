@@ -10,8 +10,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import ROOT, nodes, sources
 
 PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
@@ -46,7 +45,7 @@ def test_properties_are_searched_in_one_place() -> None:
     assert found, "the parser itself"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "planted",
     [
         'at = properties.find(b"KEYS\\x01")',

@@ -7,8 +7,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import nodes, sources
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +71,7 @@ def test_only_the_route_map_knows_groups_of_brokers() -> None:
     assert set(ALLOWED) - found == set(), "this is gone: take it off the list"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("file", "text", "known"),
     [
         ("cluster/grpc/routes.py", 'data = route_map.BrokerData("raftmq", "c", {})', "BrokerData"),

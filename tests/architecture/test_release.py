@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import each_row
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +81,7 @@ def test_an_archive_forgets_who_made_it_and_when(
     assert one == two
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "said"),
     [
         (["raftmq/client.py", "raftmq-1.dist-info/licenses/LICENSE"], ""),

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
 from cluster.requests.table import SENT_BY_NODES, VERBS
 from raftmq_wire.codes import REFUSED_NAMES
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 OWN_FROM = 700_000
@@ -45,6 +44,6 @@ def test_codes_are_rocketmqs_or_from_700_000_on_our_own() -> None:
     assert max(VERBS) > OWN_FROM
 
 
-@pytest.mark.parametrize("code", [0, 16, 44, 11_901, 200_073, OWN_FROM - 1])
+@each_row("code", [0, 16, 44, 11_901, 200_073, OWN_FROM - 1])
 def test_another_code_is_seen(code: int) -> None:
     assert of_nobody([10, code, OWN_FROM]) == [code]

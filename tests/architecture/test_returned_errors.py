@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import nodes, sources
 
 ROOMS = ("cluster", "statemachine", "raftlog", "raftmq_wire")
@@ -34,13 +33,13 @@ def _is_error(value: ast.expr | None, name: str) -> bool:
     return isinstance(value, ast.Name) and value.id == name
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each_row("room", ROOMS)
 def test_no_error_is_kept_with_its_traceback(room: str) -> None:
     found = [f"{name}:{line}" for name, text in sources(room) for line in kept_with_traceback(text)]
     assert found == [], "keep bare(error)"
 
 
-@pytest.mark.parametrize("kept", ["return {}", "yield {}", "found = {}", "found, why = None, {}", "found: object = {}"])
+@each_row("kept", ["return {}", "yield {}", "found = {}", "found, why = None, {}", "found: object = {}"])
 def test_one_that_is_planted_is_found(kept: str) -> None:
     planted = "def f():\n    try:\n        g()\n    except ValueError as error:\n        "
     assert list(kept_with_traceback(planted + kept.format("error"))) == [5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-import pytest
+from tests.support.rows import each_row
 
 SCRIPT = Path(__file__).parents[2] / ".ci" / "same_code.py"
 BEFORE = '''"""A page."""
@@ -30,7 +30,7 @@ def code_of(source: str) -> str:
     return code
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new"),
     [
         ("A page.", "Another page."),
@@ -43,8 +43,6 @@ def test_words_are_not_code(old: str, new: str) -> None:
     assert code_of(BEFORE.replace(old, new)) == code_of(BEFORE)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("= 3", "= 4"), ('return "x"', 'return "y"'), ("full", "empty"), ("int", "str")]
-)
+@each_row(("old", "new"), [("= 3", "= 4"), ('return "x"', 'return "y"'), ("full", "empty"), ("int", "str")])
 def test_everything_else_is(old: str, new: str) -> None:
     assert code_of(BEFORE.replace(old, new)) != code_of(BEFORE)

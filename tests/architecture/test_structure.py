@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import grimp
-import pytest
 
 from tests.support.assignments import Assignment, assignments
+from tests.support.rows import each_row
 from tests.support.tree import sources
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_no_attribute_of_a_finished_object_is_assigned_from_outside() -> None:
     assert (allowed, spread) == (set(ASSIGNED), set(SPREAD)), "this is gone: take it off the list"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("def f(lane: Lane): lane.rules = 1", ["other.py lane.rules"]),

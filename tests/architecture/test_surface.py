@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-import pytest
 
 from cluster.admin.routes import ROUTES
 from raftmq_wire.codes import RequestCode
 from tests.architecture.test_feature_map import PAGE, ROWS
+from tests.support.rows import each_row
 from tests.support.tree import sources
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,7 @@ def test_each_row_that_is_not_built_is_confirmed() -> None:
     assert without_time({row: each.date for row, each in confirmations(PAGE).items()}) == []
 
 
-@pytest.mark.parametrize("row", NOT_YET)
+@each_row("row", NOT_YET)
 def test_nothing_came_since_a_row_was_confirmed(row: str) -> None:
     confirmed = confirmations(PAGE)[row]
     for area in confirmed.area:

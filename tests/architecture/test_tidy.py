@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 from tests.support.tools import needs
 from tests.support.tree import parsed, python_files, text_of
 
@@ -67,7 +68,7 @@ def test_nothing_of_the_writing_place_is_left() -> None:
     assert found == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "see /" + "work/main/x.py",
@@ -81,7 +82,7 @@ def test_a_banned_line_is_found(line: str) -> None:
     assert findings(line)
 
 
-@pytest.mark.parametrize("line", ["a producer session", "WORKDIR /opt/work", "framework/work/x", "by design"])
+@each_row("line", ["a producer session", "WORKDIR /opt/work", "framework/work/x", "by design"])
 def test_an_innocent_line_is_not(line: str) -> None:
     assert not findings(line)
 

@@ -7,8 +7,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from logging import makeLogRecord
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.tree import nodes, sources
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -121,7 +120,7 @@ def test_every_object_is_complete_when_its_constructor_returns() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("class A:\n    def __init__(self): self.a = 1\n    def f(self): self.b = 1", "A.f makes b"),
@@ -141,7 +140,7 @@ def test_what_is_made_later_is_found(text: str, found: str) -> None:
     assert found in [each.removeprefix("a.py: ") for each in late({"a.py": text})]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "class A:\n    def __init__(self): self._make()\n    def _make(self): self.a = 1\n    def f(self): self.a = 2",

@@ -15,6 +15,7 @@ import pytest
 
 from bench.peers.processes import TICKS_PER_SECOND, Processes, end_all, ended_at_exit, ticks
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 # A node that starts a process of its own, and says its pid.
@@ -130,7 +131,7 @@ def test_signals_are_given_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("how", ["raise", "SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+@each_row("how", ["raise", "SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_nothing_stays_behind(how: str, tmp_path: Path) -> None:
     """A benchmark that fails, is interrupted or is killed leaves no node, not even one that is stopped."""
     command = [sys.executable, "-c", BENCHMARK, str(tmp_path / "log")]

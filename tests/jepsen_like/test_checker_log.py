@@ -9,6 +9,7 @@ import pytest
 
 from jepsen_like.checker_log import LogVerdict, check_log, summary
 from jepsen_like.history import Op
+from tests.support.rows import each_row
 
 
 class Story:
@@ -188,14 +189,14 @@ BAD: dict[str, tuple[Story, dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_row("name", GOOD)
 def test_good(name: str) -> None:
     verdict = check_log(GOOD[name].ops)
     assert found(verdict) == {}, summary(verdict)
     assert verdict.valid is True, summary(verdict)
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_bad(name: str) -> None:
     story, expected = BAD[name]
     verdict = check_log(story.ops)
@@ -252,7 +253,7 @@ def test_summary_is_json_and_shows_at_most_ten_of_a_kind() -> None:
     assert result["valid"] is False
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_one_planted_fault_in_a_long_history_is_the_only_finding(seed: int) -> None:
     """A correct random run is valid; the same run with one fault has exactly that fault, on that replica."""
     rng = random.Random(seed)

@@ -11,6 +11,7 @@ import pytest
 
 from jepsen_like import history as history_module
 from jepsen_like.history import HistoryError, HistoryWriter, Op, pair_up, read_history
+from tests.support.rows import each_row
 
 
 @pytest.fixture(autouse=True, params=[1, 300, 1 << 17])
@@ -79,7 +80,7 @@ def lines(tmp_path: Path) -> list[bytes]:
     return write(tmp_path / "good.jsonl").read_bytes().splitlines(keepends=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "why"),
     [
         (b"", "empty"),

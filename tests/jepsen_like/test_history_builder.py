@@ -10,6 +10,7 @@ from jepsen_like.core_sim import scripted as core
 from jepsen_like.script import VOCABULARY, Interpreter, Line, ScriptError, lines_of, link_of
 from jepsen_like.sim import scripted as full
 from tests.support.raft_story import Story
+from tests.support.rows import each_row
 
 INTERPRETERS: dict[str, type[Interpreter]] = {"core schedules": core.Stage, "stories": Story, "full nodes": full.Stage}
 
@@ -47,7 +48,7 @@ class Sample(Interpreter):
         raise KeyError("nobody")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "outcome"),
     [
         ("half-open 1", ("1", "", "")),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from jepsen_like.core_sim import campaign as core
 from jepsen_like.sim import campaign as full
 from jepsen_like.sim.checks.monitor import SOMETIMES
+from tests.support.rows import each_row
 
 
 def full_summary(seeds: int, missing: str | None) -> full.Summary:
@@ -37,14 +36,14 @@ def core_summary(seeds: int, missing: str | None) -> core.Summary:
     return summary
 
 
-@pytest.mark.parametrize("missing", [None, *SOMETIMES])
+@each_row("missing", [None, *SOMETIMES])
 def test_a_state_the_full_node_search_never_reached_fails_it(missing: str | None) -> None:
     expected = [] if missing is None else [f"never reached: {missing}"]
     assert full_summary(full.SOMETIMES_FROM, missing).shortfalls() == expected
     assert full_summary(full.SOMETIMES_FROM - 1, missing).shortfalls() == []
 
 
-@pytest.mark.parametrize("missing", [None, *core.RARE_STATES])
+@each_row("missing", [None, *core.RARE_STATES])
 def test_a_state_the_core_search_never_reached_fails_it(missing: str | None) -> None:
     expected = [] if missing is None else [f"never reached: {missing}"]
     assert core_summary(core.RARE_STATES_FROM, missing).shortfalls() == expected

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from tests.raftmq.commands.test_options_read import WITH_CA, check_ca_is_read
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize(("words", "command"), [each for each in WITH_CA if str(each.id).startswith("spark ")])
+@each_row(("words", "command"), [each for each in WITH_CA if each[0][0] == "spark"])
 def test_a_ca_is_read(
     spark: SparkSession,
     words: tuple[str, ...],

@@ -27,6 +27,7 @@ from raftlog.membership import (
     without,
 )
 from raftlog.types import NodeId, Voter
+from tests.support.rows import each_row
 
 
 def voter(node: int, uuid: int = 0) -> Voter:
@@ -60,7 +61,7 @@ def test_a_node_joins_becomes_a_voter_moves_and_leaves() -> None:
     assert all(decode_payload(encode(each), 7) == each._replace(index=7) for each in steps)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "joining", "at", "text"),
     [
         (THREE, voter(3), 3, "node 3 is a member already: nothing to add"),

@@ -9,16 +9,16 @@ import sys
 import threading
 
 import google_crc32c
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq_wire.checksums import crc32c
+from tests.support.rows import each_row
 
 SIZES = [0, 1, 7, 8, 63, 64, 255, 4096, 65_537, 1_000_003]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "crc"),
     [
         (b"", 0),
@@ -32,7 +32,7 @@ def test_vectors(data: bytes, crc: int) -> None:
     assert crc32c(data) == crc
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each_row("size", SIZES)
 def test_every_length_and_place_as_another_library_has_it(size: int) -> None:
     data = random.Random(size).randbytes(size + 70)
     for start in (0, 1, 7, 33, 64):

@@ -23,6 +23,7 @@ from raftmq_wire.codec import (
     is_true,
 )
 from raftmq_wire.message_format import java_hash
+from tests.support.rows import each_row
 
 VECTOR = bytes.fromhex(
     "000000250100002100690001df0000000100000000000000000000000c0005746f7069630000000154"
@@ -76,7 +77,7 @@ def test_absent_ext_is_empty(data: bytes) -> None:
     assert ext_of(decode_header(JSON, data)) == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "data"),
     [
         (JSON, b""),
@@ -208,7 +209,7 @@ def test_who_shows_a_remark_as_it_is_gets_it_so(reader: str) -> None:
     assert decode_header(*split(frame)[:2]).remark == "no offset of %RETRY%sales"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [("", 0), ("TagA", 2598919), ("polygenelubricants", -2147483648), ("t#k", 112668), ("ä", 228), ("😀", 1772899)],
 )

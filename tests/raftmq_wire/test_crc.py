@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from raftmq_wire import crc
 from raftmq_wire.crc import crc32
+from tests.support.rows import each_row
 
 
 def test_it_is_the_fast_one() -> None:
@@ -17,7 +18,7 @@ def test_it_is_the_fast_one() -> None:
     assert crc.crc32 is zlib_ng.crc32
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "value"),
     [(b"", 0), (b"a", 0xE8B7BE43), (b"123456789", 0xCBF43926), (bytes(32), 0x190A55AD), (b"\xff" * 32, 0xFF6CAB0B)],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits, decode_file, encode_file
+from tests.support.rows import each_row
 
 ORIGIN = LearntOrigin(cluster="c", made_ms=9, first_ms=1, last_ms=8, expires_ms=20)
 FILE = LearntFile(ORIGIN, {"b": TopicLimits([1] * 24, [2] * 24), "a": TopicLimits(list(range(168)), [0] * 168)})
@@ -39,7 +40,7 @@ def test_a_changed_byte_is_found() -> None:
         assert found == FILE, "white space alone, or the same byte"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "why"),
     [
         ({"v": 1}, "its version is 1, and this raftmq reads 2"),

@@ -30,6 +30,7 @@ from raftmq_wire.message_format import (
 )
 from raftmq_wire.properties import parse_properties
 from tests.support.message_bytes import build_properties, split_batch
+from tests.support.rows import each_row
 
 VECTOR = bytes.fromhex(
     "00000065daa320a758932aac000000030000000000000000000000050000000000001000000000000000018bcfe568000a000002"
@@ -170,7 +171,7 @@ def test_message_ids_round_trip(host: tuple[str, int], position: int) -> None:
     assert decode_host(encode_host(host)) == host
 
 
-@pytest.mark.parametrize("text", ["", "0A", "zz" * 16, "0A00000100002A9F00000000000010", "0A " * 16])
+@each_row("text", ["", "0A", "zz" * 16, "0A00000100002A9F00000000000010", "0A " * 16])
 def test_bad_message_ids_are_refused(text: str) -> None:
     with pytest.raises(MessageFormatError, match="message id"):
         decode_message_id(text)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq_wire.topic_identity import TopicIdentity, parse_identity, why_another
+from tests.support.rows import each_row
 
 HERE = TopicIdentity("11111111-2222-4333-8444-555555555555", 0, 7)
 IDENTITIES = st.builds(TopicIdentity, st.uuids().map(str), st.integers(0, 2**32 - 1), st.integers(1, 2**32 - 1))
@@ -18,7 +19,7 @@ def test_text_and_back(identity: TopicIdentity) -> None:
     assert why_another(identity, identity) == ""
 
 
-@pytest.mark.parametrize("text", ["", "7", f"{HERE} ", str(HERE).upper() + "A", "x/0/7", f"{HERE.cluster}/0/-7"])
+@each_row("text", ["", "7", f"{HERE} ", str(HERE).upper() + "A", "x/0/7", f"{HERE.cluster}/0/-7"])
 def test_what_is_no_identity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no topic's identity"):
         parse_identity(text)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import raftmq_wire
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 WIRE = sorted(f"raftmq_wire.{path.stem}" for path in Path(raftmq_wire.__file__).parent.glob("[!_]*.py"))
 HEAVY = {"asyncio", "threading", "aiohttp", "uvloop", "rocksdict", "raftlog", "statemachine", "raftmq"}
@@ -17,10 +17,12 @@ CLIENT = {"asyncio", "threading", "uvloop", "raftmq"}
 LOADED = "import sys; {}; print(*sorted(sys.modules))"
 
 
+@cache
 def loaded(code: str) -> set[str]:
     """Returns the modules that a fresh interpreter has loaded after `code`."""
     command = [sys.executable, "-c", LOADED.format(code)]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=at_most(60)).stdout.split())
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=at_most(60))
+    return set(done.stdout.split())
 
 
 def of_the_server(modules: set[str]) -> set[str]:
@@ -28,7 +30,7 @@ def of_the_server(modules: set[str]) -> set[str]:
     return {name for name in modules if name.partition(".")[0] in ("cluster", "statemachine", "raftlog")}
 
 
-@pytest.mark.parametrize("module", WIRE)
+@each_row("module", WIRE)
 def test_it_loads_nothing_of_a_node(module: str) -> None:
     found = loaded(f"import {module}") - loaded("pass")
     assert module in found

@@ -194,7 +194,7 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
             log.slice(rng.choice(cuts[-2:]), rng.choice([4, 5, 9, 30, 30]))
         if rng.random() < 0.5:
             log.remove(rng.choice([4, 4, 5, 9, 30]))
-        if others.random() < 0.2:
+        if others.random() < 0.4:
             samples = others.choices(OTHERS, [len(each) for each in OTHERS])[0]
             run = [_about_a_drawn(each, others, sorted(ids.values())) for each in others.choices(samples, k=5)]
             packed = commands.pack(run)

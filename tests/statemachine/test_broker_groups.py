@@ -24,6 +24,7 @@ from statemachine.rows import keys
 from statemachine.rows.kv import FAMILIES, META, TOPICS
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth
+from tests.support.rows import each_row
 from tests.support.state_kit import FedState
 from tests.support.truth_kit import SECOND, BrokerLog, copy_all
 
@@ -144,7 +145,7 @@ def test_a_topic_that_lives_elsewhere_has_no_queues(first: BrokerLog, new_log: N
     assert (second.state.topics["t"].queues, third.state.topics["t"].queues) == (5, 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"place": []},
@@ -241,7 +242,7 @@ def test_no_topic_gets_queues_in_a_group_that_drains(drained: BrokerLog) -> None
     assert put(drained, name="new", place=[[1, 1, 1], [2, 1, 1]]).ok
 
 
-@pytest.mark.parametrize(
+@each_row(
     "row",
     [
         ["raftmq-g02", 3, 1],

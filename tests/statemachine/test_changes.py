@@ -19,6 +19,7 @@ from statemachine.levels import ACCESS_LEVEL, CHANGES_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.kv import TOPICS
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 from tests.support.state_kit import FedState
 
 SHORT, LONG = 7, 10
@@ -72,7 +73,7 @@ def test_at_the_level_a_row_says_when_and_by_whom(fed: FedState) -> None:
     assert again.topics["before"] == touched
 
 
-@pytest.mark.parametrize(
+@each_row(
     "payload",
     [
         b"",

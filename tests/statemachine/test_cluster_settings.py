@@ -14,6 +14,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.settings import CHANGES_KEPT, Change, Maintenance, SetConfig, SetMaintenance, Setting
 from statemachine.rows import keys
 from statemachine.rows.kv import META
+from tests.support.rows import each_row
 from tests.support.state_kit import FedState, applied_in_groups
 
 
@@ -65,7 +66,7 @@ def test_the_history_forgets_the_oldest(broker: Broker) -> None:
     assert kept == list(range(CHANGES_KEPT + 3, 3, -1))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         [-1, 0, "", "", {"a.b": 1}],

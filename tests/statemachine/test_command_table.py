@@ -28,6 +28,7 @@ from statemachine.removal_slices import DeleteTopic, Expire
 from statemachine.tier import MoveSegment, TierPart, TierState
 from statemachine.topics.topics import CreateTopic, Topics
 from tests.support.command_samples import ASKED, COMMAND_SAMPLES, FILE, SAMPLES, Sample
+from tests.support.rows import each_row
 
 PARTS = [TierPart("log/0", 1_000, b"d" * 16, 7)]
 
@@ -54,13 +55,13 @@ def test_there_is_a_sample_of_each_command() -> None:
     assert Counter(type(each) for each in COMMAND_SAMPLES) == Counter(COMMANDS.values()), f"a line each in {FILE}"
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: name_of(type(sample.command)))
+@each_row("sample", SAMPLES, ids=lambda sample: name_of(type(sample.command)))
 def test_bytes_and_levels_stay(sample: Sample) -> None:
     assert pack([sample.command]).hex() == sample.packed.hex()
     assert sample.level == sample.command.LEVEL
 
 
-@pytest.mark.parametrize("sample", COMMAND_SAMPLES, ids=lambda sample: name_of(type(sample)))
+@each_row("sample", COMMAND_SAMPLES, ids=lambda sample: name_of(type(sample)))
 def test_a_command_is_read_as_it_was_packed(sample: Command) -> None:
     (found,) = unpack(pack([sample]))
     assert type(found) is type(sample)
@@ -86,7 +87,7 @@ def test_arguments_have_no_default_and_cannot_be_changed() -> None:
 WRONG: list[Any] = [None, True, -1, 1.5, 2**64 - 1, "", "\n", b"", [], [[]], [1, 2, 3, 4, 5, 6], {}, {"a": 1}, {1: 2}]
 
 
-@pytest.mark.parametrize("sample", COMMAND_SAMPLES, ids=lambda sample: name_of(type(sample)))
+@each_row("sample", COMMAND_SAMPLES, ids=lambda sample: name_of(type(sample)))
 def test_what_is_wrong_spoils_no_other_command(sample: Command) -> None:
     name, *arguments = msgpack.unpackb(pack([sample]))[0]
     wrong = [[name, *arguments, None], [name, *arguments[:-1]]]

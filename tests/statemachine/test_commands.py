@@ -24,6 +24,7 @@ from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import GROUPS
 from statemachine.topics.topics import CreateTopic, TopicConfig
+from tests.support.rows import each_row
 
 
 class Broker:
@@ -182,7 +183,7 @@ def test_names_of_the_greatest_length_are_taken(broker: Broker) -> None:
     assert "a" * 120 in broker.state.groups
 
 
-@pytest.mark.parametrize(("name", "arguments", "why"), INVALID)
+@each_row(("name", "arguments", "why"), INVALID)
 def test_unacceptable_arguments_are_answered_and_change_nothing(
     broker: Broker, rows_of: Any, name: str, arguments: list[Any], why: str
 ) -> None:
@@ -246,9 +247,7 @@ def test_unpack_gives_commands_or_valueerror(data: bytes) -> None:
     assert all(isinstance(command, Command | Invalid | Unknown) for command in run)
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x91\xc0", b"\xc1", b"\x91", b"\x81\x90\x01", b"\x91\x90", b"\x90\x90", b"\xa1\xff"]
-)
+@each_row("data", [b"\x91\xc0", b"\xc1", b"\x91", b"\x81\x90\x01", b"\x91\x90", b"\x90\x90", b"\xa1\xff"])
 def test_unpack_refuses_what_is_no_command_array(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the text is msgpack's
         unpack(data)

@@ -18,6 +18,7 @@ from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, Batch
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 
 def chunks(kv: KV, topic_id: int = 1, queue_id: int = 0) -> list[tuple[int, int]]:
@@ -116,7 +117,7 @@ def test_queues_do_not_see_each_other(new_log: Callable[[], Any], kv: KV) -> Non
     assert [len(state.fetch(*queue, 0, 99)) for queue in ((1, 0), (1, 1), (2, 0), (2, 1))] == [0, 3, 4, 0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("time", "lower", "upper"),
     [(0, 0, 0), (100, 0, 0), (101, 1, 1), (149, 49, 48), (150, 49, 52), (151, 53, 53), (1000, 400, 399)],
 )

@@ -25,6 +25,7 @@ from statemachine.removal_slices import DeleteTopic, Expire
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import DEDUP, RESETS, TIER, TIMER, TRANS
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 P = b"\1" * 16
 
@@ -66,7 +67,7 @@ def broker(new_log: Callable[[], Any]) -> Broker:
     return Broker(new_log())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_a_session_of_many_parts_is_that_of_few(
     new_log: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -37,6 +37,7 @@ from statemachine.topics.topics import CreateTopic, Topics
 from statemachine.truth import CopyTruth
 from tests.statemachine.test_kept_entries import LOGS
 from tests.support.command_samples import COMMAND_SAMPLES, about
+from tests.support.rows import each_row
 from tests.support.truth_kit import ASKED
 
 PAGE = Path(__file__).parents[2] / "docs" / "disk-format-rows.md"
@@ -231,7 +232,7 @@ def test_the_page_has_all_rows() -> None:
     assert not on_the_page("pop", b"")
 
 
-@pytest.mark.parametrize("level", [level.number for level in LEVELS])
+@each_row("level", [level.number for level in LEVELS])
 def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
     """All commands of a level, in a cluster of that level, in drawn orders: some take away what others write."""
     samples = [
@@ -264,7 +265,7 @@ def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
     assert late <= found, "the sample writes none. Those of the audit come with the 100,001st change of users"
 
 
-@pytest.mark.parametrize("number", range(0, len(LOGS), 5))
+@each_row("number", range(0, len(LOGS), 5))
 def test_each_row_is_of_one_family(new_log: Any, number: int) -> None:
     log, kv = new_log(), MemoryKV()
     state = BrokerState(kv)

@@ -21,6 +21,7 @@ from statemachine.payload import RowKind, Run
 from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.kv import TRANS
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 from tests.support.state_kit import applied_in_groups
 
 TOPIC = 1
@@ -134,7 +135,7 @@ def test_a_deleted_topic_leaves_its_half_messages_to_be_ended(broker: Broker) ->
         broker.store(3000)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         ["end_halves", []],
@@ -222,7 +223,7 @@ def test_the_owner_of_a_half_message_goes_with_it(broker: Broker) -> None:
     assert not [key for key, _ in broker.kv.scan(TRANS, b"o", b"p")]
 
 
-@pytest.mark.parametrize("rows", [None, [1], [[1]], [[1, 0]], [[-1, 1]], [[1, 1], [2, "u"]]])
+@each_row("rows", [None, [1], [[1]], [[1, 0]], [[-1, 1]], [[1, 1], [2, "u"]]])
 def test_owners_that_are_none_change_nothing(broker: Broker, rows: Any) -> None:
     assert broker.raw("own_halves", rows).code == "invalid"
     assert not [key for key, _ in broker.kv.scan(TRANS, b"o", b"p")]

@@ -29,6 +29,7 @@ from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, KV, Batch
 from statemachine.topics.topics import CreateTopic
 from statemachine.trim import Trim, encode
+from tests.support.rows import each_row
 
 SIZE = 120
 
@@ -231,7 +232,7 @@ def test_a_damaged_file_is_built_again_from_the_log(new_log: Callable[..., Any])
     assert of_log(part, meta) == of_rows(kv, meta)
 
 
-@pytest.mark.parametrize("base", [0, 1000, (1 << 32) - 5000, (7 << 32) - 9, (1 << 32) - (64 << 20), (3 << 32) + 77])
+@each_row("base", [0, 1000, (1 << 32) - 5000, (7 << 32) - 9, (1 << 32) - (64 << 20), (3 << 32) + 77])
 def test_records_keep_32_bits_of_positions_that_may_begin_anew_within_a_segment(base: int) -> None:
     rng, length = Random(base), 64 << 20
     bucket = base + 100

@@ -22,6 +22,7 @@ from raftmq_wire.crc import crc32
 from statemachine.broker_state import BrokerState
 from statemachine.command_table import COMMANDS, in_entry
 from statemachine.commands import Command, CommandResult, Invalid, Unknown, name_of
+from tests.support.rows import each_row
 
 KEPT = Path(__file__).parent / "data" / "kept_entries.msgpack.xz"
 COMMANDS_THEN = 41
@@ -41,7 +42,7 @@ def is_as_before(before: list[Any], now: list[Any]) -> bool:
     return now == before or (now == [False, "invalid", 0] and not before[0])
 
 
-@pytest.mark.parametrize("number", range(len(LOGS)))
+@each_row("number", range(len(LOGS)))
 def test_entries_are_applied_as_before(new_log: Any, number: int) -> None:
     log, kv = new_log(), MemoryKV()
     state = BrokerState(kv)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachine.rows import keys
+from tests.support.rows import each_row
 
 PRODUCER = bytes(range(16))
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "expected"),
     [
         (keys.APPLIED_KEY, b"applied".hex()),

@@ -15,6 +15,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
 from statemachine.rows.kv import CQ, FAMILIES, KV, META, Batch, KVError
 from statemachine.rows.rocksdb_store import SKIPPED_MAX, SKIPPED_UNITS, RocksKV
+from tests.support.rows import each_row
 
 
 def put(kv: KV, family: str, *rows: tuple[bytes, bytes]) -> None:
@@ -86,7 +87,7 @@ def test_seek_last(kv: KV, low: bytes, high: bytes, found: bytes | None) -> None
     assert (row and row[0]) == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("low", "high", "found", "skips"),
     [
         (b"\x05", b"\x06", None, True),

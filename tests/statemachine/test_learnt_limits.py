@@ -25,6 +25,7 @@ from statemachine.access.learnt_limits import (
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.commands import InvalidCommandError
 from statemachine.truth import JournalNames
+from tests.support.rows import each_row
 from tests.support.truth_kit import BrokerLog, copy_all
 
 NewLog = Callable[[], Any]
@@ -137,7 +138,7 @@ def test_a_node_that_was_restarted_sweeps_the_same_rows(new_log: NewLog) -> None
     assert [topic for topic, _ in left[0]] == ["b", "c"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "topics",
     [
         [],
@@ -166,7 +167,7 @@ def test_what_is_no_head(broker: BrokerLog, fields: dict[str, Any]) -> None:
     assert broker.one(SetLearnt(tuple(wrong))).code == "invalid"
 
 
-@pytest.mark.parametrize("row", [(1, "a"), (1, b"\xff"), (-1, b"a"), (1, b"a/b"), None])
+@each_row("row", [(1, "a"), (1, b"\xff"), (-1, b"a"), (1, b"a/b"), None])
 def test_names_of_the_truth_that_are_none(row: Any) -> None:
     with pytest.raises(InvalidCommandError):
         parse_learnt(row, None)

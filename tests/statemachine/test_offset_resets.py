@@ -17,6 +17,7 @@ from statemachine.consuming.offset_resets import EndResets, OffsetReset
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows.digest import digest
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 from tests.support.state_kit import FedState
 
 
@@ -120,7 +121,7 @@ def test_who_waits_for_messages_of_a_queue_is_told(broker: Broker) -> None:
     assert broker.state.apply([entry]).grown == {(1, 1)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         ["reset_offsets", "g", -1, []],

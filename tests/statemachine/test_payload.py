@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from statemachine import payload
 from statemachine.payload import PayloadError, RowKind, Run, SessionRows, UniqueRow
+from tests.support.rows import each_row
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 item = st.tuples(u64, u32, u32, st.integers(-(2**63), 2**63 - 1), u64)
@@ -121,7 +122,7 @@ def consume(data: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize("cut", [1, 8, 23, 24, 55])
+@each_row("cut", [1, 8, 23, 24, 55])
 def test_a_run_that_is_cut_is_refused(cut: int) -> None:
     whole = payload.encode([], 1, [Run(1, 0, 0, 1, 0, bytes(32))])[payload.HEAD.size :]
     shorter = whole[:cut]

@@ -20,6 +20,7 @@ from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.rows import keys
 from statemachine.rows.kv import LOCKS, KVError
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 from tests.support.state_kit import FedState
 
 TTL_MS = 60_000
@@ -152,7 +153,7 @@ BAD: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("command", BAD, ids=str)
+@each_row("command", BAD)
 def test_bad_arguments_are_told_and_change_nothing(broker: Broker, command: list[Any]) -> None:
     if any(type(each) is int and each >= 2**64 for each in command):
         command[4] = 2**64 - 1

@@ -13,6 +13,7 @@ from statemachine.access import quotas
 from statemachine.access.quotas import Quota, SetQuotas, Subject, parse_subject
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.truth import JournalNames
+from tests.support.rows import each_row
 from tests.support.truth_kit import BrokerLog, copy_all
 
 NewLog = Callable[[], Any]
@@ -27,7 +28,7 @@ def set_(broker: BrokerLog, *rows: tuple[str, dict[str, int] | None], now_ms: in
     return broker.one(SetQuotas(list(rows), now_ms, "ann"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "subject"),
     [
         ("user=a.b@c", Subject(user="a.b@c")),
@@ -44,7 +45,7 @@ def test_subjects(text: str, subject: Subject) -> None:
     assert parse_subject(str(subject)) == subject
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("", "ann", "user", "user=", "user=a b", "client=x", "user=a,user=b", "user=a,", "address=host"),
@@ -80,7 +81,7 @@ def test_rows_change_as_one_and_stay(broker: BrokerLog) -> None:
     assert broker.state.quotas.by_subject == known
 
 
-@pytest.mark.parametrize("limits", [{}, {"a": 0}, {"a": -1}, {"a": 2**62 + 1}, {"A": 1}, {"a": True}, {"a": "1"}])
+@each_row("limits", [{}, {"a": 0}, {"a": -1}, {"a": 2**62 + 1}, {"A": 1}, {"a": True}, {"a": "1"}])
 def test_limits_that_are_none(broker: BrokerLog, limits: dict[str, Any]) -> None:
     assert set_(broker, ("user=ann", limits)).code == "invalid"
 

@@ -11,6 +11,7 @@ from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.rows.kv import CQ, Batch, KVCorruptError
 from statemachine.rows.rocksdb_log_reader import BLOCK_SIZE, bad_records, records
 from statemachine.rows.rocksdb_store import RocksKV
+from tests.support.rows import each_row
 
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 RECYCLED = 4
@@ -36,7 +37,7 @@ def test_records_are_put_together_from_their_pieces(recycled: int) -> None:
     assert list(records(data)) == [(len(whole), b"one"), (len(data), b"two")]
 
 
-@pytest.mark.parametrize(("kind", "numbered"), OF_THE_FILE.items())
+@each_row(("kind", "numbered"), OF_THE_FILE.items())
 def test_what_describes_the_file_is_known_and_holds_no_data_of_a_user(kind: int, numbered: bool) -> None:
     about = record(kind, b"lz4", numbered=numbered)
     data = about + record(FULL, b"one")
@@ -54,7 +55,7 @@ def test_a_block_ends_in_zeroes_where_no_header_fits() -> None:
     assert not bad.last, "what follows is sound"
 
 
-@pytest.mark.parametrize("kind", range(1, 9))
+@each_row("kind", range(1, 9))
 def test_any_flipped_byte_is_found_in_its_record(kind: int) -> None:
     before, wrong = record(FULL, b"before"), record(kind, b"wrong")
     for at in range(len(wrong)):
@@ -89,7 +90,7 @@ def test_the_log_that_rocksdb_wrote_is_sound_and_holds_the_rows(tmp_path: Path) 
     assert all(b"key%d" % number in row and b"value%d" % number * 300 in row for number, row in enumerate(rows))
 
 
-@pytest.mark.parametrize("kind", [2, 5, 6, 7, 8, 11, 255])
+@each_row("kind", [2, 5, 6, 7, 8, 11, 255])
 def test_a_manifest_that_rocksdb_would_read_for_ever_is_refused(tmp_path: Path, kind: int) -> None:
     """Types 5 to 8 and 11 are those of a recycled log: RocksDB 10 reads such a record of a MANIFEST again and again."""
     path = tmp_path / "db"

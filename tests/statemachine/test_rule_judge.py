@@ -24,6 +24,7 @@ from statemachine.access.rules import (
     rule_row,
 )
 from statemachine.access.users import User
+from tests.support.rows import each_row
 
 SHOP = User(1, "shop", False, True, b"", "", 0, 1)
 HERE = "10.1.2.3"
@@ -77,8 +78,8 @@ def test_a_super_passes_and_a_disabled_one_does_not() -> None:
 RANKS = ("Topic:orders-eu", "Topic:orders-*", "Topic:or*", "Topic:*", "*")
 
 
-@pytest.mark.parametrize("near", range(len(RANKS)))
-@pytest.mark.parametrize("far", range(len(RANKS)))
+@each_row("near", range(len(RANKS)))
+@each_row("far", range(len(RANKS)))
 def test_the_more_special_rule_decides_and_at_equal_rank_deny_wins(near: int, far: int) -> None:
     for order in (1, -1):
         rules = [rule(RANKS[near], "ALLOW"), rule(RANKS[far], "DENY", "Pub Sub")][::order]
@@ -222,7 +223,7 @@ BESIDE_RIGHTS = {
 }
 
 
-@pytest.mark.parametrize("field", [*Rule._fields, *(each.name for each in fields(User) if each.init)])
+@each_row("field", [*Rule._fields, *(each.name for each in fields(User) if each.init)])
 def test_each_stored_field_of_a_user_and_a_rule_decides_something(field: str) -> None:
     """A field that is added and that nobody obeys has no other value here, or none that changes an answer."""
     if field in BESIDE_RIGHTS:

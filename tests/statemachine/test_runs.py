@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from statemachine.rows.digest import digest
 from statemachine.rows.kv import KV
 from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.command_samples import FILE
+from tests.support.rows import each_row
 from tests.support.seen import seen
 
 DrawLog = Callable[[int, int], list[Entry]]
@@ -151,7 +151,7 @@ def test_a_crash_loses_a_suffix_and_replay_restores_it(
     assert rows_of(after) == rows_of(one_by_one(entries)[0])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_row("seed", range(3))
 def test_rocksdb_holds_the_same_rows_across_reopening(
     draw_log: DrawLog, rows_of: RowsOf, tmp_path: Path, seed: int
 ) -> None:
@@ -172,7 +172,7 @@ def test_rocksdb_holds_the_same_rows_across_reopening(
     kv.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_row("seed", range(3))
 def test_a_cut_wal_shows_as_a_lower_applied_index(
     draw_log: DrawLog, tmp_path: Path, copy_of: Callable[[Path, Path], Path], seed: int
 ) -> None:

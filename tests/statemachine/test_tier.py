@@ -18,6 +18,7 @@ from statemachine.rows import running_digest
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import TIER
 from statemachine.tier import MoveSegment, SegmentSpan, TierPart, TierState
+from tests.support.rows import each_row
 from tests.support.state_kit import FedState, applied_in_groups
 
 UPLOADING, UPLOADED, VERIFIED, DELETING, DELETED = TierState
@@ -181,20 +182,18 @@ WRONG_PARTS = [
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG_SPANS)
+@each_row("wrong", WRONG_SPANS)
 def test_a_span_that_cannot_be_is_refused(held: Tier, wrong: Any) -> None:
     assert held.step(0, UPLOADING, span=wrong) == "invalid"
 
 
-@pytest.mark.parametrize("wrong", WRONG_PARTS)
+@each_row("wrong", WRONG_PARTS)
 def test_parts_that_are_not_the_segment_are_refused(held: Tier, wrong: Any) -> None:
     held.step(0, UPLOADING)
     assert held.step(0, UPLOADED, parts=wrong) == "invalid"
 
 
-@pytest.mark.parametrize(
-    ("state", "term", "base"), [(0, 1, 0), (6, 1, 0), ("1", 1, 0), (1, 0, 0), (1, 1, None), (1, 1, -1)]
-)
+@each_row(("state", "term", "base"), [(0, 1, 0), (6, 1, 0), ("1", 1, 0), (1, 0, 0), (1, 1, None), (1, 1, -1)])
 def test_other_arguments_are_refused(held: Tier, state: Any, term: Any, base: Any) -> None:
     assert held.run(MoveSegment(base, state, term, span(0), None))[0].code == "invalid"
 

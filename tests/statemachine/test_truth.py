@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -29,6 +27,7 @@ from statemachine.rows.kv import KV
 from statemachine.rows.running_digest import count
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import PAGE_BYTES, CopyTruth, JournalNames, TruthPage
+from tests.support.rows import each_row
 from tests.support.state_kit import applied_in_groups
 from tests.support.truth_kit import ASKED, KEY, SECOND, BrokerLog, copy, copy_all, drawn_change
 
@@ -319,7 +318,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("row", BAD.values(), ids=BAD)
+@each_row("row", BAD.values(), ids=BAD)
 def test_a_bad_row_spoils_its_page_and_nothing_else(first: BrokerLog, other: BrokerLog, row: Any) -> None:
     first.run(TOPIC)
     copy_all(first, other)
@@ -330,7 +329,7 @@ def test_a_bad_row_spoils_its_page_and_nothing_else(first: BrokerLog, other: Bro
     assert other.one(CopyTruth(at, at + 1, [good])).ok
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         TOPIC,
@@ -383,7 +382,7 @@ def agree(first: BrokerLog, other: BrokerLog, ids: dict[int, int]) -> None:
     assert len(set(ids.values())) == len(ids), "a topic that was made again has another one"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=st.lists(st.integers(0, 2**32), min_size=40, max_size=120), begins=st.integers(0, 40))
 def test_copies_end_equal_to_the_truth(
     new_log: NewLog, rows_of: Callable[[KV], object], steps: list[int], begins: int
@@ -421,25 +420,22 @@ def test_copies_end_equal_to_the_truth(
         assert rows_of(kv) == rows_of(broker.kv), "however entries are grouped"
 
 
-def test_50000_topics_in_eight_groups(new_log: NewLog, capsys: pytest.CaptureFixture[str]) -> None:
-    """Slices and copies are bounded in names and bytes; the longest entries are printed for people."""
+def test_slices_and_copies_are_bounded_in_names_and_bytes(new_log: NewLog) -> None:
     first = BrokerLog(new_log())
-    topics, place = 50_000, [[group, 8, 8] for group in range(1, 9)]
+    topics, place = 5_000, [[group, 8, 8] for group in range(1, 9)]
     first.run(SECOND, *[AddBrokerGroup(group, f"g{group:02}", None) for group in range(3, 9)])
     first.make_ready()
     for start in range(0, topics, 500):
         run = [CreateTopic({"name": f"topic-{at:05}", "place": place}, False) for at in range(start, start + 500)]
         first.run(*run)
     second = BrokerLog(new_log(), group=2)
-    took, page = [0.0], TruthPage((), 0, more=True)
+    pages, page = 0, TruthPage((), 0, more=True)
     while page.more:
         after = page.version
         page = first.state.truth.after(after)
         entry = second.log.command(copy(page, after))
         assert len(entry.payload) < PAGE_BYTES + 100
-        began = time.perf_counter()
         second.state.apply([entry])
-        took.append(time.perf_counter() - began)
+        pages += 1
+    assert pages > 1
     assert (len(second.state.topics), second.state.queue_count) == (topics, 8 * topics)
-    with capsys.disabled():
-        sys.stdout.write(f"\n{len(took) - 1} pages, {sum(took):.2f} s, the longest {max(took) * 1000:.0f} ms\n")

@@ -33,6 +33,7 @@ from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
 from statemachine.rows import keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META
+from tests.support.rows import each_row
 from tests.support.state_kit import FedState, applied_in_groups
 
 ORIGIN = Origin(5_000, "ops", "10.0.0.9")
@@ -165,7 +166,7 @@ def test_a_token_is_taken_away(broker: Broker) -> None:
     assert broker.do(RemoveToken, TOKEN).code == "not_found"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         ["create_user", 1, "no spaces", False, True, b"s", "key-1"],

@@ -41,9 +41,11 @@ def with_properties(*more: bytes, in_batch: bool = False) -> Item:
 
 
 def bomb() -> bytes:
-    """Returns 300 MiB of zeros, compressed."""
-    packer = zlib.compressobj()
-    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(BOMB_BYTES >> 20)) + packer.flush()
+    """Returns 300 MiB of zeros, compressed: one MiB, so many times, and their Adler-32."""
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    checksum = struct.pack(">HH", BOMB_BYTES % 65521, 1)
+    return zlib.compress(b"")[:2] + block * (BOMB_BYTES >> 20) + packer.flush() + checksum
 
 
 UNDECODABLE: Final = {

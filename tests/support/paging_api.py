@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-ITEMS = 2500
-PAGE_ITEMS = 1000
+ITEMS = 250
+PAGE_ITEMS = 100
 
 
 class Listed(NamedTuple):
@@ -24,7 +24,7 @@ class Listed(NamedTuple):
 
 def name(number: int) -> str:
     """Names that ascend."""
-    return f"n{number:05}"
+    return f"n{number:04}"
 
 
 def _topic(number: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tests.support.compat_judges import (
     gave_up,
     waits_s,
 )
+from tests.support.rows import each_row
 
 COUNT = 40
 
@@ -50,12 +51,12 @@ def good(feature: str) -> Seen:
     return seen
 
 
-@pytest.mark.parametrize("feature", JUDGES)
+@each_row("feature", JUDGES)
 def test_nothing_is_said_of_a_good_cell(feature: str) -> None:
     assert complaints(feature, good(feature)) == ""
 
 
-@pytest.mark.parametrize("feature", [feature for feature in JUDGES if feature != "sql"])
+@each_row("feature", [feature for feature in JUDGES if feature != "sql"])
 def test_an_acknowledged_message_that_nobody_consumed(feature: str) -> None:
     seen = good(feature)
     key = f"{feature}-3"

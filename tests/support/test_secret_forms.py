@@ -6,15 +6,14 @@ import base64
 import json
 from urllib.parse import quote, quote_plus, urlencode
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.secret_forms import found_in
 
 SECRET = 'a "planted" secret/of+9?&=\\~~~1f0c9a77'
 AROUND = [(before, after) for before in range(4) for after in range(4)]
 
 
-@pytest.mark.parametrize(("before", "after"), AROUND)
+@each_row(("before", "after"), AROUND)
 def test_base64_at_any_place(before: int, after: int) -> None:
     text = b"x" * before + SECRET.encode() + b"\xff" * after
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -22,7 +21,7 @@ def test_base64_at_any_place(before: int, after: int) -> None:
         assert found_in(encode(text.replace(b"planted", b"Planted")), {"it": SECRET.encode()}) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [
         SECRET.encode(),

@@ -26,6 +26,7 @@ from statemachine.access.access_commands import (
     SetRules,
 )
 from tests.support.fake_raw import CLUSTER
+from tests.support.rows import each_row
 
 PATH = "/v1/status"
 ASKED = Origin(1_700_000_000_000, "", "")
@@ -168,7 +169,7 @@ async def test_a_token_ends_with_what_it_stands_on(client: Any, node: Any, how: 
     assert await told(await client.get(PATH, headers=bearer(token))) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given", ["Basic cm9vdDpyb290", "Bearer", "Bearer ", "Bearer short", "Bearer " + "x" * 4000, "Bearer a b", ""]
 )
 async def test_a_header_that_is_no_token_names_nobody(client: Any, node: Any, given: str) -> None:

@@ -12,6 +12,7 @@ from cluster.config.cluster_keys import CLUSTER_KEYS, in_type
 from cluster.config.reload import KeyChange
 from cluster.replication.outcome import Outcome
 from tests.cluster.admin.conftest import make_config
+from tests.support.rows import each_row
 
 
 async def put(client: Any, values: dict[str, Any], **more: Any) -> tuple[int, Any]:
@@ -64,7 +65,7 @@ async def test_a_change_that_is_meant_for_another_version_is_refused(client: Any
     assert seeded.state.settings.version == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "status", "said"),
     [
         ({"retention.hous": 1}, 400, "retention.hous"),
@@ -87,7 +88,6 @@ async def test_a_change_that_is_meant_for_another_version_is_refused(client: Any
         ({"timer.delay_levels": ""}, 400, "timer.delay_levels"),
         ({"timer.delay_levels": "1x"}, 409, "are not delays"),
     ],
-    ids=str,
 )
 async def test_what_cannot_be_is_refused_in_words(
     client: Any, seeded: Any, values: dict[str, Any], status: int, said: str

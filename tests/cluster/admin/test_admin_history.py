@@ -11,6 +11,7 @@ from cluster.admin.figure_history import SAMPLES_MAX, Samples, quantile_ms
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.node_interface import LoadStatus
 from cluster.replication.outcome import Outcome
+from tests.support.rows import each_row
 
 
 class HandClock:
@@ -140,7 +141,7 @@ async def test_only_what_is_new_is_given(sampled: Sampled, client: Any) -> None:
     assert (answer["times_ms"], {len(each["values"]) for each in answer["series"]}) == ([], {0})
 
 
-@pytest.mark.parametrize("wrong", ["-1", "x", "1.5", "", "9" * 30, "٣"])
+@each_row("wrong", ["-1", "x", "1.5", "", "9" * 30, "٣"])
 async def test_a_time_that_is_none_is_refused(client: Any, wrong: str) -> None:
     answer = await client.get("/v1/members/1/history", params={"since_ms": wrong})
     assert (answer.status, (await answer.json())["error"]["code"]) == (400, "bad_query")
@@ -160,7 +161,7 @@ def test_no_samples_are_empty_series() -> None:
     assert (times_ms, {len(each.values) for each in series}) == ([], {0})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("counts", "part", "ms"),
     [
         ((0, 0, 0), 0.5, None),

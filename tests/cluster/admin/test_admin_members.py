@@ -15,6 +15,7 @@ from cluster.members.changes import Ending
 from cluster.members.checks import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from tests.support.contexts import run_of
+from tests.support.rows import each_row
 
 CLUSTER = str(UUID(int=1))
 NEW = {
@@ -194,7 +195,7 @@ async def test_a_leader_that_nobody_can_follow_does_not_move(client: Any, node: 
     assert "no other node than 1 can lead now" in message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "status", "code", "message", "hint"),
     [
         ({"cluster_id": str(UUID(int=7))}, 409, "refused", "this is cluster", "an empty data directory: raftmq node"),
@@ -390,7 +391,7 @@ async def test_health_says_that_no_failure_is_survived(client: Any, node: Any) -
     assert quorum.finding.startswith("no failure is survived: both voters, 1, 2, are needed")
 
 
-@pytest.mark.parametrize("wrong", ["0", "65536", "9" * 5000, "x", "-1", "\u0663"])
+@each_row("wrong", ["0", "65536", "9" * 5000, "x", "-1", "\u0663"])
 async def test_what_is_no_id_of_a_node_is_refused(client: Any, wrong: str) -> None:
     answer = await client.get(f"/v1/members/{wrong}/status")
     assert (await error_of(answer))[:2] == (400, "bad_field")

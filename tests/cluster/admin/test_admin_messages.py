@@ -11,6 +11,7 @@ from cluster.broker.name_rules import check_queue
 from cluster.broker.refusal import Reason, Refused
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ async def test_a_message_that_cannot_be_read_does_not_hide_the_others(client: An
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "status", "code"),
     [
         (f"{QUEUE}?offset=-1", 400, "bad_query"),

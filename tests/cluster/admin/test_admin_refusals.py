@@ -13,9 +13,10 @@ from cluster.admin import server
 from cluster.admin.errors import STATUS, ApiError
 from cluster.admin.refusals import CODES, error_of, not_refused
 from cluster.broker.refusal import Reason, Refused
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)
+@each_row("reason", Reason, ids=lambda reason: reason.name)
 def test_every_reason_has_a_code_and_only_an_unknown_outcome_is_told_as_one(reason: Reason) -> None:
     error = error_of(Refused(reason, "why"), "mend it", "once more", lead="nothing was changed: ")
     assert error.code == CODES[reason]

@@ -13,6 +13,7 @@ from cluster.replication.outcome import Outcome
 from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
 from statemachine.consuming.offset_resets import OffsetReset
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ async def test_a_dry_run_counts_messages_and_changes_nothing(
     assert (answer["dry_run"], answer["queues"]) == (False, [{"queue_id": 0, **row}])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "body", "status"),
     [
         ("billing", {"to": "time"}, 400),

@@ -21,6 +21,7 @@ from cluster.admin.server import AdminServer, build_app
 from cluster.config.config import ConfigError
 from cluster.requests.verb import Serves
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 
 async def error_of(answer: Any) -> tuple[int, str]:
@@ -99,7 +100,7 @@ async def test_pages_of_other_sites_neither_change_nor_read_anything(client: Any
     assert (await client.get("/v1/status", headers=own)).status == 200
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "passes"),
     [
         ("127.0.0.1:9644", True),

@@ -9,6 +9,7 @@ import pytest
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, FORBIDDEN_TOPICS, SYSTEM_TOPICS
 from cluster.replication.outcome import Outcome
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 
 async def create(client: Any, **body: Any) -> tuple[int, Any]:
@@ -96,7 +97,7 @@ async def test_names_in_the_path_are_decoded(client: Any, node: Any) -> None:
     assert (await answer.json())["topic"]["name"] == "%RETRY%billing"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "message", "hint"),
     [
         ({}, "field name is missing", "add it"),

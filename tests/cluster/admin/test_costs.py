@@ -24,13 +24,14 @@ from raftlog.types import NodeId
 from raftlog.work import METER
 from statemachine.topics.topics import CreateTopic
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 QUEUE = "/v1/topics/orders/queues/0/messages"
 ENVELOPE_BYTES = 4096
 """Bytes of a page besides its items."""
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@each_row("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_says_what_its_answer_may_come_to(route: Route) -> None:
     """A new route cannot forget it: `cost` has no default."""
     assert "cost" not in Route._field_defaults

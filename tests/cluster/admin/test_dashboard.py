@@ -14,6 +14,7 @@ import pytest
 
 from cluster.admin.handlers.dashboard import CONTENT_TYPES, INDEX, static_files
 from tests.support.dashboard import run_dashboard
+from tests.support.rows import each_row
 from tests.support.tools import needs
 
 OWN = sorted(name for name in static_files() if not name.startswith("uplot"))
@@ -40,7 +41,7 @@ async def test_the_page_is_the_index_with_a_strict_policy(client: Any) -> None:
     assert answer.headers["Referrer-Policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "app.jss",
@@ -62,14 +63,14 @@ async def test_a_misspelled_file_names_the_nearest(client: Any) -> None:
     assert (await answer.json())["error"]["hint"] == "did you mean app.js?"
 
 
-@pytest.mark.parametrize("name", OWN)
+@each_row("name", OWN)
 def test_no_file_names_another_host(name: str) -> None:
     """The name of SVG's language looks like an address, and is none."""
     text = static_files()[name].body.decode().replace("http://www.w3.org/2000/svg", "")
     assert re.findall(r"(?:https?:|wss?:)?//[\w.-]+\.\w+", text) == []
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@each_row("name", SCRIPTS)
 def test_scripts_never_make_markup_or_code_of_a_text(name: str) -> None:
     """The browser refuses it as well: the policy asks for trusted types, and makes none."""
     found = re.findall(

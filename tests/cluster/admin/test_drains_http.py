@@ -24,6 +24,7 @@ from tests.cluster.admin.conftest import FakeNode, Serve
 from tests.cluster.admin.test_finding_rules import NOW_MS
 from tests.statemachine.conftest import LogBuilder
 from tests.support.fake_raw import CLUSTER
+from tests.support.rows import each_row
 from tests.support.truth_kit import SECOND, BrokerLog, copy
 
 NewLog = Callable[[], LogBuilder]
@@ -161,7 +162,7 @@ async def test_what_is_left_is_named(node: SecondGroup, serve: Serve) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "status", "says"),
     [
         ("/v1/broker-groups/1/drain", 409, "It cannot be drained"),
@@ -172,7 +173,7 @@ async def test_what_is_left_is_named(node: SecondGroup, serve: Serve) -> None:
         ("/v1/broker-groups/-2/drain", 404, "there is no group -2"),
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@each_row("method", ["GET", "POST", "DELETE"])
 async def test_a_group_that_cannot_be_drained_here(
     node: SecondGroup, serve: Serve, method: str, path: str, status: int, says: str
 ) -> None:

@@ -14,6 +14,7 @@ from cluster.admin.routes import ROUTES
 from cluster.tier.scrub.scrub_service import _NOTHING, _view
 from cluster.tier.scrub.scrubber import Wishes
 from raftmq.cli import cli
+from tests.support.rows import each_row
 
 DESTROYS_NOTHING = {
     "POST /v1/groups": "creates a group or changes its settings; offsets stay",
@@ -94,7 +95,7 @@ def test_what_destroys_takes_dry_run() -> None:
     assert len(operations) > len(DESTROYS_NOTHING)
 
 
-@pytest.mark.parametrize("name", DESTROYING)
+@each_row("name", DESTROYING)
 def test_so_do_the_commands(name: str) -> None:
     command: Any = cli
     with click.Context(cli) as context:

@@ -32,6 +32,7 @@ from cluster.peer.connections import OTHER_SECRET
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
 from tests.support.alarm_keys import alarm_keys
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 NOW_MS = 1_700_000_000_000
@@ -250,9 +251,7 @@ def test_the_clock_that_is_off_is_the_one_that_differs_from_the_others() -> None
     assert of_two.object == CLUSTER
 
 
-@pytest.mark.parametrize(
-    ("theirs", "took", "offset"), [(1000, 0, 0), (1005, 10, 0), (1500, 10, 490), (600, 10, -400), (1010, 10, 0)]
-)
+@each_row(("theirs", "took", "offset"), [(1000, 0, 0), (1005, 10, 0), (1500, 10, 490), (600, 10, -400), (1010, 10, 0)])
 def test_the_duration_of_a_request_is_not_counted_as_an_offset(theirs: int, took: int, offset: int) -> None:
     assert clock_offset_ms(theirs, 1000, took) == offset
 
@@ -381,8 +380,8 @@ def test_every_alarm_of_the_code_has_a_code() -> None:
 # --- clusters that `raftmq up` did not make --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["machine", "container", "kubernetes"])
-@pytest.mark.parametrize("code", sorted(CODES))
+@each_row("place", ["machine", "container", "kubernetes"])
+@each_row("code", sorted(CODES))
 def test_elsewhere_no_finding_names_a_command_of_local_clusters(code: str, place: Place) -> None:
     """`restart`, `logs`, `up`, `down` and `kill` work on processes beside them."""
     from raftmq.cli import COMMANDS

@@ -11,6 +11,7 @@ from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits
 from statemachine.access.learnt_limits import LearntHead, LearntMode, PutLearnt, SetLearnt, import_of
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
+from tests.support.rows import each_row
 
 LATER_MS = 1 << 50
 
@@ -114,7 +115,7 @@ async def test_files_that_are_not_taken(
 
 
 @pytest.mark.usefixtures("raised")
-@pytest.mark.parametrize(
+@each_row(
     "topics",
     [
         [],

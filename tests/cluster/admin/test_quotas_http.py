@@ -13,6 +13,7 @@ from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ async def test_the_list_comes_in_pages(client: Any, node: Any) -> None:
 
 
 @pytest.mark.usefixtures("raised")
-@pytest.mark.parametrize(
+@each_row(
     ("limits", "status", "says"),
     [
         ({"user": {"send_bytes": 1}}, 400, "'user' is no subject"),

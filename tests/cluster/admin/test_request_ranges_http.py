@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import each_row
+
 GROUP = {
     "name": "g",
     "consume_enable": True,
@@ -58,7 +60,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 async def test_beyond_its_range(client: Any, node: Any, name: str) -> None:
     where, body = BAD[name]
     before = node.state.applied
@@ -67,10 +69,8 @@ async def test_beyond_its_range(client: Any, node: Any, name: str) -> None:
     assert node.state.applied == before
 
 
-@pytest.mark.parametrize(
-    "text", ["NaN", "1e400", "[" * 60_000, '{"topics":[{"name":"\\ud800"}]}', '{"name":"\udc80"}', "1" * 60_000]
-)
-@pytest.mark.parametrize("where", ["metadata", "topics", "members"])
+@each_row("text", ["NaN", "1e400", "[" * 60_000, '{"topics":[{"name":"\\ud800"}]}', '{"name":"\udc80"}', "1" * 60_000])
+@each_row("where", ["metadata", "topics", "members"])
 async def test_what_is_no_document(client: Any, where: str, text: str) -> None:
     data = text.encode("utf-8", "surrogateescape")
     answer = await client.post(f"/v1/{where}", data=data, headers={"Content-Type": "application/json"})

@@ -23,6 +23,7 @@ from cluster.requests.table import VERBS
 from cluster.requests.verb import Serves
 from raftlog.types import NodeId
 from raftmq_wire.codes import RequestCode as Code
+from tests.support.rows import each_row
 
 SCRIPT = Path(__file__).parents[3] / ".ci" / "access_table.py"
 ACTS = {
@@ -97,7 +98,7 @@ async def nothing(call: Any) -> Any:
     """Nothing."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("needs", "more", "says"),
     [
         (CLUSTER_GET, {}, "no verb"),
@@ -205,7 +206,7 @@ def test_a_group_that_the_verb_names_in_its_body_is_named_nowhere_else(params: d
     assert needs_of(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, params, b'{"groupName":"theirs"}', "C") == [need]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "fields"),
     [
         (Code.UPDATE_AND_CREATE_TOPIC, {}),

@@ -15,6 +15,7 @@ import pytest
 from cluster.admin.handlers.backup import TARGET
 from cluster.admin.routes import ROUTES
 from cluster.runtime.logs import JsonFormatter, TextFormatter
+from tests.support.rows import each_row
 
 NAUGHTY = ["\x1b[2J", "a\nb", "a\rb", "\x7f", "\x9b1m", "\u202eb", "\u2028", "\x00"]
 
@@ -31,7 +32,7 @@ def shared_fields() -> dict[tuple[str, str], dict[str, str]]:
     return {place: types for place, types in found.items() if len(types) > 1}
 
 
-@pytest.mark.parametrize("place", sorted(shared_fields()))
+@each_row("place", sorted(shared_fields()))
 def test_a_field_has_the_same_limits_at_every_door(place: tuple[str, str]) -> None:
     types = shared_fields()[place]
     assert len({text.replace("<class 'bool'>", "bool") for text in types.values()}) == 1, types

@@ -20,6 +20,7 @@ from statemachine.access.access_commands import Origin, PutToken
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import OWNERS_LEVEL
 from tests.support.fake_raw import CLUSTER
+from tests.support.rows import each_row
 
 SECRET = "secret of root"
 
@@ -89,7 +90,7 @@ async def test_the_life_of_a_user(client: Any, node: Any, root: dict[str, str]) 
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         {"name": "shop"},
@@ -146,7 +147,7 @@ async def test_rules_are_set_told_tried_and_removed(client: Any, node: Any, root
     assert await told(await client.delete("/v1/acl/shop", headers=root)) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rule",
     [
         {"resource": "Topic:", "actions": ["Pub"]},

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from cluster.backup.create import create
 from cluster.backup.remote import create_remote
 from raftmq_wire.errors import LocalError
+from tests.support.rows import each_row
 
 PLACES = [
     f"{node}{folder}" for node in ("own", "other", "elsewhere", "link") for folder in ("", "/data", "/log/x", "/state")
@@ -48,8 +49,8 @@ def folders(stopped: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("written", [as_path, as_url, escaped])
-@pytest.mark.parametrize("place", PLACES)
+@each_row("written", [as_path, as_url, escaped])
+@each_row("place", PLACES)
 def test_no_backup_goes_into_the_directory_of_a_node(
     stopped: Any, folders: Path, place: str, written: Callable[[Path], str]
 ) -> None:

@@ -43,6 +43,7 @@ from statemachine.index_file.index_reader import drive, open_index
 from statemachine.rows.kv import KVError
 from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.archives import extract
+from tests.support.rows import each_row
 
 RECORDED = Path(__file__).parents[2] / "data" / "earlier" / "builds.tar.xz"
 GROUP = 1
@@ -104,7 +105,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_row("name", FILES)
 def test_a_file_that_was_put_into_another_directory_is_refused(name: str, earlier: Path) -> None:
     with pytest.raises(CorruptLogError, match=EARLIER):
         FILES[name](earlier)

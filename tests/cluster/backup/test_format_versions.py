@@ -53,6 +53,7 @@ from statemachine.levels import LEVEL
 from statemachine.rows import keys, rocksdb_store, running_digest
 from statemachine.rows.kv import META, Batch
 from statemachine.trim import Trim
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 GROUP = 9
@@ -261,14 +262,14 @@ ELSEWHERE = {
 REFUSALS = (RaftLogError, LocalError, StoreError, WireError, ValueError)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 def test_a_newer_version_is_refused_in_words(kind: str, tmp_path: Path) -> None:
     with pytest.raises(REFUSALS, match=KINDS[kind].newer):
         KINDS[kind].read_other(tmp_path, KINDS[kind].version + 1)
 
 
-@pytest.mark.parametrize("version", range(1, BASELINE))
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("version", range(1, BASELINE))
+@each_row("kind", KINDS)
 def test_a_version_before_the_baseline_is_refused_in_words(kind: str, version: int, tmp_path: Path) -> None:
     with pytest.raises(REFUSALS, match=KINDS[kind].earlier):
         KINDS[kind].read_other(tmp_path, version)

@@ -14,6 +14,7 @@ from cluster.backup.group_backups import Truth, beside, check_together, further_
 from cluster.backup.manifest import MANIFEST, STATE, Manifest
 from cluster.backup.restore import Found, Source
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 
 def put(place: Path, like: Path, **facts: Any) -> str:
@@ -54,7 +55,7 @@ def test_the_groups_of_a_store_are_looked_for_until_one_has_none() -> None:
     assert places_in("s3://b/x", lambda url: url in there) == [(2, "s3://b/x/g02"), (3, "s3://b/x/g03")]
 
 
-@pytest.mark.parametrize(("copied", "fits"), [(0, True), (3, False), (4, True), (9, True), (10, False)])
+@each_row(("copied", "fits"), [(0, True), (3, False), (4, True), (9, True), (10, False)])
 def test_a_group_that_could_not_go_on_copying_is_refused(copied: int, fits: bool) -> None:
     first, others = Truth((2,), forgotten=4, version=9), {2: Truth(copied=copied)}
     if fits:

@@ -12,6 +12,7 @@ from cluster.broker.evicted import evicted_key_search
 from cluster.broker.evicted.evicted_key_search import complete
 from cluster.broker.reads.message_lookup import KeyQuery, QueryResult
 from cluster.broker.refusal import Refused
+from tests.support.rows import each_row
 
 QUERY = KeyQuery("k", unique=False, count_max=3)
 
@@ -42,7 +43,7 @@ def told(here: QueryResult, tier: Any, evicted: bool = True) -> Any:
     return [stored.message.position for stored in answer.messages], answer.may_miss
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("here", "stopped", "tier", "expected"),
     [
         ([9], False, QueryResult(messages(5, 4), None, False), ([9, 5, 4], False)),

@@ -11,6 +11,7 @@ from cluster.broker import services as broker_services
 from cluster.broker.services import Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.removal_slices import Expire
+from tests.support.rows import each_row
 
 
 class Log:
@@ -35,7 +36,7 @@ def test_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(rows_in_parts([])) == [[]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outcomes", "told"),
     [
         ([Outcome.OK, Outcome.OK, Outcome.OK], Outcome.OK),

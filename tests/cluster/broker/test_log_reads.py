@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import accumulate, chain
 
-import pytest
-
 from cluster.broker.reads.log_reads import GAP_BYTES, WHOLE_BYTES, read_body
 from raftmq_wire.checksums import crc32c
 from statemachine.payload import ITEM
+from tests.support.rows import each_row
 
 SIZE = 100
 
@@ -34,7 +33,7 @@ class Log:
         return self._bytes[position : position + size]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gaps", "calls"),
     [
         ([0] * 200, [201 * SIZE]),

@@ -3,13 +3,12 @@ not there."""
 
 from __future__ import annotations
 
-import pytest
-
 from cluster.broker.delivery_time import IMMUNITY_S_MAX, Delays, half_of, level_of
 from cluster.broker.groups.reply_notes import TTL_MAX_MS, TTL_MIN_MS, ttl_of
 from cluster.broker.refusal import Refused
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from tests.support.contexts import CONFIG
+from tests.support.rows import each_row
 
 DELAYS = Delays(CONFIG.timer)
 LEVELS = len(CONFIG.timer.delay_levels.split())
@@ -41,7 +40,7 @@ BOUNDS = {"DELAY": (0, LEVELS), "CHECK_IMMUNITY_TIME_IN_SECONDS": (0, IMMUNITY_S
 )
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@each_row("name", BOUNDS)
 def test_a_number_out_of_range_is_cut_or_refused(name: str) -> None:
     least, most = BOUNDS[name]
     for number in LARGE:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import google_crc32c
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.broker.reads.pull_bodies import body_of
 from statemachine.payload import ITEM
+from tests.support.rows import each_row
 
 FIRST = 1 << 33
 MESSAGES = [b"one", b"second", b"x" * 1200, b"4"]
@@ -35,8 +35,8 @@ def expected(items: bytes, block: bytes) -> tuple[bytes, int]:
     return b"".join(pieces), len(pieces)
 
 
-@pytest.mark.parametrize("gaps", [[0, 0, 0, 0], [5, 0, 0, 0], [0, 0, 9, 0], [1, 2, 3, 4]])
-@pytest.mark.parametrize("behind", [b"", b"more"])
+@each_row("gaps", [[0, 0, 0, 0], [5, 0, 0, 0], [0, 0, 9, 0], [1, 2, 3, 4]])
+@each_row("behind", [b"", b"more"])
 def test_messages_are_joined(gaps: list[int], behind: bytes) -> None:
     items, log = stored(MESSAGES, gaps)
     assert body_of(items, bytes(log) + behind, FIRST) == (b"".join(MESSAGES), 4)
@@ -48,8 +48,8 @@ def test_back_to_back_messages_are_not_copied() -> None:
     assert body_of(items, block, FIRST)[0] is block
 
 
-@pytest.mark.parametrize("gap", [0, 3])
-@pytest.mark.parametrize("bad", range(4))
+@each_row("gap", [0, 3])
+@each_row("bad", range(4))
 def test_a_flipped_bit_ends_the_body(bad: int, gap: int) -> None:
     items, log = stored(MESSAGES, [gap] * 4)
     at = next(position for number, (position, *_) in enumerate(ITEM.iter_unpack(items)) if number == bad) - FIRST

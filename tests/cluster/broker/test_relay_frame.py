@@ -23,6 +23,7 @@ from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind as FrameKind
 from cluster.runtime.peer_frames import WireError
 from statemachine.access.rules import Action, Kind, Need
+from tests.support.rows import each_row
 
 REQUEST = ClientRequest(326, {"properties": "\u00e9" * 70_000}, b"\xff\x00", oneway=False)
 GOOD = [7, "producer", "g", None, 1000]
@@ -38,21 +39,21 @@ def test_a_relay_comes_out_as_it_went_in(group: str | None, client_id: str | Non
     assert (len(header), decode_relay(header, payload)) == (5, relayed), "older nodes know no other form"
 
 
-@pytest.mark.parametrize("user", [0, 7, None])
-@pytest.mark.parametrize("need", [Need(Kind.TOPIC, "T", (Action.SUB, Action.GET)), None])
-@pytest.mark.parametrize("correlation_id", ["c" * CORRELATION_MAX, "", None])
+@each_row("user", [0, 7, None])
+@each_row("need", [Need(Kind.TOPIC, "T", (Action.SUB, Action.GET)), None])
+@each_row("correlation_id", ["c" * CORRELATION_MAX, "", None])
 def test_a_relay_says_who_may_get_it(user: int | None, need: Need | None, correlation_id: str | None) -> None:
     relayed = Relayed(1, Role.PRODUCER, "g", None, 10_000, REQUEST, user, need, correlation_id)
     assert decode_relay(*encode_relay(relayed)) == relayed
 
 
-@pytest.mark.parametrize("status", list(RelayStatus))
+@each_row("status", list(RelayStatus))
 def test_a_reply_comes_out_as_it_went_in(status: RelayStatus) -> None:
     answer = ClientAnswer(-1, "r", {"a": "b"}, b"y") if status is RelayStatus.ANSWERED else None
     assert decode_reply(*encode_reply(3, status, answer)) == (3, status, answer)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "fields"),
     [
         ([], BODY),
@@ -101,7 +102,7 @@ def test_what_is_no_payload(payload: bytes) -> None:
         decode_relay(GOOD, payload)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "fields"),
     [
         ([], None),

@@ -20,6 +20,7 @@ from cluster.broker.groups.requester_frames import (
 )
 from cluster.peer.wire import pack, unpack
 from cluster.runtime.peer_frames import Kind, WireError
+from tests.support.rows import each_row
 
 LONGEST = WhoWaits((1 << 63) - 1, "\U0001f600" * CLIENT_ID_MAX, "\U0001f600" * CORRELATION_MAX, TTL_MAX_MS)
 MOST = Waits(7, ((1, (1 << 63) - 1),) * USERS_MAX, tuple(range(USERS_MAX)), tuple(range(USERS_MAX)), 1 << 40)
@@ -37,7 +38,7 @@ def test_an_answer_comes_out_as_it_went_in(waits: Waits) -> None:
     assert decode_answer(unpack(frame, 4, len(frame))[1]) == (3, waits)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header",
     [
         [],
@@ -59,7 +60,7 @@ def test_what_is_no_question(header: list[Any]) -> None:
         decode_question(header)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header",
     [
         [],

@@ -14,6 +14,7 @@ from cluster.config.cluster_keys import CLUSTER_KEYS, USUAL, changed, cluster_va
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load, written_keys
 from cluster.config.ranges import dangers
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_texts_of_a_command_become_values(own: Config) -> None:
     assert config.topics.auto_create is False
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "said"),
     [
         ({"retention.hous": 1}, "raftmq config show retention.hours"),
@@ -64,7 +65,6 @@ def test_texts_of_a_command_become_values(own: Config) -> None:
         ({"modes.flush_disk_type": "MAYBE"}, "one of"),
         ({"modes.transient_store_pool_enable": True}, "needs ASYNC_FLUSH"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_is_said_without_the_place_in_a_file(own: Config, values: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as error:
@@ -77,7 +77,7 @@ def asks(before: Config, after: Config) -> bool:
     return bool(dangers(after).keys() - dangers(before).keys()) or after.retention.hours < before.retention.hours
 
 
-@pytest.mark.parametrize(
+@each_row(
     "values",
     [
         {"send.deadline_ms": 5},
@@ -91,7 +91,6 @@ def asks(before: Config, after: Config) -> bool:
         {"retention.disk_max_used_percent": 97},
         {"send.deadline_ms": 100},
     ],
-    ids=str,
 )
 def test_the_advised_command_works_as_it_is_typed_and_asks_nothing(own: Config, values: dict[str, int]) -> None:
     """`send.deadline_ms` may be 100, but not beside the usual `send.leader_wait_ms`."""

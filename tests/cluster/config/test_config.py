@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cluster.config.config import Config, ConfigError, dump, split_address
 from cluster.config.loading import load
+from tests.support.rows import each_row
 
 THREE_NODES = """\
 [node]
@@ -233,7 +234,7 @@ WRONG_VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "value", "what", "why", "fix"), WRONG_VALUES, ids=lambda v: str(v)[:24])
+@each_row(("key", "value", "what", "why", "fix"), WRONG_VALUES)
 def test_wrong_values_say_what_why_and_what_to_type(
     file: Path, key: str, value: Any, what: str, why: str, fix: str
 ) -> None:
@@ -310,7 +311,7 @@ def test_addresses(text: str, parts: tuple[str, int]) -> None:
     assert split_address(text) == parts
 
 
-@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "::1:5", "[]:1", "h:\u0661"])
+@each_row("text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "::1:5", "[]:1", "h:\u0661"])
 def test_not_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r"host:port|brackets"):
         split_address(text)
@@ -356,7 +357,7 @@ def test_retention_in_hours_or_milliseconds_at_hours_of_the_day() -> None:
     assert load(None, {}, MINIMAL | {"retention.delete_when": ""}).retention.delete_hours == frozenset()
 
 
-@pytest.mark.parametrize("hours", ["24", "4,16", "04;", "x", "4;4", "-1"])
+@each_row("hours", ["24", "4,16", "04;", "x", "4;4", "-1"])
 def test_hours_that_no_day_has(hours: str) -> None:
     found = error_of(None, {}, overrides=MINIMAL | {"retention.delete_when": hours})
     assert found[0].endswith(f"retention.delete_when cannot be '{hours}'")

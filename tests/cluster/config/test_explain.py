@@ -8,9 +8,10 @@ from cluster.config.cluster_keys import CLUSTER_KEYS
 from cluster.config.explain import Explained, explain, keys
 from cluster.config.reload import RELOADABLE
 from cluster.config.source import ConfigError
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize("key", keys())
+@each_row("key", keys())
 def test_every_key_is_explained(key: str) -> None:
     one = explain(key)
     ports = {"peers.port", "listeners.port", "listeners.bind", "peer.bind", "admin.bind", "admin.port", "peer.port"}
@@ -41,7 +42,7 @@ def test_keys_of_a_file() -> None:
     assert explain("tls.mode").range == 'one of "disabled", "permissive", "enforcing"'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "fix"),
     [
         ("raft.tick_mss", "raftmq config explain raft.tick_ms"),

@@ -11,6 +11,7 @@ from cluster.config.config import Config
 from cluster.config.exposure_check import open_folder, open_ports
 from cluster.config.loading import load
 from cluster.config.local_layout import CLUSTER_FILE
+from tests.support.rows import each_row
 
 
 def config(**overrides: Any) -> Config:
@@ -25,7 +26,7 @@ def test_an_address_of_its_own_is_no_finding(bind: str) -> None:
     assert open_ports(config(broker={"bind": bind}, peer__bind=bind, admin__bind=bind)) == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("overrides", "named"),
     [
         ({"broker": {"bind": "0.0.0.0"}}, "(broker 0.0.0.0:10911), without access control"),

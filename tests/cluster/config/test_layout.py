@@ -20,6 +20,7 @@ from cluster.config.local_layout import (
 )
 from cluster.config.node_files import move_ports, plan_nodes, read_nodes, set_tls, write_configs
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 
 def test_the_default_is_here(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     assert (tmp_path / "cluster.json").stat().st_ino != inode
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "code", "what"),
     [
         (None, ExitCode.UNREACHABLE, "there is no cluster in"),
@@ -147,7 +148,7 @@ def test_ports_in_a_row(tmp_path: Path, count: int) -> None:
     assert len(set(ports(plan_nodes(tmp_path, count, None)))) == 4 * count
 
 
-@pytest.mark.parametrize(("count", "base"), [(0, None), (10, None), (-1, 20000), (3, 80), (3, 65530), (3, 70000)])
+@each_row(("count", "base"), [(0, None), (10, None), (-1, 20000), (3, 80), (3, 65530), (3, 70000)])
 def test_impossible_plans(tmp_path: Path, count: int, base: int | None) -> None:
     with pytest.raises(LocalError) as caught:
         plan_nodes(tmp_path, count, base)

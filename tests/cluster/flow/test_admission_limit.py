@@ -21,6 +21,7 @@ from cluster.flow.admission_limit import (
     TRIPS_MS_MAX,
     AdmissionLimit,
 )
+from tests.support.rows import each_row
 
 CAPACITY = 10_000_000
 """Bytes a second that the disk takes."""
@@ -111,7 +112,7 @@ class House:
         return sorted(self.took_ms)[int(len(self.took_ms) * 0.99)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_a_steady_load_is_never_refused_whatever_the_noise_of_the_disk(seed: int) -> None:
     """The capacity is what is left beside the noise: 0.8 of that."""
     house = House(seed)
@@ -120,7 +121,7 @@ def test_a_steady_load_is_never_refused_whatever_the_noise_of_the_disk(seed: int
     assert not house.refused
 
 
-@pytest.mark.parametrize("stall_ms", [50, 150, 300, 600, 1500])
+@each_row("stall_ms", [50, 150, 300, 600, 1500])
 def test_what_stands_in_the_way_for_a_while_is_no_overload(stall_ms: int) -> None:
     """A checkpoint, a roll, an election: the house fills, and empties by itself."""
     house = House()
@@ -131,7 +132,7 @@ def test_what_stands_in_the_way_for_a_while_is_no_overload(stall_ms: int) -> Non
     assert not house.refused
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_row("seed", range(6))
 def test_stalls_at_random_times_are_no_overload(seed: int) -> None:
     house = House(seed)
     house.sync_ms = lambda: house.rng.choice(MEASURED_SYNC_MS)
@@ -186,7 +187,7 @@ def test_an_overload_ends_with_its_load() -> None:
     assert len(house.refused) == before
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_a_burst_beside_closed_loops_is_no_overload(seed: int) -> None:
     """Those that were answered send again and wait behind the burst: for a while the house grows by a little of itself,
     and by a sixth of the limit (seed 954000064)."""
@@ -211,8 +212,8 @@ def test_an_overload_of_before_says_nothing_of_a_burst() -> None:
     assert len(house.refused) == before
 
 
-@pytest.mark.parametrize("capacity", [500_000, 1_000_000, 2_000_000])
-@pytest.mark.parametrize("far_ms", [0, 30])
+@each_row("capacity", [500_000, 1_000_000, 2_000_000])
+@each_row("far_ms", [0, 30])
 def test_an_overload_of_a_slow_disk_is_known_from_the_first_send_on(capacity: int, far_ms: int) -> None:
     """As for a leader that is elected in an overload: no quiet time in which anything could be learnt."""
     house = House(capacity=capacity)

@@ -8,6 +8,7 @@ import pytest
 from cluster.flow.gate import ITSELF, Ask, Gate, Holder, Limit, Over
 from cluster.flow.hold import NO_HOLD, Account
 from tests.support.contexts import CONFIG
+from tests.support.rows import each_row
 
 LIMITS = msgspec.structs.replace(CONFIG.limits, connection_inflight_bytes_max=100, node_inflight_bytes_max=250)
 
@@ -17,7 +18,7 @@ def gate_of(connections: int) -> tuple[Gate, list[Holder]]:
     return gate, [gate.holder("10.0.0.9") for _ in range(connections)]
 
 
-@pytest.mark.parametrize("held", [[], [40], [99], [100], [100, 100, 40], [100, 100, 49], [100, 100, 50]])
+@each_row("held", [[], [40], [99], [100], [100, 100, 40], [100, 100, 49], [100, 100, 50]])
 def test_room_is_what_would_not_be_refused(held: list[int]) -> None:
     gate, connections = gate_of(4)
     for connection, size in zip(connections, held, strict=False):
@@ -57,7 +58,7 @@ def test_other_accounts_of_the_node_have_its_limit_each() -> None:
     assert not gate.refusal(two, 60, 0, Ask.EARLY)
 
 
-@pytest.mark.parametrize("ask", Ask)
+@each_row("ask", Ask)
 def test_what_is_asked_decides_where_it_counts(ask: Ask) -> None:
     gate, (one,) = gate_of(1)
     kept = {Ask.FORWARDED: gate.forwarded, Ask.FORWARDED_SEND: gate.forwarded, Ask.EARLY: gate.early}

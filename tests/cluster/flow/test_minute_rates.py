@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules
 from statemachine.access.quotas import Quota
 from tests.support.contexts import CONFIG
+from tests.support.rows import each_row
 
 ANN = 1
 MINUTE_MS = 60_000
@@ -41,7 +41,7 @@ class Bed:
         return self.rates.take(limit, user, address) is None
 
 
-@pytest.mark.parametrize("rate", [1, 3, 7, 11, 60])
+@each_row("rate", [1, 3, 7, 11, 60])
 def test_a_minutes_worth_at_once_and_then_one_after_the_other(rate: int) -> None:
     bed = Bed({"address=*": {"new_topics": rate}})
     assert [bed.takes() for _ in range(rate + 2)] == [True] * rate + [False, False]

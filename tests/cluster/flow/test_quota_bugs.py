@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rows import each_row
 from tests.support.unit_bugs import Planted, assert_fits, assert_noticed, planted_in
 
 FOUND = planted_in(Path(__file__).with_name("quota_bugs.toml"))
 IDS = [each["id"] for each in FOUND]
 
 
-@pytest.mark.parametrize("planted", FOUND, ids=IDS)
+@each_row("planted", FOUND, ids=IDS)
 def test_a_planted_bug_of_quotas_fits_the_code(planted: Planted) -> None:
     assert_fits(planted)
 

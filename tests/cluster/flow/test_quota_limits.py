@@ -13,6 +13,7 @@ from cluster.admin.handlers.quotas import QuotaLimits
 from cluster.flow.quota_limits import LIMITS, Shape, misplaced, shape_of, told
 from raftmq.commands.access.quota import set_
 from statemachine.access.quotas import LIMIT, parse_subject
+from tests.support.rows import each_row
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -40,7 +41,7 @@ def test_a_limit_is_told_in_words() -> None:
     assert told({"send_bytes": 2000, "of_later": 1}) == "2,000 bytes sent a second"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("subject", "shape"),
     [
         ("user=a", Shape.USER),

@@ -14,6 +14,7 @@ from cluster.flow.quota_rules import QuotaRules
 from cluster.flow.quota_shares import KEYS_MAX, STEP_UNITS, QuotaShares
 from raftlog.work import METER
 from statemachine.access.quotas import Quota
+from tests.support.rows import each_row
 
 RATE = 200
 STEP_MS = 20
@@ -83,7 +84,7 @@ class Cluster:
             other.shares.told(first.shares.beside(("group", other.name), SENDS))
 
 
-@pytest.mark.parametrize("asked", [(300, 300, 300), (1000, 50, 50), (150, 20, 20), (400, 5, 0), (30, 30, 30)])
+@each_row("asked", [(300, 300, 300), (1000, 50, 50), (150, 20, 20), (400, 5, 0), (30, 30, 30)])
 def test_together_they_let_the_rate_through(asked: tuple[int, ...]) -> None:
     cluster = Cluster(3, {"send_messages": RATE})
     for node, number in zip(cluster.nodes, asked, strict=True):

@@ -13,6 +13,7 @@ from cluster.members.address_change import UNREACHED, WHY_MAX, CheckUnderWay, Mo
 from cluster.members.addresses import MemberAddresses
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Voter
+from tests.support.rows import each_row
 
 PLACE = Place(NodeId(3), "uuid-3", "10.0.0.3", 10913, "10.0.0.3:9643")
 
@@ -21,7 +22,7 @@ def nodes(*ids: int) -> list[NodeId]:
     return [NodeId(node) for node in ids]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("moves", "voters", "answers", "by", "holds"),
     [
         (3, (1, 2, 3), {1: "", 2: ""}, [1, 2, 3], True),
@@ -45,7 +46,7 @@ def test_a_majority_of_the_voters_finds_it(
     assert proof.lines() == [f"node {node}: refused" for node, why in sorted(answers.items()) if why]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after", "place"),
     [
         (("a", 1, "a:2"), ("a", 1, "a:2"), None),
@@ -114,7 +115,7 @@ async def test_what_stays_is_not_dialled() -> None:
     assert world.prober.dialled == ["peer", "http"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "line"),
     [
         (["Connection refused", ""], "node 2: 10.0.0.3:10913: Connection refused"),
@@ -154,7 +155,7 @@ async def test_one_check_at_a_time_and_one_answer_at_a_time() -> None:
     await world.moves.check(PLACE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         [],

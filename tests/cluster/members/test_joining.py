@@ -19,6 +19,7 @@ from raftlog.storage.files.genesis import Genesis, Voter, encode
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NodeId
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 FS = OsFileSystem()
 OLD, NOW = UUID(int=7), UUID(int=8)
@@ -106,7 +107,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_nothing_is_taken_over(name: str, tmp_path: Path) -> None:
     attempt, what, fix = BAD[name]
     with pytest.raises(LocalError) as caught:
@@ -176,7 +177,7 @@ def test_members_that_the_file_knows_are_left_as_they_are() -> None:
     assert peer_tables([{**join()["peers"][0], "id": 9, "host": ""}], ()) == "", "nobody knows where node 9 is"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "told", "node_id", "what", "fix", "code"),
     [
         (OWN + TOLD, {}, 6, "is of node 5, not 6", "id = 6 under [node]", ExitCode.USAGE),

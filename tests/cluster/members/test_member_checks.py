@@ -15,6 +15,7 @@ from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Voter
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 UUIDS = {node: UUID(int=node) for node in range(1, 10)}
 
@@ -119,7 +120,7 @@ BAD: dict[str, tuple[Callable[[], object], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_refused_with_the_command_that_would_work(name: str) -> None:
     attempt, says, fix = BAD[name]
     with pytest.raises(LocalError) as caught:

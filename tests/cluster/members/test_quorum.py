@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from cluster.config.local_layout import NodeRecord
 from cluster.members.checks import before_and_after, quorum_of, told
 from raftmq.commands.nodes.status import quorum_lines
 from raftmq.local.status import ClusterView, NodeView
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("voters", "away", "survives", "finding"),
     [
         ([1], [], 0, "no failure is survived: node 1 is the only voter"),

@@ -10,6 +10,7 @@ import pytest
 
 from cluster.members.voter_claims import CLAIMS, claim, is_proven, open_claims, proof_of, unclaimed
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 MINE, ANOTHER = "a" * 32, "b" * 32
 
@@ -52,7 +53,7 @@ def test_of_many_claims_at_once_one_is_granted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / CLAIMS).read_text())["claims"] == {"2": f"{granted[0]:032x}"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "{", "[]", '{"format": 11, "claims": {}}', '{"format": 10}', '{"format": 10, "claims": 3}'],
 )

@@ -34,6 +34,7 @@ from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
 from raftlog.work import at_once
 from statemachine.tier import TierState
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -250,7 +251,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
     assert 'raftmq_peer_sync_seconds{peer="3"}' not in metrics.render().decode(), "a peer that reports none has none"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("why", "label"),
     [
         ("the connection of the leader, node 2, closed", "leader_closed"),

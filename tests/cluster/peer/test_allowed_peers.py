@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from cluster.peer.allowed_peers import GUESTS_MAX, REMOVED, Membership, Removed, Roster
 from raftlog.types import NodeId
+from tests.support.rows import each_row
 
 CHANNELS = ("control", "bulk")
 MEMBERS = {NodeId(1): "u1", NodeId(2): "u2", NodeId(4): "u4"}
@@ -28,7 +27,7 @@ def test_only_other_members_with_an_address_are_dialled() -> None:
     assert roster().peers() == [2], "not itself, not node 9 of the configuration, not node 4 without an address"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "reason", "kind", "since"),
     [
         (hello(2, "other"), "another disk", "", -1),

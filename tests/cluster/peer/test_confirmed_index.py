@@ -13,6 +13,7 @@ from cluster.peer.confirmed_index import ANSWER_MS, WAIT_MS, ConfirmedIndex
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.turns.work import Turns
 from raftlog.types import NodeId
+from tests.support.rows import each_row
 
 
 class Cluster:
@@ -206,7 +207,7 @@ def test_it_has_a_sense_on_followers_of_a_cluster_that_knows_the_frames(cluster:
     assert not late.asks.is_possible
 
 
-@pytest.mark.parametrize("header", [[], ["1"], [-1], [1, 2, 3], [1 << 63], [None]])
+@each_row("header", [[], ["1"], [-1], [1, 2, 3], [1 << 63], [None]])
 def test_a_malformed_question_ends_the_connection(cluster: Cluster, header: list[Any]) -> None:
     with pytest.raises(WireError, match="malformed"):
         cluster.nodes[1].asks.on_frame(NodeId(2), Kind.READ_INDEX, header, b"")
@@ -214,7 +215,7 @@ def test_a_malformed_question_ends_the_connection(cluster: Cluster, header: list
         cluster.nodes[1].asks.on_frame(NodeId(2), Kind.READ_INDEX_REPLY, [*header, -2], b"")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_in_any_order_nobody_is_told_before_it_is_applied_and_everybody_is_told_once(seed: int) -> None:
     rng, cluster = random.Random(seed), Cluster()
     asked: list[tuple[Node, int, list[bool]]] = []

@@ -22,6 +22,7 @@ from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.plain_server import serving
+from tests.support.rows import each_row
 from tests.support.wait_until import PATIENCE_S, until
 
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
@@ -249,7 +250,7 @@ async def test_who_proves_the_secret_is_let_in_and_told_who_this_is(node: Peer) 
     await until(lambda: node.messages)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         hello()[:6],

@@ -19,6 +19,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
+from tests.support.rows import each_row
 
 TWO = NodeId(2)
 
@@ -30,7 +31,7 @@ def progress(state: str = "REPLICATE", lag: int = 0, match: int = 5) -> PeerStat
 FINE = Evidence((), "", True, 50, 3000, False, progress(), 0, False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("seen", "state", "reason"),
     [
         (FINE, "TRANSFER", ""),

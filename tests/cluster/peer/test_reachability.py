@@ -8,6 +8,7 @@ from cluster.config.config import RaftSection
 from cluster.peer.reachability import AWAY_MS, BACK_MS, Reach, patience_ms, stand_ins
 from cluster.runtime.peer_frames import WireError
 from raftlog.types import NOBODY, NodeId
+from tests.support.rows import each_row
 
 ONE, TWO, THREE, FOUR, FIVE = (NodeId(number) for number in range(1, 6))
 STEP_MS = 200
@@ -107,13 +108,13 @@ def test_only_the_leaders_word_counts_and_the_last_one_stays() -> None:
     assert reach.settle(TWO, ONE) == {3}, "what it said in an older term is over"
 
 
-@pytest.mark.parametrize("word", ["1", 1, {}, [True], ["1"], [1.0], [None], list(range(1025))])
+@each_row("word", ["1", 1, {}, [True], ["1"], [1.0], [None], list(range(1025))])
 def test_a_malformed_word_is_a_wire_error(word: object) -> None:
     with pytest.raises(WireError, match="malformed list"):
         Reach().heard(ONE, word)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("unreached", "wanted"),
     [
         ([], [1, 2, 3, 4, 5]),

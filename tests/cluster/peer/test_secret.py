@@ -17,6 +17,7 @@ from cluster.runtime.key_file import KeyFileError, key_id, parse
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.storage.files.fs import FileSystem, write_file
 from raftlog.types import NodeId
+from tests.support.rows import each_row
 
 OLD, NEW = b"o" * 32, b"n" * 40
 DATA = Path("/data")
@@ -79,7 +80,7 @@ def test_a_file_is_read_as_it_was_written_and_as_openssl_writes_one() -> None:
     assert Keyring((OLD,)).pick([key_id(NEW)]) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "why"),
     [
         (b"", "0 keys"),

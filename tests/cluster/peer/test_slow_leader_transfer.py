@@ -14,6 +14,7 @@ from raftlog.core.status import PeerStatus
 from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role
 from tests.support.node_kit import Clock
+from tests.support.rows import each_row
 
 TWO, THREE = NodeId(2), NodeId(3)
 CALM = [0, -1]
@@ -190,7 +191,7 @@ def test_a_transfer_under_way_is_left_alone_and_one_that_cannot_begin_is_tried_a
     assert leader.handed == [TWO]
 
 
-@pytest.mark.parametrize("word", [[], [1], ["a", 1], [1, None], [-1, 0], [True, 1], 7, {}, [1 << 70, 1]])
+@each_row("word", [[], [1], ["a", 1], [1, None], [-1, 0], [True, 1], 7, {}, [1 << 70, 1]])
 def test_a_word_that_is_none_is_refused(word: Any) -> None:
     with pytest.raises(WireError):
         Leader().slow.heard(TWO, word)

@@ -10,6 +10,7 @@ from cluster.peer.sync_times import EVERY_MS, SYNC_US_MAX, TOLD_MS, WINDOW, Sync
 from cluster.runtime.peer_frames import WireError
 from raftlog.types import NodeId
 from tests.support.node_kit import Clock
+from tests.support.rows import each_row
 
 TWO, THREE, FOUR = NodeId(2), NodeId(3), NodeId(4)
 
@@ -84,13 +85,13 @@ def test_a_peer_that_reports_none_has_none(word: Any) -> None:
     assert one.times.of(TWO) is None
 
 
-@pytest.mark.parametrize("word", [-2, True, 1.5, "7", [7], SYNC_US_MAX + 1])
+@each_row("word", [-2, True, 1.5, "7", [7], SYNC_US_MAX + 1])
 def test_a_malformed_report_is_refused(word: Any) -> None:
     with pytest.raises(WireError):
         One().times.heard(TWO, word)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("two_ms", "three_ms", "slower"),
     [
         (800, 2, True),

@@ -17,6 +17,7 @@ from raftlog.frame import genesis_entry
 from raftlog.messages import AppendEntries, Heartbeat, Message
 from raftlog.types import EntryId, NodeId
 from raftmq.local.process import free_base_port
+from tests.support.rows import each_row
 from tests.support.wait_until import PATIENCE_S, until
 
 GROUP = 1
@@ -164,7 +165,7 @@ async def listening() -> AsyncIterator[tuple[Peer, int]]:
 GOOD = ["cluster", GROUP, 2, "uuid-2", 1, CONTROL]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("at", "value", "reason"),
     [
         (0, "other", "belongs to cluster other"),
@@ -188,7 +189,7 @@ async def test_a_wrong_handshake_is_refused_with_the_reason(
     assert not peer.closed, "a stranger's connection says nothing about a member"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "frames",
     [
         [pack(Kind.HEARTBEAT, list(heartbeat(2, 1)))],

@@ -29,6 +29,7 @@ from cluster.placement.group_map import (
 )
 from cluster.runtime.peer_frames import WireError
 from raftlog.types import GROUPS_MAX
+from tests.support.rows import each_row
 
 
 def member(node: int = 1, host: str = "10.0.0.1", **listeners: str) -> GroupMember:
@@ -123,7 +124,7 @@ def rows(**changes: Any) -> list[Any]:
     return [list((row | changes).values())]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [
         {"group": 0},

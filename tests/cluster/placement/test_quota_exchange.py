@@ -13,6 +13,7 @@ from cluster.flow.quota_shares import DEMAND_MAX, Demands
 from cluster.placement.quota_exchange import PAYLOAD_MAX, QuotaExchange, decode, encode
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.turns.work import Steps
+from tests.support.rows import each_row
 
 KEY = ("topic=T", "topic=T", "pull_messages")
 
@@ -29,7 +30,7 @@ def test_a_frame_has_a_bounded_size() -> None:
     assert 0 < len(decode(payload)) < len(demands)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "payload",
     [
         b"",

@@ -15,6 +15,7 @@ from raftmq.local.process import free_base_port
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, decode_header, encode_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 ROUTE, INFO = RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO
 
@@ -263,7 +264,7 @@ async def test_oneway_requests_and_responses_are_not_answered(place: Place) -> N
     assert (await client.ask(ROUTE, 9))[0].opaque == 9
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",

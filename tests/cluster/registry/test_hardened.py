@@ -16,6 +16,7 @@ from cluster.registry.pysyncobj_check import DIGESTS, VERSION, check, check_inst
 from cluster.runtime.peer_frames import WireError
 from raftmq_wire.errors import LocalError
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,7 +64,7 @@ def test_the_pysyncobj_that_was_read_is_installed() -> None:
     check_installed()
 
 
-@pytest.mark.parametrize("name", sorted(DIGESTS))
+@each_row("name", sorted(DIGESTS))
 def test_a_file_that_differs_is_refused(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "pysyncobj"
     shutil.copytree(installed(), folder)
@@ -87,7 +88,7 @@ def test_another_version_is_refused() -> None:
 APPEND = {"type": "append_entries", "term": 3, "commit_index": 1, "entries": [], "prevLogIdx": 4, "prevLogTerm": 2}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         APPEND,
@@ -104,7 +105,7 @@ def test_messages_of_known_shapes_pass(value: dict[str, object]) -> None:
     assert peer_wire.message(peer_wire.decode(peer_wire.encode(value))) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         None,
@@ -136,9 +137,7 @@ def test_other_messages_are_refused(value: object) -> None:
         peer_wire.message(value)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xc1", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff", b"\x80\x04.", b"\xc7\x01\x05x"]
-)
+@each_row("data", [b"", b"\xc1", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff", b"\x80\x04.", b"\xc7\x01\x05x"])
 def test_bytes_that_are_no_msgpack_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         peer_wire.decode(data)

@@ -19,6 +19,7 @@ from cluster.registry.records import (
     topics_operation,
 )
 from cluster.runtime.peer_frames import WireError
+from tests.support.rows import each_row
 
 CLUSTER = bytes(range(16))
 OTHER = bytes(16)
@@ -94,7 +95,7 @@ def deep(levels: int) -> bytes:
     return b"\x91" * levels
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("operation", "why"),
     [
         (b"", "malformed"),

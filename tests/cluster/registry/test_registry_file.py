@@ -10,6 +10,7 @@ import pytest
 from cluster.config.source import ConfigError
 from cluster.registry.__main__ import main
 from cluster.registry.registry_file import load, password_of, read_secret
+from tests.support.rows import each_row
 
 GOOD = """
 id = 2
@@ -45,7 +46,7 @@ def test_each_cluster_and_each_secret_has_a_password_that_shows_neither() -> Non
     assert not any(b"a".hex() * 8 in each for each in found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after", "told"),
     [
         ("id = 2", "id = 4", "id is 4, and processes has 3 addresses"),

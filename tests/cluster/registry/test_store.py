@@ -16,6 +16,7 @@ from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, IdentityError, OutOfSpaceError, StorageError
 from raftlog.storage.files.fs import FileSystem, OsFileSystem, read_file
 from raftlog.storage.files.sealed_record import HEAD_SIZE, seal
+from tests.support.rows import each_row
 
 CLUSTER = bytes(range(16))
 DIRECTORY = Path("/registry")
@@ -110,7 +111,7 @@ def calls() -> range:
     return range(1, fs.calls + 1)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_no_power_cut_takes_what_was_promised(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """At each call: the next start finds every entry of which a message may have told, in a directory that it takes."""
     monkeypatch.setattr(journal, "AHEAD", 600)
@@ -195,7 +196,7 @@ def test_a_damaged_byte_is_refused_or_was_never_promised(monkeypatch: pytest.Mon
     assert opened(fs).journal.last == entry(5)
 
 
-@pytest.mark.parametrize("size", [0, 10, 40, 100, 200])
+@each_row("size", [0, 10, 40, 100, 200])
 def test_a_journal_that_was_cut_is_refused(size: int) -> None:
     fs = MemoryFileSystem()
     filled(fs, 5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cluster.broker.refusal import Reason, Refused
 from cluster.flow.gate import Gate
 from cluster.remoting.answers import CODES, answer_of
@@ -12,9 +10,10 @@ from cluster.runtime.resource_budget import Room
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, ext_of
 from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from tests.support.contexts import CONFIG
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize("reason", list(Reason))
+@each_row("reason", list(Reason))
 def test_only_an_unknown_outcome_is_marked_as_one(reason: Reason) -> None:
     code, remark = answer_of(Refused(reason, "why"))
     assert code == CODES[reason] != ResponseCode.SUCCESS

@@ -18,6 +18,7 @@ from cluster.requests.verb import Verb
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 from tests.cluster.remoting.test_reads_in_turns import Counting, Loop, connect, requests
+from tests.support.rows import each_row
 
 NOBODY = 999
 JUDGED_BY_HANDLERS = {10, 310, 320, 324, 325}
@@ -74,14 +75,14 @@ def is_held(code: int, most: int) -> bool:
     return (reached, dispatch.remarks) == ([most], [too_long(code, most + 1)])
 
 
-@pytest.mark.parametrize("verb", LIMITED, ids=lambda verb: verb.name)
+@each_row("verb", LIMITED, ids=lambda verb: verb.name)
 def test_each_row_is_held(verb: Verb) -> None:
     """Without users and rights too, and whether its handler reads the body or not."""
     assert verb.body_bytes_max is not None
     assert is_held(verb.code, verb.body_bytes_max)
 
 
-@pytest.mark.parametrize("verb", LIMITED, ids=lambda verb: verb.name)
+@each_row("verb", LIMITED, ids=lambda verb: verb.name)
 def test_each_row_would_be_held_with_a_lower_limit(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     for most in AROUND:
         monkeypatch.setitem(VERBS, verb.code, verb._replace(body_bytes_max=most))

@@ -12,6 +12,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.handler_table import RETRIES, RETRY_MS, once_confirmed
 from cluster.requests.table import ROWS, SENDS, VERBS
 from cluster.requests.verb import Serves, Verb
+from tests.support.rows import each_row
 
 CONFIRMED = [verb for verb in ROWS if verb.serves is Serves.CONFIRMED]
 FIELDS = {"consumerGroup": "g"}
@@ -57,7 +58,7 @@ def test_the_handler_comes_last(node: Any, verb: Verb) -> None:
     assert steps.seen == [*(["settle g"] if verb.settles else []), "confirm", "handle"]
 
 
-@pytest.mark.parametrize("verb", CONFIRMED, ids=lambda verb: verb.name)
+@each_row("verb", CONFIRMED, ids=lambda verb: verb.name)
 def test_what_nobody_confirms_reaches_no_handler(node: Any, verb: Verb) -> None:
     steps = Steps(node)
     node.confirms = False

@@ -14,6 +14,7 @@ from raftmq_wire.message_format import decode_message, encode_message_id
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.consuming.offset_resets import EndResets, OffsetReset
+from tests.support.rows import each_row
 
 HOST = ("10.0.0.1", 10911)
 FLAG_SUSPEND, FLAG_SUBSCRIPTION = 2, 4
@@ -168,7 +169,7 @@ def test_the_end_of_a_reset_is_proposed_once(broker: Any) -> None:
     assert broker.proposed == [EndResets("g", [(1, 0, number)])]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ext", "code"),
     [
         ({"group": "nobody"}, 26),

@@ -17,6 +17,7 @@ from cluster.replication.send_identity import Identity
 from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.types import NodeId
 from tests.support.contexts import CONFIG
+from tests.support.rows import each_row
 
 GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9, 4]
 
@@ -30,10 +31,8 @@ def test_a_good_header_is_read() -> None:
     assert decode_forward([*GOOD[:4], None, 9, 0]).identity is None
 
 
-@pytest.mark.parametrize("place", range(7))
-@pytest.mark.parametrize(
-    "value", [[], {}, 1.5, float("inf"), -1, 1 << 64, b"x", ["a", 1, 1], [b"p", -1, 1], [b"", 1, 1]]
-)
+@each_row("place", range(7))
+@each_row("value", [[], {}, 1.5, float("inf"), -1, 1 << 64, b"x", ["a", 1, 1], [b"p", -1, 1], [b"", 1, 1]])
 def test_a_field_that_is_none_is_refused(place: int, value: Any) -> None:
     with pytest.raises(WireError):
         decode_forward([*GOOD[:place], value, *GOOD[place + 1 :]])
@@ -45,7 +44,7 @@ def test_a_header_of_another_length_is_refused(header: list[Any]) -> None:
         decode_forward(header)
 
 
-@pytest.mark.parametrize("entry", [[float("inf"), 1], [1, float("nan")], ["1", 2], [1, -1], [1], [[1], 2]])
+@each_row("entry", [[float("inf"), 1], [1, float("nan")], ["1", 2], [1, -1], [1], [[1], 2]])
 def test_a_place_in_the_log_that_is_none_is_refused(entry: list[Any]) -> None:
     relay = WrittenRelay(1, MagicMock(), early := MagicMock(), MagicMock(), MagicMock(), MagicMock(), MagicMock())  # type: ignore[arg-type]
     with pytest.raises(WireError):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from cluster.remoting.forward.forwarder import Forwarder
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("session", "stored", "closed", "expected"),
     [
         (b"now", False, False, "settled"),

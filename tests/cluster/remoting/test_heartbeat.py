@@ -14,6 +14,7 @@ from raftlog.types import NodeId
 from raftmq_wire.message_format import java_hash
 from statemachine.consuming.groups import PutGroup, Subscribe
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 JAVA = {
     "clientID": "10.0.0.9@1#2",
@@ -87,7 +88,7 @@ def test_tags_become_java_hashes() -> None:
     assert tag_hashes("*") is tag_hashes("") is tag_hashes(" || ") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"",

@@ -15,6 +15,7 @@ from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.codes import ResponseCode
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
+from tests.support.rows import each_row
 
 TOPICS, GROUPS, WIDE = 600, 200, 900
 SHARE = 300
@@ -78,9 +79,7 @@ def asked(node: Any, code: Code, fields: dict[str, str]) -> Any:
     return request.answer
 
 
-@pytest.mark.parametrize(
-    ("code", "fields"), [*ASKED, *SUMS], ids=lambda value: value.name if isinstance(value, Code) else ""
-)
+@each_row(("code", "fields"), [*ASKED, *SUMS])
 def test_no_step_is_long(node_with: Any, code: Code, fields: dict[str, str]) -> None:
     node = fill(node_with(SHARE))
     for number in range(300):

@@ -11,6 +11,7 @@ from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 SPACE = {"namespace": "ORDER_TOPIC_CONFIG"}
 
@@ -60,7 +61,7 @@ def test_what_is_so_already_is_not_written_again(node: Any) -> None:
     assert node.proposed == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "code", "why"),
     [
         ({}, 29, "needs field namespace"),

@@ -12,6 +12,7 @@ import pytest
 
 from cluster.broker.groups.other_members import ANSWER_MS, ASKED_MAX, FRESH_MS, PAYLOAD_MAX
 from cluster.runtime.peer_frames import Kind, WireError
+from tests.support.rows import each_row
 
 
 class Link(NamedTuple):
@@ -118,7 +119,7 @@ def test_a_node_tells_others_of_whom_it_has_heard(two: Any, monkeypatch: pytest.
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "header", "payload"),
     [
         (Kind.MEMBERS, [], b""),

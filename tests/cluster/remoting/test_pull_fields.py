@@ -12,6 +12,7 @@ from cluster.broker.refusal import Refused
 from cluster.remoting.handlers import pull as pulls
 from cluster.remoting.handlers.pull import decode_pull, read_one_by_one
 from tests.cluster.remoting.conftest import FakeConnection, FakeRequest
+from tests.support.rows import each_row
 
 FIELDS = {"consumerGroup": "g", "topic": "t", "queueId": "3", "queueOffset": "40", "maxMsgNums": "32", "sysFlag": "2"}
 MORE = (
@@ -36,7 +37,7 @@ def told(ext: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, at_once: bool)
             return refused.reason, refused.remark
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_both_ways_read_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     for _ in range(50):

@@ -15,6 +15,7 @@ from cluster.runtime.environment import LOCK_TTL_MS
 from raftmq_wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import ResponseCode
 from statemachine.consuming.queue_locks import QUEUES_MAX, LockQueues
+from tests.support.rows import each_row
 
 FRESH_MS = 50_000
 
@@ -293,8 +294,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("code", [41, 42])
-@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+@each_row("code", [41, 42])
+@each_row("data", BAD.values(), ids=BAD)
 def test_bad_bodies_are_refused(ordered: Any, code: int, data: bytes) -> None:
     assert ordered.ask(code, data).answer.code == ResponseCode.INVALID_PARAMETER
     assert ordered.proposed == []

@@ -10,6 +10,7 @@ import pytest
 from cluster.runtime import request_limits
 from raftmq_wire.codec import CodecError, decode_header, ext_of
 from statemachine.consuming.groups import PutGroup
+from tests.support.rows import each_row
 
 BEYOND = (10**23, 10**30, -(10**23), 2**63)
 
@@ -68,14 +69,14 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("name", HEARTBEATS)
+@each_row("name", HEARTBEATS)
 def test_heartbeats(node: Any, name: str) -> None:
     assert node.ask(34, HEARTBEATS[name]).answer.code == 29
     assert node.proposed == []
     assert not node.members.consumers, "nothing of it counts"
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@each_row("name", GROUPS)
 def test_groups(node: Any, name: str) -> None:
     answer = node.ask(200, GROUPS[name]).answer
     assert answer.code == 29
@@ -94,8 +95,8 @@ def test_what_is_at_the_edge_is_taken(node: Any) -> None:
     assert beat.answer.code == 0
 
 
-@pytest.mark.parametrize("value", [*map(str, BEYOND), "9" * 5000, "9" * (1 << 19), "1.5", "0x10", "x" * 5000, "\0"])
-@pytest.mark.parametrize("field", ["queueId", "commitOffset"])
+@each_row("value", [*map(str, BEYOND), "9" * 5000, "9" * (1 << 19), "1.5", "0x10", "x" * 5000, "\0"])
+@each_row("field", ["queueId", "commitOffset"])
 def test_numbers_in_headers(node: Any, field: str, value: str) -> None:
     node.create_topic("T")
     node.command(PutGroup({"name": "g"}, False))
@@ -115,7 +116,7 @@ def test_names_in_headers(node: Any, code: int, field: str) -> None:
     assert node.proposed == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header",
     [
         b'{"code":10,"opaque":%d}' % 10**23,
@@ -133,7 +134,7 @@ def test_headers(header: bytes) -> None:
         decode_header(0, header)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         b'{"a":[1]}',

@@ -12,6 +12,7 @@ from cluster.requests.judge import needs_of
 from cluster.requests.table import SENT_BY_NODES, SUPERS_ALONE, VERBS
 from raftmq_wire.codes import RequestCode
 from statemachine.access.rules import Action, Need
+from tests.support.rows import each_row
 
 
 def told(code: int, body: Any = b"", **ext: str) -> list[str] | None:
@@ -27,7 +28,7 @@ def test_every_code_has_a_row_or_is_for_a_super_alone() -> None:
     assert told(318) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "fields", "needs"),
     [
         (10, {"topic": "T", "producerGroup": "p"}, ["Pub on Topic:T"]),
@@ -69,10 +70,8 @@ def test_locks_and_assignments_are_about_what_their_bodies_name() -> None:
     assert told(400, {"topic": "T", "consumerGroup": "g"}) == ["Sub on Topic:T", "Sub on Group:g"]
 
 
-@pytest.mark.parametrize("code", [34, 41, 42, 200, 400])
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'{"consumerDataSet":5,"mqSet":5,"topic":[],"groupName":[]}', b"\xff"]
-)
+@each_row("code", [34, 41, 42, 200, 400])
+@each_row("body", [b"", b"{", b"[]", b'{"consumerDataSet":5,"mqSet":5,"topic":[],"groupName":[]}', b"\xff"])
 def test_a_body_that_cannot_be_read_is_refused(code: int, body: bytes) -> None:
     with pytest.raises(Refused):
         needs_of(code, {}, body, "C")
@@ -121,7 +120,7 @@ BODY = {**FIELDS, "groupName": "x", "mqSet": [{"topic": "x"}], "consumerDataSet"
 CHANGES = {Action.CREATE, Action.UPDATE, Action.DELETE}
 
 
-@pytest.mark.parametrize("code", sorted(VERBS))
+@each_row("code", sorted(VERBS))
 def test_administrators_codes_are_those_that_need_a_super_or_the_right_to_a_change(code: int) -> None:
     needs = needs_of(code, FIELDS, json.dumps(BODY).encode(), "C")
     changes = needs is None or any(set(need.actions) <= CHANGES for need in needs)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.remoting.handlers.send import SendHeader, decode_send_header
 from raftmq_wire.codec import BINARY, JSON, CodecError, Header, decode_header, encode_frame
+from tests.support.rows import each_row
 
 LONG = {
     "producerGroup": "g",
@@ -36,8 +37,8 @@ def header_of(code: int, ext: dict[str, Any], serialize_type: int = JSON) -> Hea
     return decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
 
 
-@pytest.mark.parametrize("serialize_type", [JSON, BINARY])
-@pytest.mark.parametrize(("code", "ext"), [(10, LONG), (310, SHORT), (320, SHORT)])
+@each_row("serialize_type", [JSON, BINARY])
+@each_row(("code", "ext"), [(10, LONG), (310, SHORT), (320, SHORT)])
 def test_both_names_both_forms(code: int, ext: dict[str, str], serialize_type: int) -> None:
     fields = decode_send_header(header_of(code, ext | IDENTITY, serialize_type))
     assert (fields.topic, fields.queue_id, fields.message_flag, fields.properties) == ("T", -1, -5, "A\x01b\x02")
@@ -53,7 +54,7 @@ def test_numbers_and_booleans_may_be_bare() -> None:
     assert (fields.queue_id, fields.is_batch, fields.reconsume_times) == (3, True, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [
         ("e", "x"),
@@ -74,7 +75,7 @@ def test_numbers_and_booleans_may_be_bare() -> None:
         ("raftmqSeq", "9" * 5000),
     ],
 )
-@pytest.mark.parametrize("serialize_type", [JSON, BINARY])
+@each_row("serialize_type", [JSON, BINARY])
 def test_refused(name: str, value: str, serialize_type: int) -> None:
     with pytest.raises(CodecError, match="bad send header"):
         decode_send_header(header_of(310, SHORT | {name: value}, serialize_type))

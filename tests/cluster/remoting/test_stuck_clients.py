@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import Mock
 
-import pytest
-
 from cluster.config.config import LimitsSection
 from cluster.flow.gate import Gate
 from cluster.remoting.connection.connection_memory import PRESSED_MS, PROGRESS_BYTES, ConnectionMemory
 from cluster.remoting.connection.stuck_clients import LOOK_MS, StuckClients
 from tests.support.contexts import CONFIG
+from tests.support.rows import each_row
 
 STALLED_MS = 1_400
 BEGAN_MS = 10_000
@@ -52,8 +51,8 @@ class Watched:
 SLOW, UNFINISHED = {"is_slow": True}, {"is_unfinished": True}
 
 
-@pytest.mark.parametrize("holds", [SLOW, UNFINISHED])
-@pytest.mark.parametrize(
+@each_row("holds", [SLOW, UNFINISHED])
+@each_row(
     ("looks_ms", "closed_ms"),
     [
         ((500, 1000, 1500, 2000), 1500),

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.replication.outcome import Outcome
 from statemachine.consuming.consumer_offsets import CommitOffsets
+from tests.support.rows import each_row
 
 
 def put(node: Any, topic: str = "T", **fields: Any) -> Any:
@@ -35,7 +36,7 @@ def test_create_and_change_a_topic(node: Any) -> None:
     assert (changed.id, changed.read_queues, changed.order, changed.attributes) == (topic.id, 8, True, {"dedup": "off"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "named"),
     [
         ({"topic": "a b"}, "a b"),
@@ -126,9 +127,7 @@ def test_groups(node: Any) -> None:
     assert list(node.state.groups) == ["a"]
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"groupName":"a b"}', b'{"groupName":"g","retryMaxTimes":"x"}', b"\xff"]
-)
+@each_row("body", [b"", b"{}", b"[]", b'{"groupName":"a b"}', b'{"groupName":"g","retryMaxTimes":"x"}', b"\xff"])
 def test_bad_groups_are_refused(node: Any, body: bytes) -> None:
     assert node.ask(200, body).answer.code == 29
     assert node.proposed == []

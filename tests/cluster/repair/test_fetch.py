@@ -33,6 +33,7 @@ from cluster.runtime.lanes import ThreadLaneRunner
 from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from tests.support.rows import each_row
 
 ONE, TWO = NodeId(1), NodeId(2)
 UUIDS = {ONE: "uuid-1", TWO: "uuid-2"}
@@ -329,7 +330,7 @@ def test_a_request_and_its_answer_come_back(request_id: int, what: str, fields: 
     assert decode_fetched([request_id, 1, fields, what])[:2] == (request_id, Status.MISSING)
 
 
-@pytest.mark.parametrize("header", [[-1, "log", []], [1, "", []], [1, "x" * 33, []], [1, "log", [0] * 17], [1, "log"]])
+@each_row("header", [[-1, "log", []], [1, "", []], [1, "x" * 33, []], [1, "log", [0] * 17], [1, "log"]])
 def test_a_fetch_out_of_bounds_is_refused(header: list[Any]) -> None:
     with pytest.raises(WireError, match="malformed fetch"):
         decode_fetch(ONE, header)

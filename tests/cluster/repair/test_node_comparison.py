@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import google_crc32c
-import pytest
 
 from cluster.repair.consistency_views import ConsistencyView, EntryView, LogView
 from cluster.repair.node_comparison import STEPS, Finding, Inspection
+from tests.support.rows import each_row
 
 ENTRY = 5000
 COUNT = 900
@@ -81,7 +81,7 @@ def test_equal_nodes_have_no_findings() -> None:
     assert report.bytes_compared == report.position == 501 * ENTRY, "up to what all know to be committed"
 
 
-@pytest.mark.parametrize("position", [0, 63, 64, 4095, 4096, (1 << 20) - 1, 1 << 20, 3_333_333, COUNT * ENTRY - 1])
+@each_row("position", [0, 63, 64, 4095, 4096, (1 << 20) - 1, 1 << 20, 3_333_333, COUNT * ENTRY - 1])
 def test_a_byte_that_differs_is_found(position: int) -> None:
     nodes = three()
     nodes[2].data[position] ^= 1
@@ -100,7 +100,7 @@ def test_bytes_that_cannot_be_read_are_a_difference() -> None:
     assert (finding.what, finding.position, finding.nodes[3]) == ("unreadable", 123_456, "")
 
 
-@pytest.mark.parametrize("index", [0, 1, 449, 450, COUNT - 1])
+@each_row("index", [0, 1, 449, 450, COUNT - 1])
 def test_logs_that_part_are_found_at_the_entry(index: int) -> None:
     nodes = three()
     nodes[1].diverges_at = index

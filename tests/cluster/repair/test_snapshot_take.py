@@ -16,6 +16,7 @@ from raftlog.errors import StorageError
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NOBODY, HardState, NodeId
 from tests.support.install_kit import Giver, Peers, Taker
+from tests.support.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -131,8 +132,8 @@ def test_a_giver_that_goes_away_is_taken_over_from(giver: Giver) -> None:
     pytest.fail("it asks more than expected")
 
 
-@pytest.mark.parametrize("what", ["file", "manifest", "log", "segment", "list"])
-@pytest.mark.parametrize("how", ["bit", "short", "empty"])
+@each_row("what", ["file", "manifest", "log", "segment", "list"])
+@each_row("how", ["bit", "short", "empty"])
 def test_what_is_not_sound_is_refused_and_another_is_asked(giver: Giver, what: str, how: str) -> None:
     spoiled: list[str] = []
 

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from cluster.replication.append_lane import MARK, RETRY, Persisted, PersistJob
 from cluster.replication.append_runner import (
     INLINE_BYTES_MAX,
@@ -22,6 +20,7 @@ from cluster.replication.append_runner import (
 )
 from raftlog.types import FLAG_ROLL, Entry, HardState, NodeId
 from tests.support.node_kit import WINDOW_BYTES, no_ops
+from tests.support.rows import each_row
 from tests.support.wait_until import until
 
 
@@ -134,7 +133,7 @@ async def test_a_lone_small_append_is_done_when_submit_returns() -> None:
     run.runner.close()
 
 
-@pytest.mark.parametrize("what", ["vote", "conflict", "gap", "roll", "large", "no entries"])
+@each_row("what", ["vote", "conflict", "gap", "roll", "large", "no entries"])
 async def test_what_is_not_one_write_and_one_sync_goes_to_the_thread(what: str) -> None:
     run = await running()
     made = no_ops(3, size=10 if what != "large" else INLINE_BYTES_MAX)

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.config.config import ModesSection
 from cluster.replication.acks.ack_levels import Ack, LevelError, ack_of, default_level, level_named, name_of
+from tests.support.rows import each_row
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_the_default_is_the_promise_and_costs_the_hot_path_nothing() -> None:
     assert not Ack.QUORUM_FSYNC
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("properties", "level"),
     [
         (b"", Ack.QUORUM),

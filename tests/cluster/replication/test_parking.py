@@ -19,6 +19,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.hard_state import HardStateStore
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryId, EntryType, HardState, LogTail, NodeId
+from tests.support.rows import each_row
 
 DATA = Path("/data")
 GROUP = 7
@@ -142,7 +143,7 @@ def test_other_errors_stay_final() -> None:
         disk.lane.drain([PersistJob(None, disk.entries([10]), ())])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_a_life_with_little_space_ends_as_one_with_enough(seed: int) -> None:
     """Appends, conflicts and votes in random order; whatever was refused meanwhile, the disk holds the same at last."""
     rng = random.Random(seed)

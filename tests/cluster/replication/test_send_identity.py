@@ -27,6 +27,7 @@ from cluster.replication.send_identity import (
 )
 from raftmq_wire.crc import crc32
 from statemachine.levels import LEVEL, OWNERS_LEVEL
+from tests.support.rows import each_row
 
 
 def named(sequence: int) -> Identity:
@@ -156,7 +157,7 @@ def test_names_below_the_level_are_the_clients_own(one: Any, level: int) -> None
     assert names.before == (b"" if name.startswith(SLICES) and kind is not SessionKind.SLICE else name)
 
 
-@pytest.mark.parametrize("text", ["", "ab" * 15, "ab" * 17, "zz" * 16, "ab" * 15 + " a", "ab " * 10 + "ab", "é" * 32])
+@each_row("text", ["", "ab" * 15, "ab" * 17, "zz" * 16, "ab" * 15 + " a", "ab " * 10 + "ab", "é" * 32])
 def test_a_malformed_name_is_none(text: str) -> None:
     assert names_in(SessionKind.SEND, 0, text, LEVEL) == NO_NAMES
 

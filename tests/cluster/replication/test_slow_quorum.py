@@ -15,6 +15,7 @@ from cluster.replication.acks.slow_quorum import (
     wait_of,
 )
 from cluster.runtime.figures.stage_times import StageTimes
+from tests.support.rows import each_row
 
 BOUND_MS = 100
 QUICK = 5.0, 5.0
@@ -35,7 +36,7 @@ class Looks:
         return self.quorum.holds
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wait_ms", "own_ms", "slow"),
     [
         (300.0, 5.0, True),
@@ -110,7 +111,7 @@ def times(synced: list[tuple[int, float]], committed: list[tuple[int, float]]) -
     return stages
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("synced", "committed", "wait_ms"),
     [
         ([], [], None),

@@ -16,6 +16,7 @@ from cluster.replication.slow_requests import LINE_EVERY_MS, SlowRequests
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.logs import extras
 from raftlog.types import EntryId
+from tests.support.rows import each_row
 
 
 class Figures:
@@ -90,7 +91,7 @@ def test_a_slow_entry_says_where_the_time_went(caplog: pytest.LogCaptureFixture)
     assert slow.figures.slowed == [("SEND_MESSAGE", "sync", 5)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("proposed_ms", "synced_ms", "committed_ms", "stage"),
     [
         (1900, 1910, 1920, "queue"),

@@ -22,6 +22,7 @@ from cluster.runtime.request_limits import (
 from jepsen_like.sim.machines.turn_bounds import turn_bound
 from raftlog.work import FRAME_UNITS, KIB_UNITS
 from raftmq_wire.codec import JSON, Header
+from tests.support.rows import each_row
 
 HANDLED: dict[int, Any] = dict.fromkeys(VERBS.keys() - SENDS, print)
 
@@ -98,12 +99,12 @@ def test_a_body_of_json_is_parsed_twice_in_one_turn() -> None:
     assert parsed + FRAME_UNITS + (OTHER_BODY_BYTES_MAX >> 10) * KIB_UNITS < turn_bound("RemotingConnection._data")
 
 
-@pytest.mark.parametrize("code", [10, 310, 320, 324, 325])
+@each_row("code", [10, 310, 320, 324, 325])
 def test_a_body_with_messages_is_judged_by_its_handler(code: int) -> None:
     assert too_long(code, 1 << 40) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "name", "stage"),
     [
         (11, "PULL_MESSAGE", Stage.READ),

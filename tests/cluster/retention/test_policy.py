@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from cluster.config.config import RetentionSection
 from cluster.retention.policy import Decision, DiskFact, Facts, Floor, SegmentFact, decide
+from tests.support.rows import each_row
 
 HOUR = 3_600_000
 RULES = RetentionSection(hours=72, delete_when="04")
@@ -24,7 +25,7 @@ def gone(given: Facts, **rules: Any) -> Decision:
     return decide(given, replace(RULES, **rules))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("now", "hour", "rules", "count", "reason"),
     [
         (72.9, 4, {}, 0, ""),
@@ -58,7 +59,7 @@ def test_a_person_who_asks_need_not_wait_for_the_hour() -> None:
     assert gone(facts(72, hour=5, asked=True)).count == 0, "but for the age"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("used", "freed", "now", "count", "reason"),
     [
         (7_500, 0, 75, 0, ""),

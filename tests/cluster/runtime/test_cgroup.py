@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from cluster.config.loading import load
 from cluster.runtime.host.cgroup import bounds, fit_memory, machine_memory_bytes, memory_bytes
+from tests.support.rows import each_row
 
 MIB = 1 << 20
 
@@ -44,7 +43,7 @@ def test_version_1_in_a_container_whose_path_lies_outside(tmp_path: Path) -> Non
     assert bounds(root) == (512 * MIB, 0.5)
 
 
-@pytest.mark.parametrize("text", ["max", "-1", "", "9223372036854771712", "seven"])
+@each_row("text", ["max", "-1", "", "9223372036854771712", "seven"])
 def test_what_is_no_bound(tmp_path: Path, text: str) -> None:
     files = {"memory_DOT_max": text, "memory__memory_DOT_limit_in_bytes": text, "cpu_DOT_max": "max 100000"}
     root = machine(tmp_path, "0::/\n4:memory:/\n", **files)

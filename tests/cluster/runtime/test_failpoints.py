@@ -25,6 +25,7 @@ from raftlog.messages import Heartbeat, Message
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
 from raftlog.types import NodeId
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 WAIT_S = at_most(20)
 """Time that a test waits for what must happen; only a broken one ever waits that long."""
@@ -228,7 +229,7 @@ def test_the_event_loop_never_waits(points: FailpointSet) -> None:
     assert sent == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "action", "text"),
     [
         ("append.fsync", "hold", "unknown failpoint append.fsync\ndid you mean append.fdatasync?"),
@@ -264,7 +265,7 @@ def test_nothing_can_be_set_when_failpoints_are_off() -> None:
         FailpointSet(False).set("apply.batch", "hold")
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@each_row("action", ACTIONS)
 def test_every_example_is_an_action(action: str) -> None:
     assert parse_action(action).text == action
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
+from tests.support.rows import each_row
 
 LIMIT = 64
 
@@ -69,8 +70,8 @@ def test_byte_by_byte() -> None:
     assert [frame for byte in stream_of(frames) for frame in feed(buffer, bytes((byte,)))] == frames
 
 
-@pytest.mark.parametrize("length", [-1, LIMIT + 1, -(1 << 31), (1 << 31) - 1])
-@pytest.mark.parametrize("split", [False, True])
+@each_row("length", [-1, LIMIT + 1, -(1 << 31), (1 << 31) - 1])
+@each_row("split", [False, True])
 def test_a_bad_length_is_refused_before_its_bytes_arrive(length: int, split: bool) -> None:
     buffer = FrameBuffer(LIMIT)
     prefix = length.to_bytes(4, "big", signed=True)

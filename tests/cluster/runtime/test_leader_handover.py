@@ -6,11 +6,10 @@ from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from cluster.runtime.leader_handover import NOBODY, Succession, best, none_slower
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId
+from tests.support.rows import each_row
 
 ONE, TWO, THREE, FOUR = (NodeId(node) for node in (1, 2, 3, 4))
 VOTERS = (ONE, TWO, THREE)
@@ -28,7 +27,7 @@ def two_is_slower(node: NodeId, others: Collection[NodeId]) -> bool:
     return node == TWO and any(other != TWO for other in others)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("peers", "to"),
     [
         ([peer(TWO), peer(THREE)], THREE),  # with equal logs the lower id would lead

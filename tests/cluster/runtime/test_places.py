@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from cluster.runtime.host.connection_eviction import KNOWN_MAX, Places, prefix_of, shared_part
+from tests.support.rows import each_row
 
 LIMIT = 64
 
@@ -115,7 +114,7 @@ def test_without_users_all_places_are_for_everybody() -> None:
     assert table.arrives("10.0.0.2") is not None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_the_counts_are_right_whatever_happens(seed: int) -> None:
     rng, table = random.Random(seed), Table()
     for _ in range(2000):
@@ -138,7 +137,7 @@ def test_the_counts_are_right_whatever_happens(seed: int) -> None:
     assert len(table.places._known) == KNOWN_MAX
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "same"),
     [
         ("10.0.0.1", "10.0.0.255", True),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.runtime.resource_budget import Room, Share
+from tests.support.rows import each_row
 
 
 class Turns:
@@ -149,7 +150,7 @@ def test_an_error_in_one_that_waited_keeps_nobody_else_waiting() -> None:
     assert room.fits(10)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_the_account_is_the_sum_of_the_shares(seed: int) -> None:
     rng = random.Random(seed)
     turns = Turns()

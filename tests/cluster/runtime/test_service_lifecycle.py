@@ -10,6 +10,7 @@ import pytest
 from cluster.config.config import ConfigError
 from cluster.runtime.service_lifecycle import Closing, Part, Parts
 from tests.support.contexts import CONFIG
+from tests.support.rows import each_row
 
 NAMES = ("log", "lanes", "driver", "ports")
 
@@ -125,7 +126,7 @@ def test_a_list_of_hooks_has_only_the_parts_with_that_hook() -> None:
     assert (len(parts.ticks), len(parts.applied), parts.role, parts.opened, parts.peer_closed) == (1, 1, (), (), ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "says"),
     [
         ([Part(name="a"), Part(name="a")], "there twice"),

@@ -16,6 +16,7 @@ from raftmq_wire.codec import encode_frame
 from raftmq_wire.message_format import decode_message_id
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.groups import PutGroup
+from tests.support.rows import each_row
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 MAX_DELAY_MS = 259_200_000
@@ -150,8 +151,8 @@ def cluster() -> Iterator[Cluster]:
         yield Cluster(sim)
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
-@pytest.mark.parametrize("row", [*REFUSED, *DONE_NOTHING], ids=lambda row: row.what)
+@each_row("leads", [True, False], ids=["leader", "follower"])
+@each_row("row", [*REFUSED, *DONE_NOTHING], ids=lambda row: row.what)
 def test_a_mistake_is_answered_in_words_and_leaves_nothing(cluster: Cluster, row: Row, leads: bool) -> None:
     before = cluster.sim.leader().raw.last_index
     code, remark, _ = cluster.ask(row, leads=leads)

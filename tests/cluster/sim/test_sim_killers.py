@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from raftmq_wire.codec import encode_frame
+from tests.support.rows import each_row
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 HUGE = b"9" * 30
@@ -55,8 +56,8 @@ def sim() -> Iterator[SimCluster]:
         yield made
 
 
-@pytest.mark.parametrize("to", ["leader", "follower"])
-@pytest.mark.parametrize("name", KILLERS)
+@each_row("to", ["leader", "follower"])
+@each_row("name", KILLERS)
 def test_it_is_answered_and_nothing_else_happens(sim: SimCluster, name: str, to: str) -> None:
     leader = sim.leader()
     term, end = leader.raw.term, leader.raw.last_index

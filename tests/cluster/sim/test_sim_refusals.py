@@ -13,6 +13,7 @@ from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from raftmq_wire.message_format import BatchItem, build_batch
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 BATCH = build_batch([BatchItem(0, b"one", b"UNIQ_KEY\x011\x02"), BatchItem(0, b"two", b"UNIQ_KEY\x012\x02")])
@@ -116,8 +117,8 @@ def last_index(sim: SimCluster) -> int:
     return sim.leader().raw.last_index
 
 
-@pytest.mark.parametrize("serialize_type", [JSON, BINARY])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each_row("serialize_type", [JSON, BINARY])
+@each_row("case", CASES, ids=lambda case: case.name)
 def test_refused_before_anything_is_proposed(sim: SimCluster, case: Case, serialize_type: int) -> None:
     before = last_index(sim)
     leader = sim.leader()

@@ -37,6 +37,7 @@ from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming import groups
 from statemachine.tier import TierState
 from statemachine.topics.topics import RETENTION, TopicConfig
+from tests.support.rows import each_row
 from tests.support.sim_cluster import ClientPath, SimCluster, send_frame
 
 NOTIFY = 40
@@ -285,7 +286,7 @@ def verdict(bed: Bed, put: Put, use: Use, field: str, values: list[Any]) -> str:
     return "ignored" if "ignored" in said else "told" if "told" in said else "refused"
 
 
-@pytest.mark.parametrize("field", settings_of_groups())
+@each_row("field", settings_of_groups())
 def test_each_setting_of_a_group_is_obeyed_or_refused(bed: Bed, field: str) -> None:
     found = verdict(bed, put_group, use_group, field, settings_of_groups()[field])
     unread = field in ("consumeFromMinEnable", "consumeMessageOrderly", "consumeTimeoutMinute")
@@ -293,7 +294,7 @@ def test_each_setting_of_a_group_is_obeyed_or_refused(bed: Bed, field: str) -> N
     assert found == ("told" if unread else "refused" if fixed else "works")
 
 
-@pytest.mark.parametrize("field", settings_of_topics())
+@each_row("field", settings_of_topics())
 def test_each_setting_of_a_topic_is_obeyed_or_refused(bed: Bed, field: str) -> None:
     found = verdict(bed, put_topic, use_topic, field, settings_of_topics()[field])
     told, fixed = ("message.type",), ("queue.type", "cleanup.policy")

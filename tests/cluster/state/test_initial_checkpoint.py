@@ -20,6 +20,7 @@ from cluster.state.state_opening import StateLostError
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NOBODY, HardState, NodeId
 from statemachine.rows.digest import digest
+from tests.support.rows import each_row
 
 Place = Any
 
@@ -220,7 +221,7 @@ def test_what_is_not_sound_is_refused(pair: tuple[Place, Any], wrong: str, tmp_p
     assert checkpoint is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         [],

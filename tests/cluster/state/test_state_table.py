@@ -19,6 +19,7 @@ from raftlog.storage.files.run_file import RunFile
 from statemachine.broker_state import AppliedMark
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import KVCorruptError, KVError
+from tests.support.rows import each_row
 
 Place = Any
 Replay = Callable[..., None]
@@ -28,7 +29,7 @@ def mark(index: int) -> AppliedMark:
     return AppliedMark(1, index, index * 100, 0, 7)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("facts", "found"),
     [
         (Facts(0, 9, mark=mark(10)), StateCase.NEWER),

@@ -23,6 +23,7 @@ from statemachine.levels import DRAINS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import JournalNames
+from tests.support.rows import each_row
 from tests.support.truth_kit import SECOND
 from tests.support.two_groups import DEADLINE_MS, Ends, Two
 
@@ -154,7 +155,7 @@ def test_a_first_group_that_is_not_raised_yet_takes_no_act_of_a_later_level(new_
     assert (told[0].outcome, two.second.log.state.broker_groups.by_number[2].is_active) == (Outcome.OK, False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "payload"),
     [
         ([], pack([DeleteTopic("t")])),
@@ -177,7 +178,7 @@ def test_acts_that_are_none(two: Two, header: list[Any], payload: bytes) -> None
     assert not two.first.proposed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "payload"),
     [
         ([1, 0, 5], b"\x90"),

@@ -18,6 +18,7 @@ from jepsen_like.checkers.messages import Send
 from jepsen_like.checkers.send_columns import SendColumns, no_rows
 from jepsen_like.checkers.verdict import Findings
 from jepsen_like.history import History, HistoryWriter, OpType, read_history
+from tests.support.rows import each_row
 
 
 def shelf_of(sends: list[Send]) -> SendColumns:
@@ -59,7 +60,7 @@ def polled(count: int) -> Script:
     return script.read(1, *(f"m{i}" for i in range(count)))
 
 
-@pytest.mark.parametrize("damage", ["none", "other id", "other offset", "jump", "early"])
+@each_row("damage", ["none", "other id", "other offset", "jump", "early"])
 def test_polls_are_judged_alike_with_and_without_what_the_log_checker_knows(
     damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

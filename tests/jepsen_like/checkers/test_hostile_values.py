@@ -7,12 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from jepsen_like.checkers import Workload, check
 from jepsen_like.checkers.history_builder import Script
 from jepsen_like.history import Op
 from jepsen_like.report import RunInfo, write_report
+from tests.support.rows import each_row
 
 EVERYTHING = Workload("everything", must_drain=True, ordered=True)
 
@@ -57,7 +56,7 @@ def test_unspoilt_it_is_valid() -> None:
     assert verdict.outcome == "valid", verdict.text(everything())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_one_spoilt_value_is_never_a_crash(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     outcomes: set[str] = set()

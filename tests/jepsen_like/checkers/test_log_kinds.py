@@ -12,6 +12,7 @@ import pytest
 from jepsen_like.checkers import Workload, check
 from jepsen_like.checkers.history_builder import Script
 from raftmq_wire.queue_numbers import number_of
+from tests.support.rows import each_row
 
 LOG = Workload("log", ("log",))
 FAR = number_of(2, 0)
@@ -111,13 +112,13 @@ BAD: dict[str, tuple[Script, dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_row("name", GOOD)
 def test_good(name: str) -> None:
     verdict = check(GOOD[name].ops, LOG)
     assert verdict.outcome == "valid", verdict.text(GOOD[name].ops)
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_bad(name: str) -> None:
     script, expected = BAD[name]
     verdict = check(script.ops, LOG)
@@ -164,7 +165,7 @@ def test_one_lost_disk_is_counted_in_full_and_shown_in_part() -> None:
     assert len(verdict.anomalies) == 20
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "why"),
     [
         (Script().sent("a"), "none was read back"),
@@ -216,7 +217,7 @@ MUTANTS: dict[str, tuple[str, Callable[..., object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@each_row("name", MUTANTS)
 def test_a_broken_checker_fails_its_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, how, caught_by = MUTANTS[name]
     break_it(monkeypatch, target, how)

@@ -10,6 +10,7 @@ import pytest
 from jepsen_like.checkers import Workload, check
 from jepsen_like.checkers.history_builder import Script
 from jepsen_like.history import Op
+from tests.support.rows import each_row
 
 OFFSETS = Workload("offsets", ("offsets",))
 BOTH = Workload("offsets", ("offsets", "linearizable"))
@@ -80,13 +81,13 @@ BAD: dict[str, tuple[Offsets, dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_row("name", GOOD)
 def test_good(name: str) -> None:
     verdict = check(GOOD[name].ops, BOTH)
     assert verdict.outcome == "valid", verdict.text(GOOD[name].ops)
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_bad(name: str) -> None:
     script, expected = BAD[name]
     verdict = check(script.ops, OFFSETS)

@@ -6,6 +6,7 @@ import pytest
 
 from jepsen_like.checkers import Workload, check
 from jepsen_like.checkers.history_builder import Script
+from tests.support.rows import each_row
 
 POLLS = Workload("polls", ("log", "polls"))
 DRAIN = POLLS._replace(must_drain=True)
@@ -98,13 +99,13 @@ BAD: dict[str, tuple[Script, dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_row("name", GOOD)
 def test_good(name: str) -> None:
     verdict = check(GOOD[name].ops, POLLS)
     assert verdict.outcome == "valid", verdict.text(GOOD[name].ops)
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_bad(name: str) -> None:
     script, expected = BAD[name]
     verdict = check(script.ops, POLLS)

@@ -12,6 +12,7 @@ from jepsen_like.check_cli import main
 from jepsen_like.checkers import WORKLOADS, Workload, check, check_file, workload_named
 from jepsen_like.checkers.history_builder import Script
 from jepsen_like.history import HistoryWriter, Op
+from tests.support.rows import each_row
 
 METADATA = Workload("metadata", ("linearizable",))
 AVAILABLE = Workload("availability", ("availability",))
@@ -106,7 +107,7 @@ def digests(*found: tuple[int, int, str]) -> Script:
     return script
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "outcome"),
     [
         (digests((1, 9, "x"), (2, 9, "x"), (3, 9, "x")), "valid"),
@@ -139,7 +140,7 @@ BROKEN_VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_VALUES)
+@each_row("name", BROKEN_VALUES)
 def test_a_malformed_step_is_unknown_with_its_line(name: str) -> None:
     script, line, why = BROKEN_VALUES[name]
     verdict = check(script.ops, "log")
@@ -201,7 +202,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert run(main, ["check", "--workload", "lug", str(good)]).exit_code == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("damage", "line"),
     [
         (lambda data: b"", 1),

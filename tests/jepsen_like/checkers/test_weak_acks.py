@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.history_builder import Script
 from jepsen_like.checkers.weak_acks import cleared
 from jepsen_like.history import Op
+from tests.support.rows import each_row
 
 
 def weak(script: Script, message_id: str, offset: int, level: str = "leader") -> Script:
@@ -69,13 +68,13 @@ def kinds(ops: list[Op]) -> set[str]:
     return {anomaly.kind for anomaly in check_log(ops).anomalies}
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_row("name", GOOD)
 def test_good(name: str) -> None:
     script, taken = GOOD[name]
     assert not kinds(cleared(script.ops, lambda sent, acked: taken).ops)
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_bad(name: str) -> None:
     script, taken, expected = BAD[name]
     assert expected in kinds(cleared(script.ops, lambda sent, acked: taken).ops)

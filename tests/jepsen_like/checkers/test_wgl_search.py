@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jepsen_like.checkers.counterexample_shrink import smallest
 from jepsen_like.checkers.registers import REGISTER, drop_needless, step
 from jepsen_like.checkers.wgl_search import OPEN, Call, Impossible, search
+from tests.support.rows import each_row
 
 
 def brute_force(calls: Sequence[Call], state: object = None) -> bool:
@@ -112,13 +113,13 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_row("name", GOOD)
 def test_good(name: str) -> None:
     assert brute_force(GOOD[name]) is True
     assert search(GOOD[name], REGISTER, 10_000).linearizable is True
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_bad(name: str) -> None:
     assert brute_force(BAD[name]) is False
     assert search(BAD[name], REGISTER, 10_000).linearizable is False
@@ -168,7 +169,7 @@ def test_long_histories_are_decided(seed_: int) -> None:
     assert answer.stuck == planted[reads[0]]
 
 
-@pytest.mark.parametrize("seed_", range(5))
+@each_row("seed_", range(5))
 def test_a_stale_read_in_a_long_history_is_proved_by_few_calls(seed_: int) -> None:
     calls = long_history(seed_, 600, clients=4, unknown=0.01)
     ordered = sorted((call for call in calls if not call.is_open), key=lambda call: call.completed)

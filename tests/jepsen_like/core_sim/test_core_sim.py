@@ -16,6 +16,7 @@ from jepsen_like.core_sim.report import report_seed
 from jepsen_like.core_sim.run import run_seed
 from jepsen_like.core_sim.violation import Violation
 from raftlog.types import NodeId
+from tests.support.rows import each_row
 
 FIRST_SEED = int(os.environ.get("CORE_SIM_FIRST_SEED", "0"))
 SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "10"))
@@ -73,7 +74,7 @@ def history(*acked: tuple[int, int]) -> History:
     return known
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "checker"),
     [
         ([1, 2], None),

@@ -6,6 +6,7 @@ import pytest
 
 from jepsen_like.core_sim.run import run_seed
 from jepsen_like.core_sim.run_options import PLAYS, Knobs, draw
+from tests.support.rows import each_row
 
 SEEDS = range(12)
 
@@ -17,7 +18,7 @@ def staged(seed: int, play: str) -> Knobs:
     return knobs._replace(play=play, raft=raft, nodes=3, triggers=(), faults=("slow_link",), fault_gap_us=150_000)
 
 
-@pytest.mark.parametrize("play", PLAYS)
+@each_row("play", PLAYS)
 def test_a_play_reaches_its_end_and_the_product_stands_it(play: str) -> None:
     for seed in SEEDS:
         verdict = run_seed(seed, knobs=staged(seed, play))

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-import pytest
-
 from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
 from cluster.peer.wire import unpack
@@ -24,6 +22,7 @@ from jepsen_like.hostile import almost_valid
 from raftlog.core.message_plausibility import TERM_STEP_MAX
 from raftmq_wire.codec import CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode
+from tests.support.rows import each_row
 
 DRAWS = 4000
 
@@ -102,7 +101,7 @@ def test_what_waits_for_an_answer_is_a_request_that_a_node_can_read() -> None:
     assert set(seen) | {remoting.RAW} == set(remoting.HANDLERS)
 
 
-@pytest.mark.parametrize("name", http.UNACCEPTABLE)
+@each_row("name", http.UNACCEPTABLE)
 def test_verbs_that_change_leader_members_or_files_get_nothing_acceptable(name: str) -> None:
     draw = operations().draw
     for _ in range(3 * DRAWS):

@@ -10,6 +10,7 @@ import pytest
 
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.hands import deal
+from tests.support.rows import each_row
 
 EVERY = list(ATTACKS.values())
 HEAVY = {attack.name for attack in EVERY if attack.is_heavy}
@@ -17,8 +18,8 @@ HANDS = 28
 """Hands of a full run."""
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("at_once", [2, 3, 4, 8, 16, 27])
+@each_row("seed", range(20))
+@each_row("at_once", [2, 3, 4, 8, 16, 27])
 def test_each_attack_comes_in_each_round_and_none_beside_one_that_hinders_it(seed: int, at_once: int) -> None:
     hands = deal(EVERY, HANDS, at_once, random.Random(seed))
     assert len(hands) == HANDS
@@ -31,7 +32,7 @@ def test_each_attack_comes_in_each_round_and_none_beside_one_that_hinders_it(see
     assert not any({"half-frames", "too-large"} <= set(hand) for hand in hands)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_on_two_cores_heavy_attacks_are_spread_and_no_pair_comes_twice(seed: int) -> None:
     hands = deal(EVERY, HANDS, 2, random.Random(seed))
     assert Counter(name for hand in hands for name in hand) == dict.fromkeys(ATTACKS, 2)
@@ -46,14 +47,14 @@ def test_the_seed_decides() -> None:
     assert first != other
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_a_short_run_plays_some_of_the_attacks_once(seed: int) -> None:
     hands = deal(EVERY, 3, 2, random.Random(seed))
     assert max(Counter(name for hand in hands for name in hand).values()) == 1
     assert [len(hand) for hand in hands] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_few_attacks_are_dealt_too(seed: int) -> None:
     pair = [ATTACKS["half-frames"], ATTACKS["too-large"]]
     assert {*deal(pair, 2, 2, random.Random(seed))} == {("half-frames",), ("too-large",)}

@@ -26,6 +26,7 @@ from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import Pair, Traffic
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
+from tests.support.rows import each_row
 
 
 def state(term: int, leads: bool, leader: int | None = 1, applied: int = 5, committed: int = 5) -> NodeState:
@@ -235,8 +236,8 @@ def stage(*, deaf: bool, seed: int, said: int = 10, leak: int = 0) -> Stage:
     return made
 
 
-@pytest.mark.parametrize("name", [name for name, each in NEMESES.items() if not each.is_hostile])
-@pytest.mark.parametrize("seed", range(4))
+@each_row("name", [name for name, each in NEMESES.items() if not each.is_hostile])
+@each_row("seed", range(4))
 def test_a_fault_that_is_felt_says_so_and_takes_itself_back(name: str, seed: int) -> None:
     made = stage(deaf=False, seed=seed)
     effect = NEMESES[name].apply(made, 0.5)
@@ -281,11 +282,11 @@ def test_a_fault_that_nobody_feels_says_so(name: str) -> None:
     assert not NEMESES[name].apply(stage(deaf=True, seed=1), 0.5).happened
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["partition-halves", "partition-ring", "partition-one-way", "acks-lost", "isolate-leader", "flapping-leader"],
 )
-@pytest.mark.parametrize(("said", "leak"), [(0, 0), (10, 1)])
+@each_row(("said", "leak"), [(0, 0), (10, 1)])
 def test_a_cut_counts_if_something_was_said_and_nothing_heard(name: str, said: int, leak: int) -> None:
     made = stage(deaf=False, seed=1, said=said, leak=leak)
     assert not NEMESES[name].apply(made, 0.0).happened
@@ -343,7 +344,7 @@ def played(name: str, *, felt: bool = True, recovered_s: float | None = 0.1) -> 
     return Played(name, Effect(felt, "told"), 1.0, 0.5, recovered_s)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("counts", "faults", "broken", "doubts", "verdict"),
     [
         (Counts(98, 5, 2, 0), [played("kill-one")], [], [], Conclusion.VALID),

@@ -17,6 +17,7 @@ from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named
 from jepsen_like.live.outcome import Outcome
 from jepsen_like.live.plan import AGAIN_MAX, PACE_MIN, Deck, Plan, pace
 from jepsen_like.live.summary import last_line, lines
+from tests.support.rows import each_row
 
 FELT, NOTHING = Effect(True, "felt"), Effect(False, "nothing")
 ENOUGH = {"kill-one": (5, 5), "swizzle": (7, 5)}
@@ -55,7 +56,7 @@ def test_cards_still_due() -> None:
     assert deck.due(5) == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("left_s", "due", "each_s", "expected"),
     [(600, 140, 3.7, 1.0), (600, 0, 3.7, 1.0), (600, 140, 0.0, 1.0), (100, 140, 3.7, PACE_MIN), (100, 20, 6.0, 0.775)],
 )
@@ -68,7 +69,7 @@ def test_every_fault_stands_in_the_table_also_one_never_dealt() -> None:
     assert applied_and_felt(["kill-one", "ring"], played) == {"kill-one": (2, 1), "ring": (0, 0), "swizzle": (1, 1)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("counts", "faults", "changes", "cuts", "missed"),
     [
         (Counts(500_000, 0, 0, 0), ENOUGH, 30, 100, []),
@@ -122,7 +123,7 @@ def plan(time_s: float) -> Plan:
     return Plan("raftmq", None, (NEMESES["kill-one"],), time_s, 7, 100, False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("time_s", "value", "verdict", "code"),
     [
         (600.0, 99, Conclusion.VALID, 7),

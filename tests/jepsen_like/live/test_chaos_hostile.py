@@ -34,6 +34,7 @@ from jepsen_like.live.stories.story_table import STORIES
 from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE
 from raftmq.cli import run
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 
 def plan_of(names: str, time_s: float = 600, scale: float = 1.0) -> Plan:
@@ -119,7 +120,7 @@ def test_a_cell_of_the_table_tells_what_was_sent_and_met(tmp_path: Path) -> None
     assert row.startswith("| crowd | nothing | 7 | 0 | 1 ms | 30 ms of CPU in a |")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("beside", "met", "says"),
     [
         ("nothing", {"change": "node 2 leads term 4, after node 1 in term 3"}, "leads term 4"),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.probes.log_workload import LogWorkload
 from jepsen_like.live.probes.repeating_producer import Repeats
 from jepsen_like.live.stories.story_failover import Acks, Blow
 from jepsen_like.live.subjects.subject import LoadPlan
+from tests.support.rows import each_row
 
 MS = 1_000_000
 WRITERS = ["w0", "w1"]
@@ -26,7 +25,7 @@ def acks(**times_ms: list[int]) -> list[Op]:
     return sorted(ops, key=lambda op: op.time_ns)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("at", "until", "worst_ms"),
     [
         (105, 300, 90),  # w0 waits from 100 to 190

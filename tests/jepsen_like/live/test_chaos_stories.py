@@ -26,6 +26,7 @@ from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, META, Batch
 from statemachine.rows.rocksdb_store import RocksKV
+from tests.support.rows import each_row
 
 TOPIC = TopicSpec(4, 6, {"dedup": "strict"})
 
@@ -39,7 +40,7 @@ def shown(**topics: TopicSpec) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "said"),
     [
         (shown(r_a=TOPIC, r_b=TOPIC, other=TOPIC), None),
@@ -71,7 +72,7 @@ def test_deleted_names_take_their_offsets_along_and_attributes_are_added() -> No
     assert catalogue.offsets == {("r_g", "r_u", 0): 2}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("after", "wrong"),
     [
         (Rows(2, 10, 12, (5, 6)), False),
@@ -96,8 +97,8 @@ def node(folder: Path, name: str, *, segments: int = 2) -> Path:
     return data
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", [Kind.SEALED, Kind.ACTIVE])
+@each_row("seed", range(6))
+@each_row("kind", [Kind.SEALED, Kind.ACTIVE])
 def test_a_flip_hits_frames_of_the_kind_asked_for_and_is_found_by_comparing(
     tmp_path: Path, kind: Kind, seed: int
 ) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jepsen_like.live.probes.hot_writers import Written, wrong_rows
+from tests.support.rows import each_row
 
 WRITTEN = [Written(0, 3, frozenset({1}), frozenset({2}), {1: 1}), Written(1, 1, frozenset(), frozenset(), {2: 1})]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bodies", "wrong"),
     [
         ([b"0/0", b"1/0"], []),

@@ -14,11 +14,12 @@ from jepsen_like.live.stories import story_nearly_full
 from jepsen_like.live.stories.story_report_004 import broken_bounds, draw
 from raftmq.commands.bench_open import OpenReport, OpenRun, Shape
 from raftmq.commands.open_arrivals import Second
+from tests.support.rows import each_row
 
 GOOD: dict[str, Any] = {"unknown": 0, "refused": {"2": 9}, "stored_per_second": 7_000.0, "p99_ms": 90.0}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "broken"),
     [
         ({}, []),
@@ -80,7 +81,7 @@ STEADY = GOOD | {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "broken", "missed"),
     [
         ({}, [], []),

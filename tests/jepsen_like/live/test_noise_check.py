@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from jepsen_like.live.probes.noise import OURS, Ack, Sent, codes_of
 from jepsen_like.live.probes.noise_check import (
     Stored,
@@ -15,6 +13,7 @@ from jepsen_like.live.probes.noise_check import (
     too_much,
     wrong_messages,
 )
+from tests.support.rows import each_row
 
 RATE = 100
 
@@ -33,7 +32,7 @@ def rows(*numbers: int) -> list[Stored]:
     return [Stored(0, place, b"0/%d ..." % number, 0) for place, number in enumerate(numbers)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stored", "wrong"),
     [
         (rows(0, 1), []),
@@ -49,7 +48,7 @@ def test_a_message_has_the_fate_that_its_client_was_told(stored: list[Stored], w
     assert wrong_messages([sent()], stored) == wrong
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("acks", "wrong"),
     [
         ([ack(0), ack(1), ack(2)], 0),
@@ -67,7 +66,7 @@ def evenly(rate: float, seconds: float) -> list[float]:
     return [number / rate for number in range(int(rate * seconds))]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rate", "fresh", "found"),
     [
         (RATE, 0, False),

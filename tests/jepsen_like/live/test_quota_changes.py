@@ -11,10 +11,10 @@ from email.message import Message
 from typing import Any
 
 import msgspec
-import pytest
 
 from cluster.admin.handlers.quotas import QuotasRequest
 from jepsen_like.live.probes.quota_changes import Change, Changes, body_of, draw
+from tests.support.rows import each_row
 
 SUBJECT, OTHER = "topic=T", "topic=storm-1"
 GOOD = Change(body_of({OTHER: {"send_messages": 1}}), {OTHER: {"send_messages": 1}}, "good")
@@ -50,7 +50,7 @@ def test_good_ones_can_be_decoded_and_all_kinds_come() -> None:
     assert {"good", "zero", "below one", "2^62", "twice", "none", "no subject"} <= kinds
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "error", "calm", "wrong"),
     [
         (GOOD, None, True, ""),

@@ -9,6 +9,7 @@ import pytest
 
 from jepsen_like.live.probes.route_probe import STALE_S, Route, RouteProbe, is_stale, missing_queues, read_route
 from raftmq_wire.codes import ResponseCode
+from tests.support.rows import each_row
 
 WHOLE = {"raftmq": (4, 4), "raftmq-g02": (4, 4)}
 LEADERS = {"raftmq": "127.0.0.1:1", "raftmq-g02": "127.0.0.1:11"}
@@ -44,7 +45,7 @@ def test_a_route_is_read_as_nodes_write_it() -> None:
     assert missing_queues(route(queues=WHOLE | {"more": (9, 9)}), WHOLE) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("node", "asked_s", "stale"),
     [
         (1, 100.0, False),

@@ -16,6 +16,7 @@ from jepsen_like.history import Op, pair_up
 from jepsen_like.report import RunInfo, machine_facts, write_report
 from jepsen_like.report.svg import decades, linear, logarithmic, ticks
 from jepsen_like.report.timeline import Timeline, series_of
+from tests.support.rows import each_row
 
 RUN = RunInfo("chaos part-kill, seed 7", "raftmq chaos run --seed 7 'a b'", "today", {"nodes": 3}, machine_facts())
 
@@ -114,7 +115,7 @@ def test_what_the_history_says_is_never_markup(tmp_path: Path) -> None:
     assert Page(text).open == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "ops",
     [
         [],

@@ -13,6 +13,7 @@ from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, InstallSnapshot
 from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
 from tests.support.raft_group import Disk, Group, chain, members_of, raw_of
+from tests.support.rows import each_row
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 CONFIG = RaftConfig(ONE, 1)
@@ -45,7 +46,7 @@ def follower(disk: Disk) -> RawNode:
     return raw_of(disk, CONFIG)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "name"),
     [
         ({"node_id": NOBODY}, "node_id"),

@@ -23,6 +23,7 @@ from raftlog.messages import (
 )
 from raftlog.types import NOBODY, EntryId, HardState, NodeId, Role
 from tests.support.raft_group import Disk, chain, members_of
+from tests.support.rows import each_row
 
 ONE, TWO, THREE, GUEST = NodeId(1), NodeId(2), NodeId(3), NodeId(9)
 HERE = chain([1, 1, 2])
@@ -91,7 +92,7 @@ LIES: dict[str, Message] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@each_row("lie", LIES)
 def test_a_lie_is_refused_and_changes_nothing_but_term_and_leader(lie: str) -> None:
     raw = follower()
     hard, *before = state(raw)
@@ -105,7 +106,7 @@ def test_a_lie_is_refused_and_changes_nothing_but_term_and_leader(lie: str) -> N
     assert raw.leader_id == TWO
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         Heartbeat(TWO, ONE, 3, 2, 0),

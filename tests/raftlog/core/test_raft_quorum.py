@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
 from raftlog.core.state.quorum import agreed_value, lower_median, majority
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize("voters", range(1, 10))
+@each_row("voters", range(1, 10))
 def test_two_majorities_always_meet(voters: int) -> None:
     assert 2 * majority(voters) > voters
     assert 2 * (majority(voters) - 1) <= voters
 
 
-@pytest.mark.parametrize("voters", range(1, 6))
+@each_row("voters", range(1, 6))
 def test_agreed_value_is_the_largest_that_a_majority_reached(voters: int) -> None:
     for values in product(range(4), repeat=voters):
         reached = [v for v in range(4) if sum(value >= v for value in values) >= majority(voters)]

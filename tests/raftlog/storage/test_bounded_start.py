@@ -17,6 +17,7 @@ from raftlog.storage.recovery import recovery_active
 from raftlog.storage.segments import active_index, scan
 from raftlog.storage.segments.segment_index import SegmentIndex, decode_index
 from raftlog.types import LogTail, NodeId
+from tests.support.rows import each_row
 
 DATA = Path("/data")
 GROUP = 7
@@ -63,7 +64,7 @@ def test_a_killed_node_scans_the_same_at_every_size(
     assert max(scanned) <= 64 * UNIT, scanned
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_the_kept_index_is_on_disk_when_it_has_its_name(seed: int) -> None:
     """A name that survives the power leads to all of its bytes: a start need not scan what it covers."""
     fs = MemoryFileSystem()

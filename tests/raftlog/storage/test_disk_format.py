@@ -29,6 +29,7 @@ from raftlog.storage.segments.segment import (
 )
 from raftlog.storage.segments.segment_index import SegmentIndex, decode_index, encode_index
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, HardState, LogTail, NodeId
+from tests.support.rows import each_row
 
 CLUSTER = UUID("00112233-4455-6677-8899-aabbccddeeff")
 NODE = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
@@ -174,7 +175,7 @@ def build() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@each_row("name", VECTORS)
 def test_bytes_are_frozen(name: str) -> None:
     assert build()[name].hex() == VECTORS[name]
 
@@ -210,7 +211,7 @@ def test_a_fresh_header_carries_two_marks_at_the_base() -> None:
     assert decode_mark(page[512:560]) == mark_of(TAIL, 0)
 
 
-@pytest.mark.parametrize("name", ["sync mark", "hard state slot", "identity", "segment header", "messages frame"])
+@each_row("name", ["sync mark", "hard state slot", "identity", "segment header", "messages frame"])
 def test_every_flipped_bit_is_noticed(name: str) -> None:
     raw = bytes.fromhex(VECTORS[name])
     for bit in range(len(raw) * 8):

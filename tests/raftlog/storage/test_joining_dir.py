@@ -13,6 +13,7 @@ from raftlog.storage.files.identity import Ancestor, Identity
 from raftlog.storage.node_dir import create_joining_dir
 from raftlog.types import NOBODY, HardState, NodeId
 from tests.support.install_node import DATA, GROUP, Giver, Node
+from tests.support.rows import each_row
 
 
 def joiner(genesis: Genesis, **change: object) -> Identity:
@@ -36,7 +37,7 @@ def test_a_joining_node_of_a_cluster_that_went_on_from_another(giver: Giver) -> 
     assert node.open().identity == identity
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "says"),
     [
         ({"cluster_uuid": UUID(int=9)}, "different clusters"),

@@ -11,6 +11,7 @@ from raftlog.errors import FrameError, OutOfSpaceError
 from raftlog.storage.log_build import LogBuild
 from tests.support.damaged_disk import row
 from tests.support.install_node import BEGIN, CHECKPOINT, DATA, GROUP, LAST, Frames, Giver, Node
+from tests.support.rows import each_row
 
 
 def test_whoever_gives_other_bytes_is_found_out_and_left(node: Node, frames: Frames) -> None:
@@ -132,7 +133,7 @@ def test_discarding(node: Node) -> None:
     assert LogBuild.resume(node.fs, DATA, GROUP) is None
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_raw_frames_are_taken_whole_and_in_order_or_not_at_all(giver: Giver, seed: int) -> None:
     """Pieces of any size, flipped, doubled, left out, from elsewhere: what counts in the end is the peers' log."""
     rng = Random(seed)

@@ -14,6 +14,7 @@ from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.damage import DamagedRange
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry
+from tests.support.rows import each_row
 
 DATA = Path("/data")
 LOG = DATA / "log"
@@ -247,8 +248,8 @@ def crash_cases(replica: Replica) -> Iterator[tuple[str, Callable[[Replica], Non
     yield "two files that are gone", remove(0, 1), 0, 6
 
 
-@pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("how", ["power cut", "EIO"])
+@each_row("number", range(4))
+@each_row("how", ["power cut", "EIO"])
 def test_a_repair_that_stops_anywhere_leaves_the_range_damaged_or_repaired(
     new_log: NewLog, frames: Frames, number: int, how: str
 ) -> None:

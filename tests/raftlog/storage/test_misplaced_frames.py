@@ -15,6 +15,7 @@ from raftlog.storage.files import layout, log_first
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry
 from tests.support.damaged_disk import Disk
+from tests.support.rows import each_row
 
 LOG = Path("/data/log")
 GROUP = 7
@@ -25,8 +26,8 @@ def read(log: Any, low: int, high: int) -> list[Entry]:
     return found
 
 
-@pytest.mark.parametrize(("low", "high"), [(1, 3), (1, 5), (2, 3), (2, 5)])
-@pytest.mark.parametrize("stale", [False, True])
+@each_row(("low", "high"), [(1, 3), (1, 5), (2, 3), (2, 5)])
+@each_row("stale", [False, True])
 def test_the_frame_of_another_entry_is_not_read_as_this_one(
     new_log: Any, frames: Any, low: int, high: int, stale: bool
 ) -> None:

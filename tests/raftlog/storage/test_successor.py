@@ -8,6 +8,7 @@ from raftlog.errors import FrameError
 from raftlog.frame import FrameHeader, make_entry, tail_after
 from raftlog.storage.segments.scan import check_successor
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail
+from tests.support.rows import each_row
 
 SEGMENT = 4096
 
@@ -32,7 +33,7 @@ def test_the_next_frame_is_accepted() -> None:
     check_successor(NEXT, FIRST, FIRST.segment_base)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tail",
     [
         FIRST._replace(index=FIRST.index + 1),

@@ -21,6 +21,7 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position
+from tests.support.rows import each_row
 from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
@@ -97,7 +98,7 @@ def test_a_data_frame(servers: str) -> None:
     assert frame.to_dict("list") == {"queue_offset": [0, 1], "body": [b"0", b"2"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "error", "said"),
     [
         ({"topic": "no-such-topic"}, raftmq.NotFound, "no-such-topic"),

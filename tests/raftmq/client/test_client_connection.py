@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from raftmq.client.connection import Connection, ConnectionPool, dial
 from raftmq.client.environment import REAL
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
+from tests.support.rows import each_row
 
 
 class Transport:
@@ -50,7 +51,7 @@ def test_frames_survive_any_fragmentation(bodies: list[bytes], cuts: list[int]) 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.client.discovery import DEFAULT_SERVERS, find_servers, parse_servers
+from tests.support.rows import each_row
 
 
 def write_cluster(folder: Path, *ports: int) -> None:
@@ -40,13 +41,13 @@ def test_lists_in_several_forms() -> None:
     assert parse_servers(["[::1]:9"]) == ("[::1]:9",)
 
 
-@pytest.mark.parametrize("bad", ["", "host", "host:", ":1", "h:0", "h:65536", "h:1;nope", "h:x"])
+@each_row("bad", ["", "host", "host:", ":1", "h:0", "h:65536", "h:1;nope", "h:x"])
 def test_bad_addresses_name_themselves(bad: str) -> None:
     with pytest.raises(ValueError, match=r"host:port"):
         parse_servers(bad)
 
 
-@pytest.mark.parametrize("content", ["not json", "[]", '{"nodes": [{}]}', '{"nodes": []}', '{"nodes": 3}'])
+@each_row("content", ["not json", "[]", '{"nodes": [{}]}', '{"nodes": []}', '{"nodes": 3}'])
 def test_a_broken_cluster_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / ".raftmq").mkdir()
     (tmp_path / ".raftmq" / "cluster.json").write_text(content)

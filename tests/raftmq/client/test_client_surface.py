@@ -17,6 +17,7 @@ from raftmq.client import FlushResult, RaftMQError, Refused, Retry, Unknown, Unr
 from raftmq.client.errors import error_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.support.plain_server import Listen
+from tests.support.rows import each_row
 
 FOLDER = Path(raftmq.__file__).parent
 
@@ -54,8 +55,8 @@ def test_there_is_one_logger() -> None:
     assert names == {'"raftmq"'}
 
 
-@pytest.mark.parametrize("code", sorted({*ResponseCode, 4242}))
-@pytest.mark.parametrize("maybe", [False, True])
+@each_row("code", sorted({*ResponseCode, 4242}))
+@each_row("maybe", [False, True])
 def test_no_error_has_an_internal_name(code: int, maybe: bool) -> None:
     error = error_of(code, None, "send to orders", maybe=maybe)
     assert error.code == code

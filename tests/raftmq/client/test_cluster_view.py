@@ -15,6 +15,7 @@ from raftmq.client.errors import error_of
 from raftmq.client.group_views import GroupViews
 from raftmq.client.route import QueueData, read_route
 from raftmq_wire.codes import RequestCode
+from tests.support.rows import each_row
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -179,7 +180,7 @@ GROUP = QueueData("raft", 8, 8, 4)
 ALIASES = [QueueData("raft-1", 0, 8, 2), QueueData("raft-2", 0, 8, 2)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("queues", "expected"),
     [
         ([QueueData("raft", 8, 6, 6)], ("raft", 8, 6)),

@@ -10,6 +10,7 @@ from raftmq.client.environment import REAL, IncompleteUser, with_credentials
 from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_single
 from raftmq_wire.codec import decode_header, ext_of
 from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, Credentials, content, is_right
+from tests.support.rows import each_row
 
 BOTH = {"RAFTMQ_ACCESS_KEY": "shop", "RAFTMQ_SECRET_KEY": "the-secret-of-shop"}
 
@@ -25,7 +26,7 @@ def test_arguments_come_before_the_environment() -> None:
     assert user_of("root", "the-secret-of-root", BOTH) == "root"
 
 
-@pytest.mark.parametrize(("access_key", "secret_key", "environ", "given", "missing"), [
+@each_row(("access_key", "secret_key", "environ", "given", "missing"), [
     ("shop", "", {}, "access_key=", "secret_key="),
     ("", "the-secret", {}, "secret_key=", "access_key="),
     ("shop", "", BOTH, "access_key=", "secret_key="),

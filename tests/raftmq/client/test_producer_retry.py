@@ -13,6 +13,7 @@ from raftmq.client import Failed, NotFound, Refused, Unknown, Unreachable, aconn
 from raftmq.client.errors import RaftMQError
 from raftmq_wire.codes import RequestCode
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 
 
 def sequences(fake: Any) -> list[int]:
@@ -260,7 +261,7 @@ async def test_room_bounds_what_is_unsettled(fake: Any, step: Any, wait_until: A
         await (await ninth)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "error"),
     [
         ({"topic": "", "body": b"x"}, ValueError),

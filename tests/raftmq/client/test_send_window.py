@@ -5,10 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import random
 
-import pytest
-
 from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
 from raftmq.client.producing.send_window import NextStep, Pending, SendWindow
+from tests.support.rows import each_row
 
 OK, AGAIN, MAYBE, FINAL = NextStep.OK, NextStep.AGAIN, NextStep.AGAIN_MAYBE, NextStep.FINAL
 
@@ -49,8 +48,8 @@ def sent(window: SendWindow, count: int, deadline: float = 10.0) -> list[Pending
     return made
 
 
-@pytest.mark.parametrize("lost_before", [False, True])
-@pytest.mark.parametrize(("code", "remark", "verdict", "first", "later"), TABLE)
+@each_row("lost_before", [False, True])
+@each_row(("code", "remark", "verdict", "first", "later"), TABLE)
 def test_reply_table(
     code: int, remark: str | None, verdict: NextStep, first: type | None, later: type | None, lost_before: bool
 ) -> None:
@@ -139,7 +138,7 @@ def test_never_sent_is_unreachable_not_unknown() -> None:
     assert error.retryable
 
 
-@pytest.mark.parametrize("kind", [Failed, Refused, NotFound, Unknown, Unreachable])
+@each_row("kind", [Failed, Refused, NotFound, Unknown, Unreachable])
 def test_errors_carry_code_retryable_and_hint(kind: type[RaftMQError]) -> None:
     error = kind("why", code=9, retryable=True, hint="do this", message_ids=("a",))
     assert (error.code, error.retryable, error.hint, str(error)) == (9, True, "do this", "why")

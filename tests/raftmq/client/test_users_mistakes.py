@@ -23,6 +23,7 @@ from raftmq.local.tls.certificates import CA, new_ca, new_node, write_pair
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from tests.support.pace import at_most
 from tests.support.plain_server import Listen, hanging_up, serving
+from tests.support.rows import each_row
 
 HALF = "\ud800"
 """Half a pair of surrogates: a str that has no bytes."""
@@ -49,7 +50,7 @@ def test_a_waiting_send_in_a_callback_of_its_own_producer_is_an_error(fake_in_th
     assert fake_in_thread.bodies("orders") == [b"first", b"third"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "said"),
     [
         ({"ordering_key": 7}, "ordering_key= is a str, not 7"),
@@ -105,7 +106,7 @@ WRONG_CALLS: list[tuple[str, Callable[[Client], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "call"), WRONG_CALLS)
+@each_row(("said", "call"), WRONG_CALLS)
 def test_a_wrong_argument_is_refused_by_the_call_that_has_it(
     fake_in_thread: Any, said: str, call: Callable[[Client], object]
 ) -> None:

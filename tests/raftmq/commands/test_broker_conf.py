@@ -16,6 +16,7 @@ from cluster.config.explain import keys
 from cluster.config.loading import load
 from raftmq.cli import cli
 from raftmq.commands.nodes import broker_conf
+from tests.support.rows import each_row
 
 SHIPPED = """\
 # as RocketMQ ships it
@@ -91,7 +92,7 @@ def test_the_command_is_one_that_config_set_takes(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "why"),
     [
         ("maxMessageSize=99999999999", "1024 to 32505856 are allowed"),
@@ -150,8 +151,8 @@ def test_values_that_do_not_fit_each_other_are_left_out(
     assert all(f"{name} = " in run(tmp_path, text).stdout.partition("to look at:")[2] for name in left)
 
 
-@pytest.mark.parametrize("old", broker_conf._TRANSLATED)
-@pytest.mark.parametrize("text", ["1", "5", "60", "88", "99", "1048576", "32505856", "1073741824"])
+@each_row("old", broker_conf._TRANSLATED)
+@each_row("text", ["1", "5", "60", "88", "99", "1048576", "32505856", "1073741824"])
 def test_whatever_a_line_says_the_command_is_taken(tmp_path: Path, old: str, text: str) -> None:
     taken(plan(tmp_path, f"{old}={text}"))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from raftmq_wire.errors import ExitCode
 from tests.support.command_tree import commands
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -31,7 +30,7 @@ def test_every_command_has_a_row() -> None:
     assert set(documented()) - fields == set(commands())
 
 
-@pytest.mark.parametrize("name", sorted(commands()))
+@each_row("name", sorted(commands()))
 def test_every_option_is_in_its_row(name: str) -> None:
     shown = [param for param in commands()[name].params if not getattr(param, "hidden", False)]
     flags = {flag for param in shown for flag in param.opts if flag.startswith("--")}

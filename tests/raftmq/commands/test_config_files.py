@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from cluster.config.explain import keys
 from cluster.config.loading import load
 from raftmq.cli import cli
+from tests.support.rows import each_row
 
 
 def run(*arguments: str) -> Result:
@@ -63,7 +63,7 @@ def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "n2" / "raftmq.toml").read_text() == "mine"
 
 
-@pytest.mark.parametrize("hosts", [["n1:9876"], ["http://n1"], [""], ["a b"], [f"h{n}" for n in range(10)]])
+@each_row("hosts", [["n1:9876"], ["http://n1"], [""], ["a b"], [f"h{n}" for n in range(10)]])
 def test_what_is_no_host(hosts: list[str], tmp_path: Path) -> None:
     refused = run("init", *hosts, "--to", str(tmp_path))
     assert refused.exit_code == 2

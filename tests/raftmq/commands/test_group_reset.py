@@ -6,9 +6,10 @@ import click
 import pytest
 
 from raftmq.commands.messages.group import ResetTo
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "fields"),
     [
         ("earliest", {"to": "earliest"}),
@@ -23,7 +24,7 @@ def test_where_a_reset_may_go(text: str, fields: dict[str, object]) -> None:
     assert ResetTo().convert(text, None, None) == fields
 
 
-@pytest.mark.parametrize("text", ["", "end", "-1", "1.5", "9" * 19, "tomorrow", "1969-01-01T00:00:00Z", "2026-13-01"])
+@each_row("text", ["", "end", "-1", "1.5", "9" * 19, "tomorrow", "1969-01-01T00:00:00Z", "2026-13-01"])
 def test_where_it_may_not_go(text: str) -> None:
     with pytest.raises(click.BadParameter):
         ResetTo().convert(text, None, None)

@@ -7,11 +7,11 @@ import sys
 from types import FunctionType
 
 import click
-import pytest
 
 from raftmq.commands.shared_options import NodeDirectory
 from raftmq.commands.value_types import NodeNameType
 from tests.support.command_tree import commands
+from tests.support.rows import each_row
 
 ALL = "all groups: asks, judges or changes each, through `all_groups` or what it knows of the local cluster"
 FIRST = "the first group, which decides for all"
@@ -87,7 +87,7 @@ def test_every_command_says_how_it_treats_several_groups() -> None:
     assert sum(names.count(",") + 1 for names in TABLE.values()) == len(KIND), "a command is in two rows"
 
 
-@pytest.mark.parametrize("name", sorted(KIND))
+@each_row("name", sorted(KIND))
 def test_a_command_does_what_its_row_says(name: str) -> None:
     command, kind = commands()[name], KIND[name]
     source = source_of(command)

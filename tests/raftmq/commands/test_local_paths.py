@@ -14,6 +14,7 @@ from raftmq.commands.shared_options import NodeDirectory
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.local_path import check_local
+from tests.support.rows import each_row
 
 WORDS = ("DIR", "FILE", "FOLDER", "NEWDIR", "DIRECTORIES", "DIRECTORY", "PATH")
 URL = "s3://bucket/x"
@@ -37,19 +38,14 @@ def is_path(param: click.Parameter) -> bool:
     return isinstance(param.type, click.Path) or said.removesuffix("...") in WORDS
 
 
-PARAMS = [
-    pytest.param(words, command, param, id=" ".join((*words, param.opts[0])))
-    for words, command in commands(cli)
-    for param in command.params
-    if is_path(param)
-]
+PARAMS = [(words, command, param) for words, command in commands(cli) for param in command.params if is_path(param)]
 
 
 def test_there_are_such_options() -> None:
     assert len(PARAMS) > 100
 
 
-@pytest.mark.parametrize(("words", "command", "param"), PARAMS)
+@each_row(("words", "command", "param"), PARAMS)
 def test_a_path_is_no_url(words: tuple[str, ...], command: click.Command, param: click.Parameter) -> None:
     assert isinstance(param.type, LocalPath | NodeDirectory), f"{' '.join(words)} takes a URL for a folder's name"
     with click.Context(command), pytest.raises(LocalError, match=f"and {URL} is a URL") as refused:

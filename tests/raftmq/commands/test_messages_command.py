@@ -19,6 +19,7 @@ from raftmq.client.message import Message
 from raftmq.commands.messages import printing
 from raftmq.commands.messages.message_copies import ORIGIN
 from raftmq.commands.messages.start_positions import StartType
+from tests.support.rows import each_row
 from tests.support.wait_until import wait
 
 live = pytest.mark.live
@@ -148,7 +149,7 @@ def test_places() -> None:
             start.convert(wrong, None, None)
 
 
-@pytest.mark.parametrize("form", ["{nothing}", "{body", "{}", "{body!r}", "{body:>10}"])
+@each_row("form", ["{nothing}", "{body", "{}", "{body!r}", "{body:>10}"])
 def test_a_format_that_names_no_field(form: str) -> None:
     result = CliRunner().invoke(cli, ["consume", "t", "--format", form])
     assert (result.exit_code, "--format" in result.stderr) == (2, True)

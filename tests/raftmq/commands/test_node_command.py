@@ -15,6 +15,7 @@ import pytest
 from raftmq.cli import run
 from raftmq.client import Tls
 from raftmq_wire.errors import ExitCode
+from tests.support.rows import each_row
 
 
 def member(node: int, **changes: Any) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def test_a_refusal_is_three_lines(api: str, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "code", "says", "fix"),
     [
         (["add", "--config", "n4.toml"], 2, "belong together", "--config n4.toml --via http://10.0.0.1:9644"),
@@ -186,7 +187,7 @@ def test_what_cannot_be_done_says_what_to_type(
     assert fix in fixing
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "code", "says"),
     [
         (["3", "nonsense"], ExitCode.USAGE, '"nonsense" is not host:port'),

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from cluster.backup.metadata import Metadata
 from raftmq.cli import cli
 from raftmq.commands.value_types import AddressType, NodeNameType
+from tests.support.rows import each_row
 
 OWN = {
     ("up",): "creates the cluster there",
@@ -47,18 +48,16 @@ def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], 
             yield (*path, name), command
 
 
-ALL = [pytest.param(words, command, id=" ".join(words)) for words, command in commands(cli)]
+ALL = [(words, command) for words, command in commands(cli)]
 WITH_DATA = [
-    pytest.param(words, command, id=" ".join(words))
+    (words, command)
     for words, command in commands(cli)
     if words not in OWN and any("--data" in param.opts for param in command.params)
 ]
 
 
 WITH_CA = [
-    pytest.param(words, command, id=" ".join(words))
-    for words, command in commands(cli)
-    if {"--tls-ca"} <= {param.opts[0] for param in command.params}
+    (words, command) for words, command in commands(cli) if {"--tls-ca"} <= {param.opts[0] for param in command.params}
 ]
 """tests/pyspark_raftmq has those of `raftmq spark`: their session is made once there."""
 
@@ -87,7 +86,7 @@ def takes_value(callback: Callable[..., Any] | None) -> bool:
     return [*inspect.signature(callback).parameters][2] not in unread(callback)
 
 
-@pytest.mark.parametrize(("words", "command"), ALL)
+@each_row(("words", "command"), ALL)
 def test_each_value_is_used(words: tuple[str, ...], command: click.Command) -> None:
     assert ignored(command) == set()
 
@@ -139,7 +138,7 @@ def least(words: tuple[str, ...], command: click.Command, folder: Path) -> list[
     return [*line, *MORE.get(words, [])]
 
 
-@pytest.mark.parametrize(("words", "command"), WITH_DATA)
+@each_row(("words", "command"), WITH_DATA)
 def test_data_names_the_cluster(
     words: tuple[str, ...], command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +152,7 @@ def test_data_names_the_cluster(
     assert str(elsewhere) in result.stderr, result.output
 
 
-@pytest.mark.parametrize(("words", "command"), [each for each in WITH_CA if not str(each.id).startswith("spark ")])
+@each_row(("words", "command"), [each for each in WITH_CA if each[0][0] != "spark"])
 def test_a_ca_is_read(
     words: tuple[str, ...], command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

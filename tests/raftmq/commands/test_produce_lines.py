@@ -14,6 +14,7 @@ from raftmq.client.message import Message
 from raftmq.commands.messages.printing import to_json
 from raftmq.commands.messages.produce import Tally, read_lines
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 
 def lines(
@@ -43,7 +44,7 @@ def test_the_whole_line_stays_the_body() -> None:
     assert lines(b'{"k" :  "a"}\n', "k")[0][1] == b'{"k" :  "a"}'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "why"),
     [
         (b'{"k": 1}\nplain\n', "line 2 is not JSON"),
@@ -68,7 +69,7 @@ def outcome(error: Exception | None) -> Future[Any]:
     return future
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("errors", "counts", "code", "line"),
     [
         ([None, None], (2, 0, 0), None, None),

@@ -16,6 +16,7 @@ import raftmq.commands
 from raftmq.cli import cli
 from raftmq.commands.point_in_time import PointInTime, moment_ms, time_text, told_time
 from raftmq_wire.errors import LocalError
+from tests.support.rows import each_row
 
 MS = 1_700_000_000_123
 NOON = 1_795_168_800_000
@@ -64,7 +65,7 @@ def test_ages_and_milliseconds_are_times_and_other_words_are_none() -> None:
             PointInTime(ages=True).convert(wrong, None, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         ["events", "--since"],

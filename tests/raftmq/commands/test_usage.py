@@ -21,6 +21,7 @@ from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown
 from raftmq.commands.shared_options import show_table
 from raftmq.local import status as local_status
 from raftmq_wire.codes import ResponseCode
+from tests.support.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def three_lines(result: Result) -> tuple[str, str, str]:
     return what, why.removeprefix("because: "), fix.removeprefix(label)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "what", "fix"),
     [
         (["uup"], "raftmq has no command uup", "raftmq up"),
@@ -91,7 +92,7 @@ def test_the_nearest_right_word(arguments: list[str], what: str, fix: str) -> No
     assert (told[0], told[2]) == (what, fix)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "what"),
     [
         (["kill"], "missing argument 'NODE'"),

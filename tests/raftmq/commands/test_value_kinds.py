@@ -18,6 +18,7 @@ from raftmq.commands.value_types import AddressType, ApiType, ListenerType, Spar
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.raftmq.commands.test_local_paths import commands
 from tests.raftmq.commands.test_options_read import MORE, least
+from tests.support.rows import each_row
 
 STORE = (StoreType, ("gopher://x/y", "s3:/bucket", "http://10.0.0.1/x", "file://host/x"))
 API = (ApiType, ("s3://bucket/x", "/srv/x", "host"))
@@ -55,7 +56,7 @@ def kind_of(param: click.Parameter) -> tuple[type[click.ParamType[str]], tuple[s
 
 
 PLACES = [
-    pytest.param(words, command, param, id=" ".join((*words, param.opts[0])))
+    (words, command, param)
     for words, command in commands(cli)
     for param in command.params
     if any(mark in (param.metavar or "") for mark in MARKS)
@@ -63,7 +64,7 @@ PLACES = [
     and (*words, param.opts[0]) not in OTHER
 ]
 ANY = [
-    pytest.param(words, command, param, id=" ".join((*words, param.opts[0])))
+    (words, command, param)
     for words, command in commands(cli)
     for param in command.params
     if param.metavar in ANY_CLUSTER
@@ -75,7 +76,7 @@ def test_there_are_such_options() -> None:
     assert len(ANY) > 80
 
 
-@pytest.mark.parametrize(("words", "command", "param"), PLACES)
+@each_row(("words", "command", "param"), PLACES)
 def test_a_value_of_another_kind_is_refused(
     words: tuple[str, ...], command: click.Command, param: click.Parameter
 ) -> None:
@@ -90,8 +91,8 @@ def test_a_value_of_another_kind_is_refused(
         assert value.partition("=")[2] in str(refused.value) or value in str(refused.value)
 
 
-@pytest.mark.parametrize(("words", "command", "param"), ANY)
-@pytest.mark.parametrize("value", ["s3://bucket/x", "/srv/x", "no-such-context"])
+@each_row(("words", "command", "param"), ANY)
+@each_row("value", ["s3://bucket/x", "/srv/x", "no-such-context"])
 def test_a_cluster_is_named_by_addresses_or_a_context(
     words: tuple[str, ...],
     command: click.Command,
@@ -129,7 +130,7 @@ def test_places_are_taken_as_they_were() -> None:
 
 
 NAMES = [
-    pytest.param(words, command, param, id=" ".join((*words, param.opts[0])))
+    (words, command, param)
     for words, command in commands(cli)
     for param in command.params
     if (param.opts[0] in ("topic", "--topic", "group", "--group") and words[0] != "broker-group")
@@ -137,7 +138,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "command", "param"), NAMES)
+@each_row(("words", "command", "param"), NAMES)
 def test_what_can_be_no_name_is_refused_before_anything_is_sent(
     words: tuple[str, ...], command: click.Command, param: click.Parameter
 ) -> None:

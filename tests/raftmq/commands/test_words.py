@@ -30,6 +30,7 @@ from raftmq.local.http.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
+from tests.support.rows import each_row
 from tests.support.tree import python_files, text_of
 
 FULL = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored, sends are taken again below 88"
@@ -211,7 +212,7 @@ def test_a_runbook_is_printed_wherever_the_package_is(tmp_path: Path, monkeypatc
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "type:    raftmq runbook node_down")
 
 
-@pytest.mark.parametrize("code", sorted(CODES))
+@each_row("code", sorted(CODES))
 def test_what_a_finding_names_for_more_is_printed(code: str) -> None:
     finding = {
         "severity": "info",
@@ -227,7 +228,7 @@ def test_what_a_finding_names_for_more_is_printed(code: str) -> None:
     assert run(*words[1:]).exit_code == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "inspect-consistency",

@@ -28,6 +28,7 @@ from raftmq.copies.part_rows import part_batches
 from raftmq.copies.tier_copy import TierCopy
 from raftmq_wire.topic_identity import Position
 from tests.support.left_copies import ORDERS, OTHER, Left
+from tests.support.rows import each_row
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 
@@ -69,8 +70,8 @@ def whole(source: CopySource, topic: str) -> list[QueueRange]:
     return ranges_of(source, topic, Bounds(EARLIEST), Bounds(LATEST))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("at_least", "most", "batch_rows"), [(None, None, 8192), (7, None, 8192), (None, 20, 7)])
+@each_row("kind", KINDS)
+@each_row(("at_least", "most", "batch_rows"), [(None, None, 8192), (7, None, 8192), (None, 20, 7)])
 def test_rows_are_those_of_the_node(
     left: Left, kind: str, at_least: int | None, most: int | None, batch_rows: int
 ) -> None:
@@ -86,8 +87,8 @@ def test_rows_are_those_of_the_node(
     assert queue["queue_offset"].to_pylist() == list(range(90)), "in order without sorting"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("block", [100, 1 << 23])
+@each_row("kind", KINDS)
+@each_row("block", [100, 1 << 23])
 def test_index_and_term_are_those_of_the_entry_that_holds_the_message(
     left: Left, kind: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

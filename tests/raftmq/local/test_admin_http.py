@@ -23,6 +23,7 @@ from raftmq.local.status import fetch_health
 from raftmq.local.support_bundle import files_of_node
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.user_file import USER_VARIABLES
+from tests.support.rows import each_row
 
 
 class Stub:
@@ -121,7 +122,7 @@ def test_each_node_that_answers(stub: Stub) -> None:
     assert stub.asked[-1] == ("POST", "/v1/repair", b"{}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("node", "says", "code"),
     [
         (None, "no node answers", ExitCode.UNREACHABLE),
@@ -129,7 +130,7 @@ def test_each_node_that_answers(stub: Stub) -> None:
         (4, "there is no node 4\nthe members are 2, 3", ExitCode.REFUSED),
     ],
 )
-@pytest.mark.parametrize("ask", [ask_all, each_node])
+@each_row("ask", [ask_all, each_node])
 def test_no_such_node_answers(stub: Stub, ask: Any, node: int | None, says: str, code: ExitCode) -> None:
     stub.answer = (200, {"node": 2, "members": [{"id": 2}, {"id": 3}]})
     addresses = [closed_port()] if node is None else [closed_port(), stub.address]
@@ -301,7 +302,7 @@ def test_a_command_that_changes_something_says_that_not_the_named_user_does_it(
     assert "which acts as the user of the token" in told("topic", "delete", "x", "--yes")[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         ("status",),
@@ -311,7 +312,6 @@ def test_a_command_that_changes_something_says_that_not_the_named_user_does_it(
         ("links",),
         ("support", "bundle", "--to", "/nowhere/b.tar.gz"),
     ],
-    ids=str,
 )
 def test_a_denial_is_no_node_that_does_not_answer(
     stub: Stub, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]

@@ -18,6 +18,7 @@ from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.http.contexts import FILE_VARIABLE, read_token, token_file, write_token
 from raftmq.local.http.credentials import SECRET_VARIABLE, TOKEN_VARIABLE, Address, like, proofs_for
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_a_cluster_that_is_away_may_be_named(answers: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("answers")
-@pytest.mark.parametrize("name", ["", "a:b", "../x", "-x", "a b", "x" * 65])
+@each_row("name", ["", "a:b", "../x", "-x", "a b", "x" * 65])
 def test_names_that_are_none(name: str) -> None:
     assert run(["context", "add", "--admin", "n1:9644", "--", name]) == ExitCode.USAGE
 

@@ -49,6 +49,7 @@ from raftmq.local.tls.local_tls import certify
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.broker_state import AppliedMark
 from statemachine.levels import GROUPS_LEVEL
+from tests.support.rows import each_row
 from tests.support.small_segments import small_segments
 
 BASE = 29100
@@ -90,7 +91,7 @@ def files_of(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "key"), [(2, (1, 2)), ("2", (1, 2)), ("1/2", (1, 2)), ("3/2", (3, 2)), ("03/02", (3, 2)), ("9/0", (9, 0))]
 )
 def test_a_name_has_the_group_unless_it_is_the_first(name: int | str, key: tuple[int, int]) -> None:
@@ -99,7 +100,7 @@ def test_a_name_has_the_group_unless_it_is_the_first(name: int | str, key: tuple
     assert name_of(*key) == (key[1] if key[0] == 1 else f"{key[0]}/{key[1]}")
 
 
-@pytest.mark.parametrize("name", ["", "x", "2/x", "/2", "2/", "2/1/1", "-1", "2/-1", "²", "2 /1", "1" * 10])
+@each_row("name", ["", "x", "2/x", "/2", "2/", "2/1/1", "-1", "2/-1", "²", "2 /1", "1" * 10])
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(LocalError, match="is no name of a node") as caught:
         key_of(name)
@@ -310,8 +311,8 @@ def test_ports_of_all_groups_move_together(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-@pytest.mark.parametrize("writes_left", [0, 1, 2, 3])
-@pytest.mark.parametrize("step", ["write_config", "create_node_dir", "write_mark"])
+@each_row("writes_left", [0, 1, 2, 3])
+@each_row("step", ["write_config", "create_node_dir", "write_mark"])
 def test_an_interrupted_group_is_begun_again_and_the_first_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, writes_left: int
 ) -> None:

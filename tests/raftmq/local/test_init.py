@@ -33,6 +33,7 @@ from raftmq.local.cluster import LocalCluster, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 from tests.support.small_segments import LOG, small_segments
 
 
@@ -468,8 +469,8 @@ def load_as_found(folder: Path) -> list[NodeRecord]:
     return LocalCluster(folder)._load(None, None, failpoints=False, on_stage=lambda _: None).nodes
 
 
-@pytest.mark.parametrize("writes_left", [0, 1, 2, 3])
-@pytest.mark.parametrize("step", ["write_config", "create_node_dir"])
+@each_row("writes_left", [0, 1, 2, 3])
+@each_row("step", ["write_config", "create_node_dir"])
 def test_an_interrupted_first_start_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, writes_left: int
 ) -> None:

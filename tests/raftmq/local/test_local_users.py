@@ -26,6 +26,7 @@ from raftmq.local.http.admin_http import ApiRefusal
 from raftmq.local.local_users import client_options, enforce, has_users, lack_key, provide_key
 from raftmq.local.process import free_base_port
 from raftmq_wire.codes import ResponseCode
+from tests.support.rows import each_row
 
 Run = Callable[..., tuple[int, Any]]
 
@@ -179,7 +180,7 @@ class Nodes:
             self.server.server_close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("faults", "asked"),
     [
         ([], ["POST", "PUT"]),
@@ -193,7 +194,6 @@ class Nodes:
             ["POST", "POST", "PUT", "PUT"],
         ),
     ],
-    ids=str,
 )
 def test_the_first_change_goes_on_when_leadership_is_lost(
     tmp_path: Path, faults: list[tuple[str | None, bool]], asked: list[str]

@@ -10,6 +10,7 @@ import yaml
 
 from raftmq.cli import run
 from raftmq.local.plain_acl import AclPlan, PlainAclError, document_of, plan_of
+from tests.support.rows import each_row
 
 SECRET = "planted-secret-of-an-account"
 FILE = f"""
@@ -89,7 +90,7 @@ def is_text_to_yaml(value: str) -> bool:
     return not any(pattern.match(value) for _, pattern in TO_YAML.get(value[0], []))
 
 
-@pytest.mark.parametrize("secret", UNQUOTED)
+@each_row("secret", UNQUOTED)
 def test_a_secret_without_quotes_is_the_text_that_stands_there(secret: str) -> None:
     plan = planned(f"accounts:\n- accessKey: shop\n  secretKey: {secret}\n  admin: true\n")
     (user,) = plan.users
@@ -99,7 +100,7 @@ def test_a_secret_without_quotes_is_the_text_that_stands_there(secret: str) -> N
     assert secret not in repr(plan) + "".join(plan.notes)
 
 
-@pytest.mark.parametrize("name", ["0123456701", "on", "1e3", "1_000", "no"])
+@each_row("name", ["0123456701", "on", "1e3", "1_000", "no"])
 def test_so_is_a_name(name: str) -> None:
     plan = planned(f"accounts:\n- accessKey: {name}\n  secretKey: {SECRET}\n")
     (user,) = plan.users
@@ -124,7 +125,7 @@ def test_addresses_and_resources_are_texts_too() -> None:
     assert plan.users[0].rules[0]["resource"] == "Topic:012"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("account", "why"),
     [
         ({"accessKey": "a b", "secretKey": SECRET}, "user name"),
@@ -145,7 +146,7 @@ def test_what_has_no_counterpart_is_named(account: dict[str, Any], why: str) -> 
     assert all(not user.rules for user in plan.users), "nothing is allowed in its place"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "document",
     [
         None,

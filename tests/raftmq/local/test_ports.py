@@ -19,6 +19,7 @@ from cluster.config.node_files import NODES_MAX, plan_nodes
 from cluster.runtime import tcp_ports
 from raftmq.local import process as local_process
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_default_ports_lie_outside_what_the_system_gives_away(tmp_path: Path) ->
     assert not usual & set(given)
 
 
-@pytest.mark.parametrize("given", [(32768, 60999), (1024, 65535), (10000, 65535), (20000, 60000), (15500, 40000)])
+@each_row("given", [(32768, 60999), (1024, 65535), (10000, 65535), (20000, 60000), (15500, 40000)])
 def test_free_ports_are_looked_for_outside_of_it(
     tmp_path: Path, given: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

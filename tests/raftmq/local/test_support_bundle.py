@@ -10,6 +10,7 @@ import pytest
 
 from raftmq.local import support_bundle
 from raftmq.local.support_bundle import ENDPOINTS, HIDDEN, json_without_secrets, without_secrets, write_bundle
+from tests.support.rows import each_row
 
 PLANTED = [
     ('secret = "{}"', "toml"),
@@ -35,7 +36,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize("text", [text for text, _ in PLANTED])
+@each_row("text", [text for text, _ in PLANTED])
 def test_no_planted_secret_is_left(text: str) -> None:
     secret = "s3cr3t-4711+/abc="
     line = f"2026-11-21 INFO before {text.format(secret)} after"

@@ -14,6 +14,7 @@ from cluster.replication.message_batch import Send
 from raftmq_wire.kernel import TWINS
 from tests.support.intake_kit import Node, request
 from tests.support.kernels import native_kernel
+from tests.support.rows import each_row
 
 Kernel = Callable[[str], Any]
 ENDS = ["answered", "decided", "ended"]
@@ -35,8 +36,8 @@ def test_it_counts_for_its_connection_for_all_and_for_the_node_until_each_end(ea
     assert figures(connection, clients, node) == [(0, 0)] * 3
 
 
-@pytest.mark.parametrize("way", ENDS)
-@pytest.mark.parametrize("again", ENDS)
+@each_row("way", ENDS)
+@each_row("again", ENDS)
 def test_giving_back_twice_is_an_error_and_changes_nothing(each_kernel: Kernel, way: str, again: str) -> None:
     account, hold = each_kernel("Account"), each_kernel("Hold")
     connection, node, others = account(), account(), each_kernel("Hold")

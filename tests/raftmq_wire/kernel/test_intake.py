@@ -24,6 +24,7 @@ from raftmq_wire.kernel import TWINS
 from raftmq_wire.message_format import BatchItem, build_batch
 from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, frame, request
 from tests.support.kernels import native_kernel
+from tests.support.rows import each_row
 
 FIELDS = [
     "size",
@@ -96,7 +97,7 @@ def test_plain_sends_are_taken() -> None:
     assert compared(many) == 100
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         request(ext={"e": 1, "f": 8, "g": 5, "h": -3, "j": 2, "m": False}),  # numbers, as C++ writes them
@@ -126,7 +127,7 @@ def test_what_is_plain(data: bytes) -> None:
 DOUBLE = b'{"code":310,"code":310,"extFields":{"b":"orders"}}'
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         request(code=10),

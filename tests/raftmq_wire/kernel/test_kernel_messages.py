@@ -6,13 +6,13 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import raftmq.arrow.frames  # noqa: F401 - the twin
 from raftmq_wire.message_format import Message, encode_message
 from tests.support.kernels import Pair
+from tests.support.rows import each_row
 
 V4, V6 = ("127.0.0.1", 9876), ("fe80::1", 1)
 U32 = struct.Struct(">I")
@@ -36,7 +36,7 @@ def test_each_begins_where_the_one_before_ends(each_kernel: Callable[[str], Any]
     assert each_kernel("message_starts")(b"") == b""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("at", "value"),
     [
         (TOTAL_AT, 0),

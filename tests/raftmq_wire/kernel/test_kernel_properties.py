@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.kernels import Pair
+from tests.support.rows import each_row
 
 NAMES = (b"TAGS", b"KEYS")
 
@@ -47,7 +48,7 @@ def test_a_row_of_many_entries_takes_the_long_way(
     assert each_kernel("split_properties")(*places([b"a\x01b", row], 0), (), True)[1][-1] is repeated
 
 
-@pytest.mark.parametrize(("at", "end"), [([-1], [1]), ([2], [1]), ([0], [9]), ([0, 1], [1])])
+@each_row(("at", "end"), [([-1], [1]), ([2], [1]), ([0], [9]), ([0, 1], [1])])
 def test_places_outside_of_the_data_are_refused(
     each_kernel: Callable[[str], Any], at: list[int], end: list[int]
 ) -> None:

@@ -15,6 +15,7 @@ from cluster.broker.message_copies import copied
 from raftmq_wire.message_format import Message, decode_message, encode_message
 from statemachine.payload import ITEM
 from tests.support.kernels import Pair
+from tests.support.rows import each_row
 
 RECORDS = ("BatchMessage", "MessageHead")
 V4, V6 = ("10.0.0.2", 50000), ("2001:db8::7", 1)
@@ -98,9 +99,7 @@ def test_what_is_damaged_is_copied_by_neither(kernels: dict[str, Pair], message:
     assert alike(kernels, stored, items)[:1] == alike(kernels, *row_of([whole]))
 
 
-@pytest.mark.parametrize(
-    "at", [0, 4, 8, 84, 100, 101], ids=["size", "magic", "crc", "body size", "topic size", "topic"]
-)
+@each_row("at", [0, 4, 8, 84, 100, 101], ids=["size", "magic", "crc", "body size", "topic size", "topic"])
 def test_a_message_that_cannot_be_decoded_ends_the_copies(kernels: dict[str, Pair], at: int) -> None:
     whole = encode_message(MESSAGE)
     assert whole[92:93] == bytes((len(MESSAGE.topic),))

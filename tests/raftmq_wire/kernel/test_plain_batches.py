@@ -14,6 +14,7 @@ from raftmq_wire.message_format import BatchItem, build_batch
 from tests.support import client_frames
 from tests.support.intake_kit import Node
 from tests.support.kernels import native_kernel
+from tests.support.rows import each_row
 
 MESSAGE_FIELDS = ["flag", "body", "properties", "tag_hash", "key_hash", "unique_key", "head"]
 KEY = b"UNIQ_KEY\x01K\x02"
@@ -62,7 +63,7 @@ def test_what_the_kernel_divides(body: bytes) -> None:
     assert messages
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"",

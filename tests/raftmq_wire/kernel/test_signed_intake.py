@@ -27,6 +27,7 @@ from statemachine.access.users import Access, Mode, User
 from tests.raftmq_wire.kernel.test_intake import fields
 from tests.support.intake_kit import Node, frame
 from tests.support.kernels import native_kernel
+from tests.support.rows import each_row
 
 KEY = b"k" * 32
 SECRETS = {"shop": "shop-secret", "root": "root-secret", "long": "s" * 100, "gone": "gone-secret"}
@@ -120,7 +121,7 @@ def compared(data: bytes) -> int:
 BATCH = build_batch([BatchItem(7, b"one", b"TAGS\x01t\x02"), BatchItem(-1, b"", b"UNIQ_KEY\x01U\x02")])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         signed(PLAIN),
@@ -150,7 +151,7 @@ def edited(data: bytes, old: bytes, new: bytes) -> bytes:
     return frame(data[8:size].replace(old, new, 1), data[size:])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         signed(PLAIN, secret="another"),

@@ -15,6 +15,7 @@ from cluster.broker.filters import sql
 from cluster.broker.filters.java_values import FilterError
 from cluster.broker.filters.sql import SqlFilter
 from tests.support import sql_reference
+from tests.support.rows import each_row
 from tests.support.sql_cases import PROPERTIES, TREES, WORDS
 
 
@@ -22,7 +23,7 @@ def selects(text: str, **properties: str) -> bool:
     return SqlFilter(text).matches(properties)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "properties", "expected"),
     [
         # Numbers are read as the literal's type.
@@ -117,7 +118,7 @@ def test_what_is_selected(text: str, properties: dict[str, str], expected: bool)
     assert selects(text, **properties) is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "at", "reason"),
     [
         ("", 1, "unexpected end"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.replication.lag.forecast import SAMPLES_MIN, SECONDS_MAX, Forecast, Kept, LagSample, forecast
+from tests.support.rows import each_row
 
 MIB = 1 << 20
 DAY_MS = 86_400_000
@@ -52,7 +53,7 @@ def test_a_lag_that_stays_has_no_end() -> None:
     assert forecast(samples(lambda at: 0, lambda at: 0), KEPT) == Forecast(0)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_noise_is_no_course(seed: int) -> None:
     """A sync of 800 ms takes what has arrived meanwhile: the lag is anything up to that."""
     rng = random.Random(seed)
@@ -60,7 +61,7 @@ def test_noise_is_no_course(seed: int) -> None:
     assert forecast(noisy, KEPT) == Forecast(0)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_a_course_shows_through_noise(seed: int) -> None:
     rng = random.Random(seed)
     noisy = samples(lambda at: at * MIB + rng.uniform(0, 8 * MIB), lambda at: 500 * at + rng.uniform(0, 3_000))
@@ -86,7 +87,7 @@ def test_a_disk_that_has_just_become_slow_shows_too() -> None:
     assert found.bytes_per_s == pytest.approx(MIB, rel=0.01)
 
 
-@pytest.mark.parametrize("count", range(SAMPLES_MIN))
+@each_row("count", range(SAMPLES_MIN))
 def test_few_samples_are_no_forecast(count: int) -> None:
     assert forecast(samples(lambda at: at * MIB, lambda at: at)[:count], KEPT) is None
 

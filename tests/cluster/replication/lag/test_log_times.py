@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cluster.replication.lag.log_times import SAMPLES_MAX, LogTimes
+from tests.support.rows import each_row
 
 
 def times(*samples: tuple[int, int]) -> LogTimes:
@@ -17,7 +16,7 @@ def times(*samples: tuple[int, int]) -> LogTimes:
 STEADY = [(1_000, 10), (2_000, 20), (3_000, 30)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("index", "age_ms"),
     [
         (41, 0),  # not in the log yet

@@ -32,6 +32,7 @@ from cluster.tier.store.store_by_url import check_url, keys_of, open_store
 from raftmq_wire.errors import LocalError
 from tests.support import s3_server
 from tests.support.pace import at_most
+from tests.support.rows import each_row
 from tests.support.s3_server import BUCKET, BreakingProxy
 
 RACER = """
@@ -310,7 +311,7 @@ async def test_rotated_keys_are_used_without_a_restart(
     assert [re.search(rb"Credential=([a-z-]+)", head)[1] for head in seen] == [b"access-key", b"second-key"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "",

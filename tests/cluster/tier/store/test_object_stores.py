@@ -15,6 +15,7 @@ from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFou
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, probe
 from cluster.tier.store.store_by_url import open_store
 from tests.support import s3_server
+from tests.support.rows import each_row
 
 NAME = "cluster-1/log/00000000000000000000-00000000000000004096.0123456789abcdef.seg"
 
@@ -177,7 +178,7 @@ async def test_a_name_can_be_used_again_after_its_deletion(store: ObjectStore) -
         await store.replace("a/b", b"3", old.tag)
 
 
-@pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/../b", ".hidden", "a/.b", "a b", "ä", "a" * 600])
+@each_row("name", ["", "/a", "a/", "a//b", "../a", "a/../b", ".hidden", "a/.b", "a b", "ä", "a" * 600])
 async def test_a_name_that_a_store_could_take_for_something_else_is_refused(store: ObjectStore, name: str) -> None:
     for call in (store.create(name, b""), store.replace(name, b"", ""), store.get(name, 1), store.delete(name)):
         with pytest.raises(ValueError, match="not a name"):

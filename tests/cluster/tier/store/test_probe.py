@@ -7,6 +7,7 @@ import pytest
 from cluster.tier.store.errors import AlreadyExists, Conflict, Denied, NotFound, StoreError, Unsupported
 from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Data, ObjectInfo, probe
+from tests.support.rows import each_row
 
 
 class NoCreateOnly(MemoryStore):
@@ -61,7 +62,7 @@ class KeepsAll(MemoryStore):
 BROKEN = (NoCreateOnly, SaysSo, NoIfMatch, RefusesAndReplaces, WholeForRange, WrongSize, StaleList, KeepsAll)
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@each_row("kind", BROKEN)
 async def test_a_store_that_ignores_a_condition_is_refused(kind: type[MemoryStore]) -> None:
     store = kind()
     with pytest.raises(Unsupported) as raised:
