@@ -80,7 +80,9 @@ class Gathering:
         """Looks at some topics."""
         services = self._services
         groups = services.state.broker_groups
-        if not groups.by_number or services.state.level < GATHERS_LEVEL or not services.writes_open():
+        if not groups.by_number:  # a cluster of one group pays nothing, and never had any other
+            return
+        if services.state.level < GATHERS_LEVEL or not services.writes_open():
             self._since.clear()
             self._calm_since.clear()
             self._walk.forget()

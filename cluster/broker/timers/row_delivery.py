@@ -149,12 +149,11 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
     def _is_due(self) -> bool:
         """Returns True if this node may deliver rows now, and has some."""
         services = self._services
-        if not services.writes_open() or not self._has_due():
-            return False
-        return not self._proposals.refusing and not services.fenced()
+        return services.writes_open() and self._has_due() and not self._proposals.refusing and not services.fenced()
 
-    def _look(self) -> None:
-        """Has the lane read the next rows, if some are due and there is room for them."""
+    def tick(self, _now_ms: int) -> None:
+        """Has the lane read the next rows, if some are due and there is room for them. Called several times a second,
+        and as soon as there is room again."""
         if not self._is_due():
             return
         term, now_ms = self._term, self._services.monotonic_ms()
@@ -195,7 +194,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
 
     def _again(self) -> None:
         self._planned = False
-        self._look()
+        self.tick(0)
 
     # --- ending rows -------------------------------------------------------------------------------------------------
 

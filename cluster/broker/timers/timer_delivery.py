@@ -90,10 +90,6 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
         super().__init__(services, proposals, _DueTerm, lane)
         self._rows: deque[DueRow] = deque()
 
-    def tick(self, _now_ms: int) -> None:
-        """Delivers what is due."""
-        self._look()
-
     def _has_due(self) -> bool:
         return self._services.state.timers.earliest <= self._services.log_time_ms()
 

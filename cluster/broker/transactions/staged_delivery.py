@@ -144,13 +144,14 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
         self._expiring = False
 
     def tick(self, now_ms: int) -> None:
-        """Continues to end attempts. While there is nothing to do, this costs two comparisons."""
+        """Goes on ending attempts. While there is nothing to do, this costs two comparisons."""
         services = self._services
         if now_ms >= self._expire_ms and not self._expiring:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expiring = True
             services.turns.begin(self, self._expire())
-        self._look()
+        if services.state.writes.draining:
+            super().tick(now_ms)
 
     def _has_due(self) -> bool:
         return bool(self._services.state.writes.draining)

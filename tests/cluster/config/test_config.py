@@ -147,8 +147,8 @@ WRONG_VALUES = [
      "[raft] has tick_ms, heartbeat_ticks, election_ticks, inflight_bytes_max, append_bytes_max, "
      "preferred_leaders, preferred_lag_entries",
      "did you mean tick_ms?"),
-    ("topics.zzz", 5, "unknown key topics.zzz", "[topics] has auto_create, default_queues, spread",
-     "use one of: auto_create, default_queues, spread"),
+    ("topics.zzz", 5, "unknown key topics.zzz", "[topics] has auto_create, default_queues, spread, gather_after_ms",
+     "use one of: auto_create, default_queues, spread, gather_after_ms"),
     ("peers.0.prot", 5, "unknown key peers.0.prot",
      "[peers.0] has id, host, port, heartbeat_host, heartbeat_port, admin, listeners",
      "did you mean port?"),
