@@ -89,6 +89,19 @@ def test_what_is_over_the_rate_waits_and_keeps_its_order_while_others_go_on(sim_
     check_left(*sim.running)
 
 
+def test_what_comes_when_the_quota_is_gone_waits_behind_what_waited_for_it(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_messages": 10}})
+    path = sim.leader().connect()
+    ask(path, range(14))
+    changed = sim.propose(sim.leader(), SetQuotas([("topic=T", None)], 2, "ann"))
+    sim.loop.run_until(lambda: changed, 5, "the quota is gone")
+    ask(path, range(14, 20))  # before anybody has looked at what waits
+    sim.loop.run_for(0.5)
+    assert answers(path, range(20)) == [[0]] * 20
+    assert stored(sim) == list(range(20))
+    check_left(*sim.running)
+
+
 def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: MakeSim) -> None:
     sim = sim_with({"address=*": {"send_messages": 10}})
     leader = sim.leader()

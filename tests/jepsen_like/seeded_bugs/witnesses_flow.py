@@ -54,10 +54,6 @@ def witness_FL12() -> None:
     holds("FL12")
 
 
-def witness_FL13() -> None:
-    holds("FL13")
-
-
 def witness_FL14() -> None:
     holds("FL14")
 
