@@ -17,7 +17,7 @@ from cluster.config.local_layout import (
 )
 from cluster.config.node_files import GROUPS_SECRET
 from raftmq.local.http.admin_http import AdminApi
-from raftmq.local.http.credentials import address_of
+from raftmq.local.http.credentials import Address, address_of
 from raftmq.local.made_mark import mark_beside, mark_retired, says_retired
 from raftmq.local.process import is_running, stop_nodes
 from raftmq_wire.errors import ExitCode, LocalError
@@ -42,8 +42,24 @@ def retired(data: Path, groups: Collection[int], first: Sequence[NodeRecord]) ->
     found = marked | (retired_groups(data).keys() & set(groups))
     running = [address_of(node) for node in first if is_running(node)]
     if running and not found >= set(groups):
-        told = AdminApi(running, "raftmq status").local("/v1/broker-groups")["groups"]
-        found |= {row["group"] for row in told if row["state"] == "retired"} & set(groups)
+        found |= _heard(running) & set(groups)
+    return found
+
+
+def _heard(addresses: Sequence[Address]) -> set[int]:
+    """Returns the groups of which any of these nodes knows that they have retired: that is for ever, and a follower
+    learns it a moment later. Raises LocalError if none answers."""
+    found: set[int] = set()
+    failed: list[LocalError] = []
+    for address in addresses:
+        try:
+            told = AdminApi([address], "raftmq status").local("/v1/broker-groups")["groups"]
+        except LocalError as error:
+            failed.append(error)
+        else:
+            found |= {row["group"] for row in told if row["state"] == "retired"}
+    if len(failed) == len(addresses):
+        raise failed[0]
     return found
 
 

@@ -64,7 +64,9 @@ def test_the_tools_do_without_a_group_that_has_retired(
     monkeypatch.setenv("RAFTMQ_DATA", str(cluster.data))
 
     def check_tools() -> None:
-        restarted = [str(each["node"]) for each in run("rolling-restart")[1]["restarted"]]
+        code, told = run("rolling-restart")
+        assert code == 0, told
+        restarted = [str(each["node"]) for each in told["restarted"]]
         assert sorted(name for name in restarted if not name.startswith("registry/")) == ["1", "2", "3"]
         code, told = run("node", "can-stop", "1")
         assert (code, told["allowed"]) == (0, True)
