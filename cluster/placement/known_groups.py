@@ -374,8 +374,11 @@ class KnownGroups:
     def _rival(self) -> GroupRecord | None:
         """Returns the record of the own group under another leader of a later term, while this node leads it; None if
         there is none."""
-        own, heard = self._make_own(), self._heard_own
-        if own is None or heard is None or own.leader != self._node or heard.leader == self._node:
+        heard = self._heard_own
+        if heard is None or heard.leader == self._node:
+            return None
+        own = self._make_own()
+        if own is None or own.leader != self._node:
             return None
         return heard if heard.epoch.term > own.epoch.term else None
 

@@ -1,6 +1,6 @@
 """Decides which checked sends enter the queue for the log, which wait before it, and which are refused.
 
-A send is over a quota of its owner: it waits in `PacedSends`, and is refused after `flow.hold_ms` (docs/adr/0114). More
+A send is over a quota of its owner: it waits in `PacedSends`, and is refused after `flow.hold_ms` (docs/adr/0115). More
 arrives than the log takes: the oldest sends of those who have most in the queue are refused (docs/adr/0106), those to
 topics that get more than they usually do first (docs/adr/0117). In all these cases nothing was proposed.
 """

@@ -223,10 +223,13 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
             if not found.more:
                 term.passed.add(number)
             self._leave([staged.bad for staged in found.rows if staged.bad is not None])
-            self._drop(term, [staged.row.name for staged in found.rows if self._is_gone(staged.row)])
+            dropped: list[TimerName] = []
             for staged in found.rows:
-                if staged.copies is not None and not self._is_gone(staged.row):
+                if self._is_gone(staged.row):
+                    dropped.append(staged.row.name)
+                elif staged.copies is not None:
                     self._copy(term, staged)
+            self._drop(term, dropped)
         self._taken(more=True)
 
     def _leave(self, unreadable: list[QueueItem]) -> None:

@@ -78,9 +78,10 @@ SWEEP_ROWS = 8
 FINALIZED = f"the state database has level {LEVEL}"
 """Start of the error with which an older version refuses a directory that has been finalized at the newest level."""
 LOCK_TTL_MS = 4000
-ROUTE_AGE_MS = 2000
 """Time to live of queue locks in milliseconds: short, so that locks expire in runs of some seconds. Half of it is more
 than the clocks differ by."""
+ROUTE_AGE_MS = 2000
+"""Milliseconds for which clients may send by an old route: short, so that a topic leaves a group within a run."""
 MEMORY_SEGMENTS = 5
 """Memory of a simulated machine, in log segments. With the default of `modes.access_message_in_memory_max_ratio`, a
 consumer that is two segments behind the end no longer reads what is in memory."""
