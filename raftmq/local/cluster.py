@@ -224,11 +224,12 @@ class LocalCluster:
                         continue
                     self._wait_up(group, lost, timeout_s * len(starting), moved=base_port is not None)
                     if group == FIRST_GROUP:
-                        gone = add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
-                        for retired_group in gone:
+                        gone = retired(self.data, starting[1:], self.first_nodes)
+                        for retired_group in sorted(gone):
                             on_stage(f"setting the nodes of group {retired_group} aside, which has retired")
                             set_aside(self.data, retired_group)
                         there = [node for node in there if node.group not in gone]
+                        add_groups([node for node in there if node.group != FIRST_GROUP], self.first_nodes)
                 if len(groups_of(there)) > 1:
                     until(lambda: know_each_other(there), _FIRST_COPY_S, _POLL_S)
                 if auth:

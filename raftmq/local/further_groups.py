@@ -80,17 +80,15 @@ def make_group(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
             certify(data, nodes)
 
 
-def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> set[int]:
-    """Adds the groups of these nodes to the cluster, unless they were added before. Returns those that have retired,
-    whose nodes run no more. `first`: nodes of the first group, whose leader takes writes. Raises LocalError."""
+def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None:
+    """Adds the groups of these nodes to the cluster, unless they were added before. `first`: nodes of the first group,
+    whose leader takes writes. Raises LocalError."""
     names = {node.group: load(node.config_path).cluster.broker_name for node in nodes}
-    if not names:
-        return set()
-    api = AdminApi([address_of(node) for node in first], "raftmq status")
-    known = {row["group"]: row["state"] for row in api.local("/v1/broker-groups")["groups"]}
-    for group in sorted(names.keys() - known.keys()):
-        api.post("/v1/broker-groups", {"group": group, "name": names[group]})
-    return {group for group in names if known.get(group) == "retired"}
+    if names:
+        api = AdminApi([address_of(node) for node in first], "raftmq status")
+        known = {row["group"] for row in api.local("/v1/broker-groups")["groups"]}
+        for group in sorted(names.keys() - known):
+            api.post("/v1/broker-groups", {"group": group, "name": names[group]})
 
 
 def know_each_other(nodes: Sequence[NodeRecord]) -> bool:

@@ -35,9 +35,8 @@ def retired_groups(data: Path) -> dict[int, Path]:
 
 
 def retired(data: Path, groups: Collection[int], first: Sequence[NodeRecord]) -> set[int]:
-    """Returns those of `groups`, which the data directory does not have, that have retired. `first`: the nodes of the
-    first group. Those that run know it, as their answer says; else a folder that was set aside, or the mark that
-    `set_aside` left. Raises LocalError."""
+    """Returns those of `groups` that have retired. `first`: the nodes of the first group. Those that run know it, as
+    their answers say; else a folder that was set aside, or the mark that `set_aside` left. Raises LocalError."""
     marked = {group for group in groups if says_retired(mark_beside(data / GROUPS_SECRET, group))}
     found = marked | (retired_groups(data).keys() & set(groups))
     running = [address_of(node) for node in first if is_running(node)]
