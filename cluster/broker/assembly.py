@@ -187,7 +187,7 @@ class Broker:
             Part(name="sends", reload=self.sends.reload),
             Part(name="backlog sizes", tick=self.backlog_sizes.tick),
             Part(name="spreading", tick=self.spreading.tick),
-            Part(name="gathering", tick=self.gathering.tick),
+            Part(name="gathering", tick=self.gathering.tick, opened=self.gathering.forget),
             Part(
                 name="long polls",
                 reload=lambda config: long_polls.reload(config.limits.node_inflight_bytes_max),

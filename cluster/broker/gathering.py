@@ -73,6 +73,11 @@ class Gathering:
         """Topic that is only read here -> (log time of its change, monotonic time at which this leader found it)."""
         self._calm_since: dict[str, int] = {}
         """Topic that was spread by itself -> monotonic time since which it is calm, or since which it is known."""
+        self._refused: dict[str, int] = {}
+        """Topic to which sends are refused, because clients have had the time to learn that it is only read here ->
+        monotonic time since which they are."""
+        self._told: frozenset[str] = frozenset()
+        """The topics to which `Proposals` refuses sends."""
         self._asked = False
         self._due_ms = 0
 
@@ -83,42 +88,54 @@ class Gathering:
         if not groups.by_number:  # a cluster of one group pays nothing, and never had any other
             return
         if services.state.level < GATHERS_LEVEL or not services.writes_open():
-            self._since.clear()
-            self._calm_since.clear()
-            self._walk.forget()
+            self.forget()
             return
         self._now_ms = now_ms
         self._walk.go_on(STEPS_PER_TICK)
-        self._proposals.refuse_topics(
-            frozenset(name for name, (_, since) in self._since.items() if now_ms - since >= self._route_age_ms)
-        )
-        for name in list(self._calm_since):
-            self._look_if_calm(name)
+        if self._told != self._refused.keys():
+            self._told = frozenset(self._refused)
+            self._proposals.refuse_topics(self._told)
+
+    def forget(self) -> None:
+        """Forgets all times: this node leads anew, or no longer."""
+        self._since.clear()
+        self._calm_since.clear()
+        self._refused.clear()
+        self._told = frozenset()
+        self._walk.forget()
 
     def _look_at_all(self) -> Iterator[None]:
         state = self._services.state
         for name, topic in state.topics.items():
             charge(ITEM_UNITS)
             yield
-            if self._home(topic):
-                self._calm_since.setdefault(name, self._now_ms)
+            self._look_if_calm(name)
             if topic.is_read_out:
                 yield from self._read_out(name, topic)
                 continue
-            self._since.pop(name, None)
+            self._takes(name)
             hidden = range(0) if topic.read_queues else hidden_queues(state, topic)
             if hidden and (yield from unread(state, topic, hidden)):
                 # A delayed message that became due after the topic had left, or one of an earlier leader's time.
                 self._ask(name, hidden.stop, "has messages here again, and is read out once more")
-        for name in self._since.keys() - state.topics.keys():
-            del self._since[name]
+        for name in (self._since.keys() | self._calm_since.keys()) - state.topics.keys():
+            self._takes(name)
+            self._calm_since.pop(name, None)
+
+    def _takes(self, name: str) -> None:
+        """Notes that the topic is not read out here, or not any more."""
+        self._since.pop(name, None)
+        self._refused.pop(name, None)
 
     def _read_out(self, name: str, topic: TopicConfig) -> Iterator[None]:
         changed_ms, since = self._since.setdefault(name, (topic.changed_ms, self._now_ms))
         if changed_ms != topic.changed_ms:
+            self._takes(name)
             self._since[name] = (topic.changed_ms, self._now_ms)
             return
-        is_due = self._now_ms - since >= self._route_age_ms + SETTLE_MS
+        if self._now_ms - since < self._route_age_ms:
+            return
+        is_due = self._now_ms - self._refused.setdefault(name, self._now_ms) >= SETTLE_MS
         if is_due and not (yield from unread(self._services.state, topic, range(topic.read_queues))):
             self._ask(name, 0, "was read out, and has no queues here any more")
 
@@ -156,11 +173,12 @@ class Gathering:
         topic = services.state.topics.get(name)
         home = self._home(topic) if topic is not None else set()
         if topic is None or not home:
-            del self._calm_since[name]
+            self._calm_since.pop(name, None)
             return
+        since = self._calm_since.setdefault(name, self._now_ms)
         if busy_if_gathered(topic, home, self._hot()) > CALM:
             self._calm_since[name] = self._now_ms
-        elif self._now_ms - self._calm_since[name] >= services.config.topics.gather_after_ms:
+        elif self._now_ms - since >= services.config.topics.gather_after_ms:
             self._gather(topic, home)
 
     def _gather(self, topic: TopicConfig, home: Collection[int]) -> None:

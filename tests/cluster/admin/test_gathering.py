@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.broker.gathering import AGAIN_MS, SETTLE_MS, Gathering, busy_if_gathered
+from cluster.broker.gathering import AGAIN_MS, SETTLE_MS, STEPS_PER_TICK, Gathering, busy_if_gathered
 from cluster.broker.topics import SPREAD_HOME
 from cluster.replication.drain_grace import GRACE_MS, DrainGrace
 from cluster.replication.hot_spots import Window
@@ -49,13 +49,13 @@ class Gathers:
             propose=self._propose,
         )
         self.notes: list[str] = []
-        events = SimpleNamespace(note_change=lambda about, says: self.notes.append(f"{about}: {says}"))
+        events: Any = SimpleNamespace(note_change=lambda about, says: self.notes.append(f"{about}: {says}"))
         self.drain = DrainGrace(node.state)
         refuses = SimpleNamespace(refuse_topics=self.drain.refuse_topics)
         services: Any = self.services
         proposals: Any = refuses
-        notes: Any = events
-        self.gathering = Gathering(services, proposals, lambda: node.window, notes)
+        self.events = events
+        self.gathering = Gathering(services, proposals, lambda: node.window, events)
 
     def _propose(self, commands: list[Command], done: Callable[[Any], None], author: str) -> None:
         self.asked += [command for command in commands if isinstance(command, CreateTopic)]
@@ -272,6 +272,25 @@ def test_it_stays_where_it_is(home: Any, why: str) -> None:
     elif why == "is there alone":
         home.apply([CreateTopic({"name": "both", "place": [[2, 2, 0]]}, False)])
     assert Gathers(home, "off" if why == "off" else "auto").runs(3 * AFTER_MS) == []
+
+
+def test_a_tick_looks_at_a_bounded_number_of_topics(home: Any) -> None:
+    for number in range(3 * STEPS_PER_TICK):
+        config = {"name": f"spread-{number}", "place": [[1, 1, 1], [2, 1, 1]], "attributes": {SPREAD_HOME: "1"}}
+        home.apply([CreateTopic(config, False)])
+    gathers, looks = Gathers(home, "auto"), [0]
+
+    def hot() -> Window:
+        looks[-1] += 1
+        return Window(0, 0.0, 0, [], [])
+
+    services: Any = gathers.services
+    refuses: Any = SimpleNamespace(refuse_topics=gathers.drain.refuse_topics)
+    gathers.gathering = Gathering(services, refuses, hot, gathers.events)
+    for _ in range(8):
+        looks.append(0)
+        gathers.runs(500)
+    assert STEPS_PER_TICK / 2 < max(looks) <= STEPS_PER_TICK
 
 
 def test_how_busy_a_leader_would_be(home: Any) -> None:
