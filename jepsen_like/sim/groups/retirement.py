@@ -3,17 +3,11 @@ is killed (docs/adr/0113)."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of
-from jepsen_like.sim.clients.stored_messages import stored_on
-from jepsen_like.sim.groups.placed_clients import QUEUES, TOPIC, Hosts, Placed
-from jepsen_like.sim.options import stream
-from raftlog.types import FIRST_GROUP
-from raftmq_wire.codes import ResponseCode
+from jepsen_like.sim.clients.client_machines import ClientHost
+from jepsen_like.sim.groups.leaving_phase import NUMBER, Group, LeavingPhase
 from statemachine.cluster_wide.broker_groups import (
     AddBrokerGroup,
     BrokerGroup,
@@ -26,18 +20,11 @@ from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 if TYPE_CHECKING:
     from cluster.node.node import Node
     from cluster.replication.outcome import ProposeResult
-    from jepsen_like.sim.checks.monitor import Monitor
-    from jepsen_like.sim.clients.raw_client import Report
-    from jepsen_like.sim.group_states import GroupStates
     from jepsen_like.sim.machines.loop import SimLoop
     from jepsen_like.sim.machines.machine import Machine
     from jepsen_like.sim.options import Options
-    from raftlog.types import NodeId
     from statemachine.broker_state import BrokerState
-    from statemachine.commands import Command
 
-CHECKER = "retirement"
-NUMBER = FIRST_GROUP + 1
 SENDS_S = 4.0
 """Virtual seconds of the drain in which the client still sends."""
 DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
@@ -45,57 +32,14 @@ DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
 CLOSE_P, CANCEL_P, KILL_P = 0.3, 0.03, 0.05
 """Probabilities, in a look, of an attempt to close the log, of the end or the begin of the drain, and of the kill of
 the leader, which happens once."""
-SLOTS = 10
-"""Sends that the client has in flight."""
 BEHIND = (0, 1, 2, 4, 9)
 """Entries by which the look of an attempt may be behind what is applied when it is proposed."""
 
 
-class Group(Protocol):
-    """The attributes of the second group that are used here."""
+class Retirement(LeavingPhase):
+    """The phase."""
 
-    machines: dict[NodeId, Machine]
-    states: GroupStates
-
-    @property
-    def monitor(self) -> Monitor:
-        """The monitor of its nodes."""
-
-    def hosts(self) -> dict[int, list[str]]:
-        """Returns number of a group -> the hosts of its nodes."""
-
-
-class LateSender(Placed):
-    """A client with a route of before: it sends to the second group, whatever that does."""
-
-    def __init__(self, host: ClientHost, report: Report, hosts: Hosts) -> None:
-        super().__init__(NUMBER, host, report, hosts)
-        self.acked: set[str] = set()
-        self.refused = 0
-
-    async def _work(self) -> None:
-        rng = random.Random(self.rng.random())
-        await asyncio.gather(*(self._slot(random.Random(rng.random()), slot) for slot in range(SLOTS)))
-
-    async def _slot(self, rng: random.Random, slot: int) -> None:
-        number = 0
-        while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.001, 0.02))
-            number += 1
-            message_id = f"late-{slot}-{number}"
-            link = await self._link(rng.choice(self._hosts()[NUMBER]))
-            if link is None:
-                continue
-            ext, body = foreign_send(TOPIC, message_id, rng.randrange(QUEUES)), self.host.body(TOPIC, message_id, 10)
-            answer = await self._asked(link, SEND_CODE, ext, body)
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self.acked.add(message_id)
-            elif answer is not None and answer.code == ResponseCode.NO_PERMISSION:
-                self.refused += 1
-
-
-class Retirement:
-    """The phase. Nothing else disturbs the cluster in it."""
+    CHECKER = "retirement"
 
     def __init__(
         self,
@@ -105,13 +49,9 @@ class Retirement:
         first: Callable[[], Machine | None],
         host: ClientHost,
     ) -> None:
-        """`first` returns the machine of the first group's leader. `host`: a machine for one more client."""
-        self._rng = stream(options.seed, "retirement")
-        self._group, self._first = group, first
-        self._report, self._loop = group.monitor.report, loop
-        self.sender = LateSender(host, self._report, group.hosts)
+        super().__init__(group, options, loop, first, host)
         self._ends_s = 0.0
-        self._has_killed = self._has_started = False
+        self._has_started = False
         self._before: dict[int, BrokerGroup] = {}
         self._asked_at = 0
         self.closes = 0
@@ -126,27 +66,14 @@ class Retirement:
         self.sender.start()
         self._ends_s = self._loop.now + SENDS_S
         return (
-            wait(self._drains, DRAINED_S, "group 2 does not drain", CHECKER)
-            and wait(self._retires, RETIRED_S, "group 2 does not retire", CHECKER)
+            wait(self._drains, DRAINED_S, "group 2 does not drain", self.CHECKER)
+            and wait(self._retires, RETIRED_S, "group 2 does not retire", self.CHECKER)
             and wait(self._has_stopped, ENDED_S, "a client waits for ever")
             and self._judge()
-            and wait(self._asks_again, ENDED_S, "the first group has no leader", CHECKER)
-            and wait(self._is_decided, ENDED_S, "the first group decides nothing", CHECKER)
-            and wait(self._ends, ENDED_S, "a node of a group that has retired starts again", CHECKER)
+            and wait(self._asks_again, ENDED_S, "the first group has no leader", self.CHECKER)
+            and wait(self._is_decided, ENDED_S, "the first group decides nothing", self.CHECKER)
+            and wait(self._ends, ENDED_S, "a node of a group that has retired starts again", self.CHECKER)
         )
-
-    def _leader(self) -> Node | None:
-        return next((node for node in self._group.states.running() if node.proposals.open), None)
-
-    def _tell_first(self, run: list[Command]) -> BrokerState | None:
-        """Proposes commands to the first group; returns its leader's state, None if there is no leader."""
-        machine = self._first()
-        if machine is None or machine.node is None or machine.process is None or machine.process.paused:
-            return None
-        node = machine.node
-        if run:
-            machine.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
-        return node.state
 
     def _drains(self) -> bool:
         leader = self._leader()
@@ -161,7 +88,7 @@ class Retirement:
         self.sender.stopped = self.sender.stopped or now >= self._ends_s
         for node in self._group.states.running():
             if _state_in(node.state) is GroupState.RETIRED and not node.state.closed_log.is_closed:
-                self._report(CHECKER, f"node {node.config.node.id} has retired, and its log is not closed")
+                self._report(self.CHECKER, f"node {node.config.node.id} has retired, and its log is not closed")
         if leader is not None and not leader.state.closed_log.is_closed:
             if rng.random() < CANCEL_P and now < self._ends_s:
                 self._tell_first([DrainBrokerGroup(NUMBER, draining=rng.random() < 0.5)])
@@ -193,37 +120,11 @@ class Retirement:
                 elif end.since_ms == row.since_ms and end.last > max(self._looks):
                     # Whoever finds the log closed is told the end that another attempt gave it.
                     what = f"the log was closed after a look at entry {checked}, with messages in entry {end.last}"
-                    self._report(CHECKER, what)
+                    self._report(self.CHECKER, what)
 
-        machine = self._group.machines[leader.node_id]
-        if machine.process is not None and machine.process.alive and not machine.process.paused:
-            command = CloseBrokerGroup(row.since_ms, checked, force=True)
-            machine.process.run(lambda: leader.services.propose([command], told, author="the operator"))
-
-    def _kill(self) -> None:
-        leader = self._leader()
-        if leader is not None:
-            self._has_killed = True
-            machine = self._group.machines[leader.node_id]
-            machine.kill(power=self._rng.random() < 0.5)
-            self._loop.call_outside(self._rng.uniform(0.1, 2.0), machine.start)
-
-    def _has_stopped(self) -> bool:
-        self.sender.stopped = True
-        return self.sender.done
+        self._tell(self._group.machines[leader.node_id], [CloseBrokerGroup(row.since_ms, checked, force=True)], told)
 
     # --- the end -----------------------------------------------------------------------------------------------------
-
-    def _judge(self) -> bool:
-        """Judges the logs of the nodes that run: every message that was acknowledged is there."""
-        for machine in self._group.states.members():
-            if machine.readable is None:
-                continue
-            messages, trimmed = stored_on(machine, TOPIC)
-            lost = self.sender.acked - {id_of(message.body) for message in messages}
-            if lost and not trimmed:
-                self._report(CHECKER, f"node {machine.node_id} does not have {min(lost)}, which was acknowledged")
-        return not self._group.monitor.violations
 
     def _asks_again(self) -> bool:
         """Asks the first group for all that could bring the group back; returns True once there was a leader to ask."""
@@ -245,7 +146,7 @@ class Retirement:
             return False
         if dict(state.broker_groups.by_number) != self._before:
             what = f"groups were {self._before}, and are {dict(state.broker_groups.by_number)}"
-            self._report(CHECKER, f"a group that has retired comes back: {what}")
+            self._report(self.CHECKER, f"a group that has retired comes back: {what}")
         return True
 
     def _ends(self) -> bool:
