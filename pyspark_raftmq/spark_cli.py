@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pyspark_raftmq.copy_commands import audit_command, rebuild_command
-from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.commands.command_group import command_group
@@ -89,19 +88,14 @@ def export_command(
     Everything that is stored when the command begins is there exactly once. The target knows how far each queue is: run
     the command again to add what is new, also after it was killed.
     """
-    from pyspark_raftmq.jobs.export import NEEDED, export
+    from pyspark_raftmq.jobs.export import export
+    from raftmq.tables.needed import check_needed
 
     given = {"topic": ",".join(topics), "columns": columns or ",".join(DEFAULT_COLUMNS)}
     with explained():
         more = {"failOnDataLoss": str(not accept_loss).lower(), "onUndecodable": on_undecodable}
         options = _options(given, servers, **more)
-        missing = [name for name in NEEDED if name not in options.columns]
-        if missing:
-            raise SourceError(
-                f"--columns lacks {', '.join(missing)}",
-                "these columns say which message a row is",
-                f"raftmq spark export … --columns {','.join((*missing, *options.columns))}",
-            )
+        check_needed(options.columns, "raftmq spark export …")
         with job_session(master, memory, quiet=True) as running, progress(quiet=as_json) as on_commit:
             done = export(running, options, to.absolute(), form=form, on_commit=on_commit)
     answer = {"table": str(to), **done._asdict()}

@@ -83,6 +83,7 @@ COMMANDS = {
     "produce": _here("messages.produce", "Send each line of stdin or a file as a message."),
     "consume": _here("messages.consume", "Print the messages of a topic."),
     "export": _here("data.export", "Write the messages of a topic to a Parquet file."),
+    "table": _here("data.table", "Keep Delta tables up to date with topics."),
     "messages": _here("messages.messages", "Browse and find messages; send some again.", "messages"),
     "index": _here("data.index", "Check index files and look into them."),
     "backup": _here("data.backup", "Create, list and verify backups."),
@@ -115,7 +116,7 @@ SECTIONS = {
     "Topics and messages": "topic group produce consume messages dlq transactions writes",
     "Members and configuration": "node broker-group links config reload",
     "Users, secrets and certificates": "user acl quota auth login logout audit secret cert",
-    "Storage and backups": "retention tier export backup restore metadata index",
+    "Storage and backups": "retention tier export table backup restore metadata index",
     "When something is wrong": (
         "doctor events alarm runbook recovery scrub inspect-consistency repair fsck rebuild unsafe-recover support"
     ),

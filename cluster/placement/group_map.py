@@ -171,6 +171,20 @@ def same_names(known: Groups) -> dict[int, int]:
     return {group: holders[record.name] for group, record in known.items() if holders[record.name] != group}
 
 
+def same_addresses(known: Groups) -> dict[tuple[int, int], tuple[int, int]]:
+    """Returns (group, node) -> the member of a lower group that has its peer address. A process is a member of one
+    group, so one of the two is not there any more, or a wrong address was told for it."""
+    holders: dict[tuple[str, int], tuple[int, int]] = {}
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for group in sorted(known):
+        for member in known[group].members:
+            name = group, member.node
+            holder = holders.setdefault((member.host, member.port), name)
+            if holder != name:
+                found[name] = holder
+    return found
+
+
 def dialled(own: int, known: Iterable[int]) -> list[int]:
     """Returns the groups of which a node of the group `own` dials one member: those 1, 2, 4, ... places after its own
     in the order of their numbers, all around. Of group 1 it dials every member, so that is not among them.

@@ -29,6 +29,7 @@ from cluster.placement.group_map import (
     encode,
     news,
     rank,
+    same_addresses,
     same_names,
 )
 from cluster.placement.groups_file import GroupsFile
@@ -349,6 +350,11 @@ class KnownGroups:
             f"group {group} has the name {known[group].name} of group {holder}: clients of other groups find only "
             f"group {holder} under it. Give its nodes another cluster.broker_name"
             for group, holder in sorted(same_names(known).items())
+        ]
+        said += [
+            f"{node_object(*member)} has the peer address of {node_object(*holder)}: who dials one may reach "
+            "the other. Correct the address of the one that moved, or remove it from its group if it is gone"
+            for member, holder in sorted(same_addresses(known).items())
         ]
         if self._group != FIRST_GROUP and not self._first:
             said.append("cluster.first_group is empty: without its map of the groups this node could find nobody")

@@ -8,50 +8,34 @@ with the new offsets.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import raftmq
-from pyspark_raftmq.errors import PlanError
-from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
-from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
-from pyspark_raftmq.jobs.parquet_folder import ParquetTarget
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, split, topics_of
 from pyspark_raftmq.read_task import read_range
 from raftmq.arrow.ranges import QueueRange
+from raftmq.tables.day_files import DayFile, write_day_files
+from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.missing import Kept, Queue, check_continues, first_of, kept_of, missing, moved, reached_by
+from raftmq.tables.parquet_folder import ParquetTarget
 from raftmq_wire.local_path import check_local
-from raftmq_wire.topic_identity import Position, TopicIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
-
-NEEDED = ("topic", "queue_id", "queue_offset", "store_ms")
-"""Columns that an export always includes: they say which message a row is, and on which day it was stored."""
 DELTA, PARQUET = "delta", "parquet"
 TARGETS: dict[str, type[DeltaTarget | ParquetTarget]] = {DELTA: DeltaTarget, PARQUET: ParquetTarget}
 ROUND_MESSAGES = 4_000_000
 TASK_MESSAGES = 500_000
 _RACES_MAX = 20
 
-_Queue = tuple[str, int]
-"""(topic, queue_id)."""
-
 OnCommit = Callable[[int, int], None]
 """A function that is called after each commit with the number of messages exported so far, and of all messages."""
-
-
-class _Kept(NamedTuple):
-    """The messages that a queue keeps: offsets from `first` up to, not including, `end`, of the topic `counted_in`."""
-
-    first: int
-    end: int
-    counted_in: TopicIdentity | None
 
 
 class ExportReport(NamedTuple):
@@ -88,24 +72,24 @@ def export(
     total: int | None = None
     while True:
         target = TARGETS[form](folder, options.columns)
-        ranges = _missing(options, target, ends)
+        accept_loss = not options.fail_on_data_loss
+        ranges = missing(target, ends, accept_loss=accept_loss)
         left = sum(each.end - each.start for each in ranges)
         total = left if total is None else total
-        completed = _completed(target, ends)
-        if not left and not completed:
+        changed = moved(target, ends, accept_loss=accept_loss)
+        if not left and not changed:
             return report
-        chosen = _first_of(ranges, round_messages) if left else []
+        chosen = first_of(ranges, round_messages) if left else []
         files = _write(spark, options, folder, chosen, target.hidden) if left else []
         check_continues(files, chosen)
-        reached = {(each.topic, each.queue_id): Position(each.end, each.counted_in) for each in chosen}
         try:
-            version = target.commit(files, completed | reached)
+            version = target.commit(files, changed | reached_by(chosen))
         except LostRace as error:
             target.discard([file for file in files if file not in error.kept])
             report = _with(report._replace(races=report.races + 1), error.kept)
             if report.races > _RACES_MAX:
                 why = f"{report.races} commits were refused; the last one: {error}"
-                raise TableError(f"another export writes to {folder}", why, "let one of them end first") from error
+                raise TableError(f"another export writes to {folder}", why, "Let one of them end first") from error
             continue
         if not left:
             return report
@@ -123,69 +107,16 @@ def _with(report: ExportReport, files: Sequence[DayFile]) -> ExportReport:
     )
 
 
-def _ends(options: ReadOptions) -> dict[_Queue, _Kept]:
+def _ends(options: ReadOptions) -> dict[Queue, Kept]:
     """Returns what each queue keeps, as the leader reports it. Raises PlanError."""
-    found: dict[_Queue, _Kept] = {}
+    found: dict[Queue, Kept] = {}
     with options.connect() as mq:
         for topic in topics_of(mq, options):
             try:
-                described = mq.admin.describe_topic(topic)
+                found |= kept_of(topic, mq.admin.describe_topic(topic))
             except raftmq.RaftMQError as error:
                 raise no_plan(options, topic, error) from error
-            found |= {
-                (topic, queue.queue_id): _Kept(queue.min_offset, queue.max_offset, described.identity)
-                for queue in described.queues
-            }
     return {key: kept for key, kept in found.items() if options.topics.has(*key)}
-
-
-def _completed(target: DeltaTarget | ParquetTarget, ends: Mapping[_Queue, _Kept]) -> dict[_Queue, Position]:
-    """Returns the positions that an earlier release left without the identity of the topic, with the identity of the
-    one that is there now."""
-    found = {}
-    for queue, kept in ends.items():
-        reached = target.reached(*queue, kept.counted_in)
-        if reached is not None and reached.counted_in is None and kept.counted_in is not None:
-            found[queue] = Position(reached.offset, kept.counted_in)
-    return found
-
-
-def _missing(
-    options: ReadOptions, target: DeltaTarget | ParquetTarget, ends: Mapping[_Queue, _Kept]
-) -> list[QueueRange]:
-    """Returns the ranges that the table does not have yet. Raises PlanError if retention has removed some of them, or
-    if the table goes on in another topic; if the options accept losses, the queue then begins at what is kept."""
-    ranges = []
-    for (topic, queue_id), (first, end, counted_in) in ends.items():
-        reached = target.reached(topic, queue_id, counted_in)
-        start = first if reached is None else reached.offset
-        if reached is not None and (another := reached.why_not_in(counted_in)):
-            where = f"offset {start} of {topic} queue {queue_id}"
-            if options.fail_on_data_loss:
-                raise PlanError(
-                    f"the table goes on at {where}, in another topic of this name",
-                    another,
-                    "export to another folder; to begin with the new topic in this one, --accept-loss",
-                )
-            logger.warning("the table was at %s and goes on at %d: %s", where, first, another)
-            start = first
-        if start > end or (start < first and options.fail_on_data_loss):
-            raise PlanError(
-                f"the table goes on at offset {start} of {topic} queue {queue_id}, which is not there",
-                f"the queue keeps offsets {first} up to, not including, {end}",
-                "was the topic made anew? export to another folder; if retention was faster, --accept-loss goes on",
-            )
-        ranges.append(QueueRange(topic, queue_id, max(start, first), end, counted_in))
-    return [each for each in ranges if each.start < each.end]
-
-
-def _first_of(ranges: list[QueueRange], most: int) -> list[QueueRange]:
-    """Returns a part of each range, in proportion: at most about `most` messages in all, and at least one."""
-    total = sum(each.end - each.start for each in ranges)
-    if total <= most:
-        return ranges
-    parts = [each._replace(end=each.start + (each.end - each.start) * most // total) for each in ranges]
-    return [each for each in parts if each.start < each.end] or [ranges[0]._replace(end=ranges[0].start + 1)]
 
 
 def _write(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -128,23 +130,46 @@ def select(
     return Selection(names, tuple(each for each in planned if each.start < each.end), read_from)
 
 
+class QueueReads:
+    """Reads queues one by one, or some at once in several threads: each from a follower of its group, as long as those
+    answer. A follower that failed or lags is asked for no further queue."""
+
+    def __init__(self, mq: Client, read_from: str = FOLLOWER) -> None:
+        self._mq = mq
+        self._read_from = read_from
+        self._followers: dict[int, list[str]] = {}
+        """Number of a group -> its followers that have not failed."""
+        self._lock = threading.Lock()
+
+    def batches(
+        self, planned: QueueRange, columns: Sequence[str], batch_rows: int, undecodable: Undecodable | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the batches of one range, of which all rows are of the topic that it was planned in. Raises
+        Unreadable and other RaftMQErrors."""
+        from raftmq.arrow.reading import RangeReader
+
+        check_counted(self._mq, planned)
+        followers = self._followers_of(group_of(planned.queue_id))
+        node = node_for(self._mq, planned, followers)
+        reader = RangeReader(self._mq, planned, node=node, undecodable=undecodable)
+        yield from reader.batches(columns, batch_rows)
+        check_counted(self._mq, planned)
+        if node is not None and reader.node is None:
+            with self._lock, contextlib.suppress(ValueError):
+                self._followers[group_of(planned.queue_id)].remove(node)
+
+    def _followers_of(self, group: int) -> list[str]:
+        with self._lock:
+            if group not in self._followers:
+                self._followers[group] = followers_of(self._mq, group) if self._read_from == FOLLOWER else []
+            return [*self._followers[group]]
+
+
 def read_batches(mq: Client, selection: Selection, undecodable: Undecodable | None = None) -> Iterator[pa.RecordBatch]:
     """Yields the batches of the selection, queue by queue. `undecodable` is that of RangeReader. Raises Unreadable."""
-    from raftmq.arrow.reading import RangeReader
-
-    known: dict[int, list[str]] = {}
+    reads = QueueReads(mq, selection.read_from)
     for planned in selection.ranges:
-        check_counted(mq, planned)
-        group = group_of(planned.queue_id)
-        if group not in known:
-            known[group] = followers_of(mq, group) if selection.read_from == FOLLOWER else []
-        followers = known[group]
-        node = node_for(mq, planned, followers)
-        reader = RangeReader(mq, planned, node=node, undecodable=undecodable)
-        yield from reader.batches(selection.columns, BATCH_ROWS)
-        check_counted(mq, planned)
-        if node is not None and reader.node is None:
-            followers.remove(node)  # it failed or lags: the next queues need not find that out again
+        yield from reads.batches(planned, selection.columns, BATCH_ROWS, undecodable)
 
 
 def followers_of(mq: Client, group: int = FIRST_GROUP) -> list[str]:

@@ -18,6 +18,10 @@ SKIP = "skip"
 CHOICES = (FAIL, RAW, SKIP)
 
 
+class Undecoded(Unreadable):
+    """A message cannot be decompressed, and the read is to fail then. Reading again changes nothing."""
+
+
 class Undecodable:
     """Carries out the choice, one of CHOICES, and counts the messages that it met."""
 
@@ -31,9 +35,9 @@ class Undecodable:
 
     def met(self, place: str, why: str) -> bool:
         """Takes note of the message at `place`; returns True if its row stays, with the body as stored. Raises
-        Unreadable if the read is to fail."""
+        Undecoded if the read is to fail."""
         if self.choice == FAIL:
-            raise Unreadable(
+            raise Undecoded(
                 f"the body of {place} cannot be decoded",
                 f"the message {why}",
                 f"to go on, say {RAW} (the body as stored) or {SKIP}: onUndecodable, on_undecodable, --on-undecodable",

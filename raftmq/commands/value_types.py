@@ -1,4 +1,4 @@
-"""The types of options and arguments that name a server, a store or a place where Spark runs.
+"""The types of options and arguments that name a server, a store, a duration or a place where Spark runs.
 
 A value of another kind is refused before anything is done.
 """
@@ -16,6 +16,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.queue_numbers import FIRST_GROUP, parse_offset, parse_queue
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
 
 
@@ -190,3 +191,15 @@ class SparkMasterType(click.ParamType[str]):
         if not _MASTER.fullmatch(str(value)):
             self.fail(f'"{value}" is not local[N], spark://HOST:PORT, yarn or k8s://…', param, ctx)
         return str(value)
+
+
+class DurationType(click.ParamType[float]):
+    """A duration on the command line: 90s, 15m, 1h, 1d -> seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = re.fullmatch(r"(\d+)([smhd])", str(value))
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value} is not an interval: write 90s, 15m, 1h or 1d", param, ctx)
+        return float(int(match[1]) * _SECONDS[match[2]])

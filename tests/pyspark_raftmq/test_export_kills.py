@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import raftmq
-from pyspark_raftmq.jobs.day_files import DayFile
 from pyspark_raftmq.jobs.export import DELTA, PARQUET, TARGETS, export
 from pyspark_raftmq.options import parse_options
+from raftmq.tables.day_files import DayFile
 from raftmq_wire.topic_identity import Position
 
 if TYPE_CHECKING:

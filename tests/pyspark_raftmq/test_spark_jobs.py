@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 import raftmq
-from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.job_running import told_by_task
-from pyspark_raftmq.jobs.day_files import DayFile
-from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
-from pyspark_raftmq.jobs.export import TARGETS, _Kept, export
+from pyspark_raftmq.jobs.export import TARGETS, export
 from pyspark_raftmq.jobs.learning import FLOOR, FLOOR_BYTES, HEADROOM, SPAN_MS, SPAN_S
 from pyspark_raftmq.jobs.traffic import counted, limits_file, traffic, write_limits
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.arrow.ranges import QueueRange
+from raftmq.tables.day_files import DayFile
+from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.missing import Kept, check_continues
 from raftmq_wire.learnt_file import decode_file
 from raftmq_wire.topic_identity import Position
 
@@ -146,7 +147,7 @@ def test_a_topic_that_was_made_anew_is_not_mixed_with_the_old(
     mq.admin.delete_topic(topic)
     mq.admin.create_topic(topic, 1)
     mq.send_batch(topic, [b"y"] * count)
-    with pytest.raises(PlanError, match=f"goes on at offset 3 of {topic} queue 0, in another topic") as caught:
+    with pytest.raises(TableError, match=f"goes on at offset 3 of {topic} queue 0, in another topic") as caught:
         export(spark, options, tmp_path, form=form)
     assert before is not None
     assert f"id {before.topic_id}, which is gone" in caught.value.why
@@ -172,7 +173,7 @@ def test_what_an_earlier_release_exported_is_completed(
     mq.admin.create_topic(topic, 1)
     mq.send_batch(topic, [b"x"] * 3)
     with monkeypatch.context() as earlier:
-        ends = {(topic, 0): _Kept(0, 3, None)}
+        ends = {(topic, 0): Kept(0, 3, None)}
         earlier.setattr("pyspark_raftmq.jobs.export._ends", lambda options: ends)
         assert export(spark, options, tmp_path, form=form).messages == 3
     target = TARGETS[form]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from raftmq.commands.shared_options import (
     show,
     show_problems,
 )
-from raftmq.commands.value_types import NodeNameType, StoreType
+from raftmq.commands.value_types import DurationType, NodeNameType, StoreType
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.all_groups import Groups, all_groups, alone, in_one, named, one_group
 from raftmq.local.http.asked_nodes import ask_all, ask_each
@@ -38,24 +37,11 @@ UNCONFIRMED = (
     "no leader confirmed in time that the node has everything: the newest acknowledged messages may be missing"
 )
 _POLL_S = 0.1
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @command_group()
 def backup() -> None:
     """Create, list and verify backups."""
-
-
-class Duration(click.ParamType[float]):
-    """A duration on the command line: 90s, 15m, 1h, 1d -> seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"(\d+)([smhd])", str(value))
-        if match is None or int(match[1]) == 0:
-            self.fail(f"{value} is not an interval: write 90s, 15m, 1h or 1d", param, ctx)
-        return float(int(match[1]) * _UNITS[match[2]])
 
 
 @backup.command("create")
@@ -69,7 +55,7 @@ class Duration(click.ParamType[float]):
 @click.option(
     "--node", type=NodeNameType(click.IntRange(1)), metavar="N", help="The node to back up (default: a follower)."
 )
-@click.option("--every", type=Duration(), metavar="1h", help="Repeat at this interval until Ctrl-C.")
+@click.option("--every", type=DurationType(), metavar="1h", help="Repeat at this interval until Ctrl-C.")
 @click.option("--keep", type=click.IntRange(1), metavar="24", help="Keep only this many of the cluster's backups.")
 @click.option("--copy", "copy_all", is_flag=True, help="Copy everything instead of using hard links.")
 @click.option("--dry-run", is_flag=True, help="Make none; only show which older backups --keep would remove.")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import signal
 import time
 from collections.abc import Iterator
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,49 +13,11 @@ from raftmq.commands.messages.printing import FormatType, Printer
 from raftmq.commands.messages.start_positions import START, Start, StartType, walk
 from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
 from raftmq.commands.shared_options import INTERRUPTED, connect, counted, json_option, servers_option
+from raftmq.commands.stop import Stop
 from raftmq.commands.value_types import NameType
 
 if TYPE_CHECKING:
     from raftmq.client import Consumer, Message
-
-
-class Stop:
-    """Handles SIGINT and SIGTERM for a command that must not be interrupted in the middle of a step.
-
-    It notes the signal, and the command looks at `asked` between its steps. A second signal interrupts the command
-    wherever it is.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._at_once = False
-        self._before: dict[signal.Signals, signal.Handlers | object] = {}
-
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """A context in which the first signal already raises KeyboardInterrupt: for a step that may block and may be
-        interrupted."""
-        self._at_once = True
-        try:
-            yield
-        finally:
-            self._at_once = False
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        interrupts = self._at_once or self.asked
-        self.asked = True
-        if interrupts:
-            raise KeyboardInterrupt
-
-    def __enter__(self) -> Stop:
-        self._before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
 
 
 _COMMIT_S = 1.0

@@ -25,6 +25,7 @@ from cluster.placement.group_map import (
     encode,
     news,
     rank,
+    same_addresses,
     same_names,
 )
 from cluster.runtime.peer_frames import WireError
@@ -225,6 +226,15 @@ def test_the_lower_number_keeps_a_name() -> None:
     names = {1: "raftmq", 2: "b", 3: "raftmq", 4: "b", 5: "b"}
     assert same_names({group: record(group, name=name) for group, name in names.items()}) == {3: 1, 4: 2, 5: 2}
     assert same_names({1: record(1), 2: record(2)}) == {}
+
+
+def test_a_process_is_a_member_of_one_group() -> None:
+    known = {
+        number: GroupRecord(number, f"g{number}", Epoch(1, 0), 1, [member(1, hosts[0]), member(2, hosts[1])])
+        for number, hosts in {1: "ab", 2: "cd", 3: "xb", 4: "cb"}.items()
+    }
+    assert same_addresses(known) == {(3, 2): (1, 2), (4, 1): (2, 1), (4, 2): (1, 2)}
+    assert same_addresses({1: known[1], 2: known[2]}) == {}
 
 
 # --- whom to dial ----------------------------------------------------------------------------------------------------

@@ -310,6 +310,20 @@ async def test_a_name_of_two_groups_is_an_alarm_while_it_lasts(made: Callable[..
     await until(lambda: not any(node.alarms.raised(ALARM) for node in (one, two, three)))
 
 
+async def test_a_node_that_is_registered_in_two_groups_is_an_alarm_while_it_is(made: Callable[..., Any]) -> None:
+    one = await made(1)
+    two, three = await made(2, one.port), await made(3, one.port)
+    await until(lambda: one.knows(one, two, three))
+    own, (member,) = three.record.members, two.record.members
+    three.rises(members=[replace(own[0], host=member.host, port=member.port)])
+    for node in (one, two, three):
+        await until(partial(node.alarms.raised, ALARM))
+    (alarm,) = one.alarms.all()
+    assert "node 3/1 has the peer address of node 2/1" in alarm.text
+    three.rises(members=own)
+    await until(lambda: not any(node.alarms.raised(ALARM) for node in (one, two, three)))
+
+
 async def test_without_addresses_a_map_is_enough_and_an_alarm_says_so(made: Callable[..., Any], tmp_path: Path) -> None:
     one = await made(1)
     with pytest.raises(ConfigError, match=r"cluster\.group is 2, and cluster\.first_group is empty"):

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from raftmq.client.message import Message
 from raftmq.commands.messages import consume
-from raftmq.commands.messages.consume import Stop
 from raftmq.commands.messages.printing import Printer
+from raftmq.commands.stop import Stop
 
 
 def message(offset: int) -> Message:

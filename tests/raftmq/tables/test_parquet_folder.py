@@ -8,11 +8,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
-from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError
-from pyspark_raftmq.jobs.parquet_folder import HIDDEN, ParquetTarget
+from raftmq.tables.day_files import DayFile, write_day_files
+from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.parquet_folder import HIDDEN, ParquetTarget
 from raftmq_wire.topic_identity import Position, TopicIdentity
-from tests.pyspark_raftmq.test_day_files import COLUMNS, DAY_MS, batch
+from tests.raftmq.tables.test_day_files import COLUMNS, DAY_MS, batch
 
 OLD = TopicIdentity("11111111-2222-4333-8444-555555555555", 0, 7)
 NEW = OLD._replace(topic_id=9)

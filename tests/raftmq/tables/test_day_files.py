@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
-from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.ranges import QueueRange
+from raftmq.tables.day_files import DayFile, write_day_files
+from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.missing import check_continues
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "store_ms")

@@ -1,4 +1,4 @@
-"""The Delta table of an export: its files, and the offsets up to which each queue is exported, are one commit of the
+"""The Delta table of topics: its files, and the offsets up to which each queue is exported, are one commit of the
 Delta log.
 
 For each queue the Delta log holds a transaction (`txn` in Delta's protocol): its application names the topic and queue,
@@ -14,32 +14,22 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark_raftmq.errors import SourceError
-from pyspark_raftmq.jobs.day_files import DayFile
 from raftmq.arrow.columns import arrow_schema
-from raftmq.arrow.ranges import QueueRange
+from raftmq.tables.day_files import DayFile
+from raftmq.tables.errors import LostRace, TableError
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
 DAY = "day"
+_TOPICS = "raftmqTopics"
+"""The key in `commitInfo` of the topics that the table has."""
+_COMMITS_READ = 50
+"""Commits among which the newest of ours is looked for: other programs may have made some."""
 _IDENTITY = ("topic-id", "group", "cluster-high", "cluster-low")
 """The last parts of the applications that together say in which topic a queue's offset counts."""
-
-
-class TableError(SourceError):
-    """The table cannot be used for this export; nothing was written to it."""
-
-
-class LostRace(Exception):
-    """Another export has moved a queue's offset since the snapshot was read. Of this commit only the files `kept` are
-    visible; a Delta table shows none."""
-
-    def __init__(self, why: str, kept: Sequence[DayFile] = ()) -> None:
-        super().__init__(why)
-        self.kept = kept
 
 
 class DeltaTarget:
@@ -64,18 +54,13 @@ class DeltaTarget:
             raise TableError(
                 f"the table {folder} has other columns",
                 f"it has {', '.join(there)}; the export has {', '.join(self._schema.names)}",
-                "export to another folder, or with the columns of this table",
+                "Take another folder, or with the columns of this table",
             )
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
         """Returns the position to read next; None if the table has no rows of this queue. `met`, the topic that is
         there now, makes no difference: a table goes on in one topic."""
-        application = _application(topic, queue_id)
-        offset: int | None = self._table.transaction_version(application)
-        if offset is None:
-            return None
-        parts = [self._table.transaction_version(f"{application}/{name}") for name in _IDENTITY]
-        return Position(offset, None if None in parts else _identity(parts))
+        return _reached(self._table, topic, queue_id)
 
     def commit(self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position]) -> int:
         """Adds the files and records the positions `reached`; returns the table's version. Raises LostRace."""
@@ -83,6 +68,7 @@ class DeltaTarget:
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
 
+        topics = {*topics_in(self._table), *(topic for topic, _ in reached)}
         now_ms = int(time.time() * 1000)
         adds = [
             AddAction(file.path, file.bytes, {DAY: file.day}, now_ms, data_change=True, stats=_stats(file))
@@ -102,7 +88,7 @@ class DeltaTarget:
                 mode="append",
                 schema=self._schema,
                 partition_by=[DAY],
-                commit_properties=CommitProperties(app_transactions=transactions),
+                commit_properties=CommitProperties(topics_told(topics), app_transactions=transactions),
             )
         except CommitFailedError as error:
             raise LostRace(str(error)) from error
@@ -120,13 +106,41 @@ class DeltaTarget:
                 (self._folder / file.path).unlink(missing_ok=True)
 
 
+def topics_in(table: Any) -> list[str]:
+    """Returns the topics of which the table has rows, in the order of their names: each commit of ours says it."""
+    for commit in table.history(_COMMITS_READ):
+        if told := commit.get(_TOPICS):
+            return sorted(json.loads(told))
+    return []
+
+
+def topics_told(topics: Iterable[str]) -> dict[str, str]:
+    """Returns what a commit says of the topics of the table."""
+    return {_TOPICS: json.dumps(sorted(topics), ensure_ascii=False)}
+
+
+def positions_in(table: Any, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Position]:
+    """Returns the position to read next of those of the queues that the Delta table has."""
+    found = {queue: _reached(table, *queue) for queue in queues}
+    return {queue: position for queue, position in found.items() if position is not None}
+
+
+def _reached(table: Any, topic: str, queue_id: int) -> Position | None:
+    application = _application(topic, queue_id)
+    offset: int | None = table.transaction_version(application)
+    if offset is None:
+        return None
+    parts = [table.transaction_version(f"{application}/{name}") for name in _IDENTITY]
+    return Position(offset, None if None in parts else _identity(parts))
+
+
 def _check_no_files(folder: Path) -> None:
     """Raises TableError if the folder has Parquet files, since a Delta export creates its table before any file."""
     if any(folder.glob(f"{DAY}=*/*.parquet")):
         raise TableError(
             f"{folder} has Parquet files and no Delta table",
             "a table made among them would not hold what they hold",
-            "export to another folder, or with --format parquet",
+            "Take another folder, or with --format parquet",
         )
 
 
@@ -140,28 +154,6 @@ def _create(folder: Path, schema: Any) -> None:
     except DeltaError:
         if not DeltaTable.is_deltatable(str(folder)):  # else another export was faster
             raise
-
-
-def check_continues(files: Sequence[DayFile], ranges: Sequence[QueueRange]) -> None:
-    """Raises TableError unless the files contain each offset of the ranges exactly once: the last check before a
-    commit."""
-    for planned in ranges:
-        parts = sorted(
-            (file.start, file.end)
-            for file in files
-            if (file.topic, file.queue_id) == planned[:2] and planned.start <= file.start < planned.end
-        )
-        at = planned.start
-        for start, end in parts:
-            if start != at:
-                break
-            at = end
-        if at != planned.end or len(parts) != len({start for start, _ in parts}):
-            raise TableError(
-                f"the files of {planned} do not hold it",
-                f"they hold {parts}",
-                "run the export again; report this defect",
-            )
 
 
 def _parts(identity: TopicIdentity) -> tuple[int, ...]:

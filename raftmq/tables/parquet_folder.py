@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pyspark_raftmq.jobs.day_files import DayFile, sync_folder
-from pyspark_raftmq.jobs.delta_table import LostRace, TableError
 from raftmq.arrow.columns import arrow_schema
+from raftmq.tables.day_files import DayFile, sync_folder
+from raftmq.tables.errors import LostRace, TableError
 from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
 HIDDEN = "_"
@@ -50,7 +50,7 @@ class ParquetTarget:
             raise TableError(
                 f"{folder} is a Delta table",
                 "its files are not all part of it, so they cannot be told from those of a Parquet folder",
-                "export to another folder, or with --format delta",
+                "Take another folder, or with --format delta",
             )
         folder.mkdir(parents=True, exist_ok=True)
         self._reached = self._ends()
@@ -142,7 +142,7 @@ class ParquetTarget:
             raise TableError(
                 f"the files in {self._folder} have other columns",
                 f"they have {', '.join(there)}; the export has {', '.join(wanted)}",
-                "export to another folder, or with the columns of these files",
+                "Take another folder, or with the columns of these files",
             )
 
     @contextmanager

@@ -1,7 +1,8 @@
-"""Writes a range of a queue as Parquet files in folders by day: the output of a task of `export`.
+"""Writes a range of a queue as Parquet files in folders by day: the output of a task of
+an export, or of a round of `raftmq table run`.
 
 A file contains consecutive messages of one queue and one day (UTC, log time). Its name has the topic, the queue, the
-first offset and the one after the last, and a unique part, so that two attempts of a task never write the same file.
+first offset and the one after the last, and a unique part, so that two attempts never write the same file.
 """
 
 from __future__ import annotations

@@ -1,0 +1,21 @@
+"""Errors of tables that are made of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftmq.tables.day_files import DayFile
+from raftmq_wire.errors import LocalError
+
+
+class TableError(LocalError):
+    """The table cannot be used, or cannot go on where it ends; nothing was written to it."""
+
+
+class LostRace(Exception):
+    """Another writer has moved a queue's offset since the snapshot was read. Of this commit only the files `kept` are
+    visible; a Delta table shows none."""
+
+    def __init__(self, why: str, kept: Sequence[DayFile] = ()) -> None:
+        super().__init__(why)
+        self.kept = kept

@@ -1,0 +1,86 @@
+"""Compares a Delta table with its topics: how far each queue is, how far behind, and the files of the table."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from raftmq.client.consuming.pull import PullStatus
+from raftmq.client.errors import NotFound
+from raftmq.client.sync import Client
+from raftmq.tables.delta_table import positions_in, topics_in
+from raftmq.tables.errors import TableError
+from raftmq.tables.missing import Kept, Queue, kept_of
+from raftmq.tables.upkeep import SMALL_BYTES
+from raftmq_wire.topic_identity import Position
+
+
+class QueueStatus(NamedTuple):
+    """The state of one queue: messages that the table lacks, and the age in seconds of the oldest of them. `problem`
+    says why the table cannot go on there; "" if it can."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    behind: int
+    behind_s: float
+    problem: str
+
+
+class TableStatus(NamedTuple):
+    """The newest version of a table: `small` of its `files` have less than 16 MiB; `committed_ms` is the time of the
+    last commit, by the clock of its writer."""
+
+    version: int
+    committed_ms: int
+    files: int
+    small: int
+    bytes: int
+    rows: int
+    queues: list[QueueStatus]
+
+
+def table_status(mq: Client, folder: Path) -> TableStatus:
+    """Compares the table with its topics. Raises TableError if there is no table that a run or an export made, and
+    RaftMQErrors."""
+    from deltalake import DeltaTable
+
+    if not folder.exists() or not DeltaTable.is_deltatable(str(folder)):
+        raise TableError(f"{folder} is no Delta table", "it has no _delta_log", "raftmq table run TOPIC --to DIR")
+    table = DeltaTable(str(folder))
+    adds = table.get_add_actions(flatten=True)
+    sizes = [size.as_py() for size in adds.column("size_bytes")]
+    rows = [count.as_py() or 0 for count in adds.column("num_records")]
+    topics = topics_in(table)
+    if not topics:
+        raise TableError(
+            f"the table {folder} names no topic", "no run and no export of this version wrote it", "raftmq table --help"
+        )
+    kept: dict[Queue, Kept] = {}
+    for topic in topics:
+        with contextlib.suppress(NotFound):
+            kept |= kept_of(topic, mq.admin.describe_topic(topic))
+    reached = positions_in(table, kept)
+    queues = [_status(mq, queue, position, kept[queue]) for queue, position in sorted(reached.items())]
+    last = table.history(1)[0].get("timestamp", 0)
+    small = sum(size < SMALL_BYTES for size in sizes)
+    return TableStatus(table.version(), last, len(sizes), small, sum(sizes), sum(rows), queues)
+
+
+def _status(mq: Client, queue: Queue, position: Position, kept: Kept) -> QueueStatus:
+    at = position.offset
+    problem = position.why_not_in(kept.counted_in)
+    if not problem and not kept.first <= at <= kept.end:
+        problem = f"the queue keeps offsets {kept.first} up to, not including, {kept.end}"
+    behind = 0 if problem else kept.end - at
+    return QueueStatus(*queue, at, behind, _age_s(mq, queue, at) if behind else 0.0, problem)
+
+
+def _age_s(mq: Client, queue: Queue, offset: int) -> float:
+    """Returns the age of the message at this offset by its log time; 0 if it is gone meanwhile."""
+    pulled = mq.pull(*queue, offset, 1)
+    if pulled.status is not PullStatus.FOUND or not pulled.messages:
+        return 0.0
+    return max(0.0, time.time() - pulled.messages[0].store_ms / 1000)
