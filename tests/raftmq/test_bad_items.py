@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import DeltaTable
 
 import raftmq
 from raftmq.arrow.log_copy import TIER, CopySource, cut
@@ -221,6 +222,21 @@ def by_export(place: Place) -> bytes:
     return b"".join(bodies)
 
 
+def by_table_run(place: Place) -> bytes:
+    """With a table for each choice: what stops has committed nothing."""
+    told = [TOPIC, "--once", "--json", "--to"]
+    place.told("table", "run", *told, str(place.folder / "t"))
+    words = ["table", "run", *told, str(place.folder / "u"), "--on-undecodable", "fail"]
+    failed = CliRunner().invoke(cli, [*words, "--servers", place.live.servers])
+    assert f"the body of {TOPIC} queue 0 offset 1 cannot be decoded" in failed.stderr
+    assert DeltaTable(str(place.folder / "u")).version() == 0
+    shown = place.run("table", "status", str(place.folder / "t"), "--json")
+    assert json.loads(shown.stdout)["queues"][0]["behind"] == 0
+    bodies = DeltaTable(str(place.folder / "t")).to_pyarrow_table()["body"].to_pylist()
+    assert len(bodies) == len(SOUND) + len(BAD)
+    return b"".join(bodies)
+
+
 def by_read_arrow(place: Place) -> bytes:
     whole = raftmq.read_arrow(TOPIC, servers=place.live.servers)
     assert whole.num_rows == len(SOUND) + len(BAD)
@@ -320,6 +336,7 @@ READERS: dict[Callable[[Place], bytes], tuple[str, ...]] = {
     by_dlq_list: ("raftmq/commands/messages/dlq.py",),
     by_dlq_list_json: (),
     by_export: ("raftmq/commands/data/export.py",),
+    by_table_run: ("raftmq/tables/table_status.py",),
     by_read_arrow: ("raftmq/arrow/tables.py", "raftmq/arrow/reading.py"),
     by_read_pandas: (),
     by_pull: ("raftmq/client/sync.py", "raftmq/client/consuming/pull.py"),

@@ -13,6 +13,7 @@ import click
 
 from raftmq.commands.command_group import command_group
 from raftmq.commands.name_completion import with_near_miss
+from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import (
     connect,
     counted,
@@ -108,7 +109,7 @@ def run(
     from raftmq.tables.upkeep import Upkeep
 
     options = TableOptions(table_columns(columns, "raftmq table run …"), accept_loss, on_undecodable)
-    total = 0
+    total = bad = 0
     with Stop() as stop, connect(servers) as mq:
         for topic in topics:
             with with_near_miss(topic, mq.admin.topics):
@@ -122,7 +123,7 @@ def run(
                 with _passing(to, again=not once):
                     done = running.round()
                     if done.version is not None:
-                        total += done.messages
+                        total, bad = total + done.messages, bad + done.undecoded
                         _tell(to, done, as_json)
                         if group is not None:
                             commit_offsets(mq.admin, group, done.reached)
@@ -135,6 +136,8 @@ def run(
                 _wait(stop, began + every)
     if not as_json:
         click.echo(f"stopped after {counted(total)}", err=True)
+    if bad:
+        click.echo(f"{counted(bad)} could not be decoded: written with the body as stored", err=True)
 
 
 @contextlib.contextmanager
@@ -159,18 +162,18 @@ def _passing(to: Path, *, again: bool) -> Iterator[None]:
 
 def _tell_upkeep(done: Upkept, as_json: bool) -> None:
     if any(done):
-        line = f"{done.merged} small files became {done.made}; {done.deleted} files were deleted"
-        show(as_json, done._asdict(), line)
+        show(as_json, done._asdict(), _told(done))
+
+
+def _told(done: Upkept) -> str:
+    return f"{counted(done.merged, 'small file')} became {done.made}; deleted: {counted(done.deleted, 'file')}"
 
 
 def _tell(to: Path, done: Round, as_json: bool) -> None:
     answer = {key: value for key, value in done._asdict().items() if key != "reached"}
-    size = f"{done.files} files, {done.bytes / 1e6:.1f} MB"
+    size = f"{counted(done.files, 'file')}, {done.bytes / 1e6:.1f} MB"
     left = f"; {counted(done.left)} left" if done.left else ""
-    bad = f"; {counted(done.undecoded)} with the body as stored" if done.undecoded else ""
-    show(
-        as_json, {"table": str(to), **answer}, f"version {done.version}: {counted(done.messages)} in {size}{left}{bad}"
-    )
+    show(as_json, {"table": str(to), **answer}, f"version {done.version}: {counted(done.messages)} in {size}{left}")
 
 
 def _wait(stop: Stop, until: float) -> None:
@@ -196,11 +199,10 @@ def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
     if as_json:
         show(True, {**found._asdict(), "queues": [queue._asdict() for queue in found.queues]})
     else:
-        committed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.committed_ms / 1000))
-        click.echo(f"version    {found.version}, committed at {committed}")
-        click.echo(
-            f"files      {found.files} with {found.rows} rows in {found.bytes / 1e6:.1f} MB; {found.small} are small"
-        )
+        click.echo(f"version    {found.version}, committed at {time_text(found.committed_ms)}")
+        size = f"{found.bytes / 1e6:.1f} MB"
+        files = f"{counted(found.files, 'file')}, {found.small} of them small"
+        click.echo(f"files      {files}; {counted(found.rows, 'row')}, {size}")
         rows = [
             (each.topic, queue_text(each.queue_id), each.offset, each.behind, f"{each.behind_s:.1f} s", each.problem)
             for each in found.queues
@@ -228,7 +230,7 @@ def compact_command(folder: Path, keep: float, as_json: bool) -> None:
         done = merged._replace(deleted=vacuum(folder, int(keep / 3600)).deleted)
     except (DeltaError, OSError) as error:
         raise LocalError(f"{folder} cannot be compacted", str(error), f"raftmq table status {folder}") from None
-    show(as_json, done._asdict(), f"{done.merged} small files became {done.made}; {done.deleted} files were deleted")
+    show(as_json, done._asdict(), _told(done))
 
 
 def require_tables() -> None:

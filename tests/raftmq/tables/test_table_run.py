@@ -219,7 +219,7 @@ def test_the_commands(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
     shown = command(mq, "table", "status", str(tmp_path / "t"), "--json")
     assert (shown.exit_code, json.loads(shown.stdout)["rows"]) == (0, 65)
     compacted = CliRunner().invoke(cli, ["table", "compact", str(tmp_path / "t")])
-    assert compacted.stdout == "2 small files became 1; 0 files were deleted\n"
+    assert compacted.stdout == "2 small files became 1; deleted: 0 files\n"
     mq.admin.delete_topic(topic)
     mq.admin.create_topic(topic, 2)
     assert command(mq, "table", "status", str(tmp_path / "t")).exit_code == 1
