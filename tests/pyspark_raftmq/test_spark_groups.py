@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 import raftmq
+from pyspark_raftmq.jobs.export import export
+from pyspark_raftmq.options import parse_options
 from pyspark_raftmq.writing.sink import TopicWriter
 from pyspark_raftmq.writing.sink_options import parse_sink_options
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq.tables.errors import TableError
+from raftmq.tables.table_run import TableOptions, TableRun
+from raftmq.tables.table_status import table_status
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import group_of, number_of
 from tests.support.pace import at_most
@@ -103,6 +109,31 @@ def test_a_read_has_the_queues_of_all_groups(
     }
     table = raftmq.read_arrow("both-read", servers=servers)
     assert sorted(set(table["queue_id"].to_pylist())) == queues
+
+
+def test_a_table_has_the_queues_of_all_groups(
+    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path, queues: list[int]
+) -> None:
+    """A topic has another identity in each group, and one that is made anew is told from the old one in each."""
+    columns = ("topic", "queue_id", "queue_offset", "store_ms")
+    mq.admin.create_topic("both-table", 2)
+    options = parse_options({"servers": servers, "topic": "both-table", "columns": ",".join(columns)})
+    for count in (3, 2):  # the second is added by the other kind of writer
+        for queue in queues:
+            mq.send_batch("both-table", [b"x"] * count, queue_id=queue)
+        if count == 3:
+            assert export(spark, options, tmp_path).messages == 3 * len(queues)
+        else:
+            with TableRun(mq, ["both-table"], tmp_path, TableOptions(columns)) as run:
+                assert run.round().messages == 2 * len(queues)
+    rows = DeltaTable(str(tmp_path)).to_pyarrow_table(columns=["queue_id", "queue_offset"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [(queue, at) for queue in queues for at in range(5)]
+    assert [(each.queue_id, each.problem) for each in table_status(mq, tmp_path).queues] == [(q, "") for q in queues]
+    mq.admin.delete_topic("both-table")
+    mq.admin.create_topic("both-table", 2)
+    assert all("which is gone" in each.problem for each in table_status(mq, tmp_path).queues)
+    with pytest.raises(TableError, match="in another topic of this name"):
+        export(spark, options, tmp_path)
 
 
 def test_a_stream_reads_all_groups_once_through_restarts(
