@@ -270,6 +270,10 @@ class MemoryFileSystem:
         _apply(inode.data, _Write(offset, data))
         _apply(inode.durable, _Write(offset, data))
 
+    def durable(self, path: Path, size: int, offset: int) -> bytes:
+        """Returns bytes of the file as they are on the disk, whatever was written and not synced since."""
+        return bytes(self._inode(path).durable[offset : offset + size])
+
     def rot(self, path: Path, seed: int, flips: int = 1) -> list[tuple[int, int]]:
         """Flips a bit in each of `flips` bytes that are on disk, drawn from the seed; returns (offset, mask) of each.
 

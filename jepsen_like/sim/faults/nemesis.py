@@ -333,7 +333,10 @@ class Nemesis:
         index = rng.randint(first, max(first, _raft(machine).log.commit_index))
         if index > log.tail.index or index in machine.rotten:
             return
-        machine.rot(log.read_entries(index, index + 1, 1)[0], log)
+        (entry,) = log.read_entries(index, index + 1, 1)
+        if not machine.is_marked(entry, log):
+            return
+        machine.rot(entry, log)
         self.took(fault, f"node {machine.node_id}: a bit of entry {index} flips on the disk")
 
     def _clock(self, fault: Fault, rng: random.Random, machine: Machine) -> None:

@@ -62,6 +62,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import create_joining_dir, create_node_dir
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, newest_mark
 from raftlog.types import FIRST_GROUP, Entry, NodeId
 from statemachine.cluster_wide.broker_groups import usual_name
 from statemachine.levels import LEVEL
@@ -426,6 +427,15 @@ class Machine:
         segment = log.state.segment_of(entry.index)
         size = len(entry.header) + len(entry.payload)
         return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
+
+    def is_marked(self, entry: Entry, log: SegmentedLog) -> bool:
+        """Returns True if a sync mark on the disk covers the entry. Rot above the mark is read as a torn write, so a
+        start would cut what was durable: no log can tell them apart, for the moment until the next mark."""
+        segment = log.state.segment_of(entry.index)
+        if segment is not log.state.segments[-1]:
+            return True
+        mark = newest_mark(self.fs.durable(segment.path, LOCAL_HEADER_SIZE, 0))
+        return mark is not None and entry.index < mark.next_index
 
     def rot(self, entry: Entry, log: SegmentedLog) -> None:
         """Flips one bit of the entry on the disk: in its payload if it has one, otherwise in its header."""

@@ -122,6 +122,21 @@ def test_what_rots_on_one_disk_is_mended_from_the_others() -> None:
     assert looked("nodes 3\nlead 1\nsend 6\nwait 0.2\nrot 2 7\npower 2\nstart 2\nsettle\nwait 1\n", sound)
 
 
+@pytest.mark.parametrize(("wait", "newest"), [("", False), ("wait 0.2\n", True)])
+def test_rot_is_told_from_a_torn_write_below_the_newest_mark(wait: str, newest: bool) -> None:
+    """Seed 987000449: rot in the last batch, before its mark, and a kill. A start cuts such an entry."""
+
+    def marked(stage: Stage) -> list[bool]:
+        machine = stage.machines[TWO]
+        assert machine.node is not None
+        log = machine.node.storage.directory.log
+        return [machine.is_marked(entry, log) for entry in log.read_entries(1, log.tail.index + 1, 1 << 20)]
+
+    *older, last = looked(f"nodes 3\nlead 1\nwait 0.2\nsend 3\n{wait}", marked)
+    assert last is newest
+    assert older[0]
+
+
 def test_a_black_box_hears_of_what_clients_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryFile, "fdatasync", lambda file: file._check())
     script = "nodes 3\nlead 1\nsend 3\npower 1 2 3\nstart 1 2 3\nsettle\n"
