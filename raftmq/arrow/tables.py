@@ -7,6 +7,7 @@ import datetime
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, require_arrow
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 8192
+READERS = 2
+"""Queues that are read at once: frames of one are on their way while those of another become columns."""
 FOLLOWER = "follower"
 LEADER = "leader"
 Where = str | int | datetime.datetime | Position
@@ -74,8 +77,13 @@ def read_arrow(
 
     with connect(servers, access_key=access_key, secret_key=secret_key, tls=tls) as mq:
         selection = select(mq, topic, start, end, columns=columns, read_from=read_from)
-        undecodable = Undecodable(on_undecodable)
-        batches = list(read_batches(mq, selection, undecodable))
+        undecodable, reads = Undecodable(on_undecodable), QueueReads(mq, read_from)
+
+        def read(planned: QueueRange) -> list[pa.RecordBatch]:
+            return [*reads.batches(planned, selection.columns, BATCH_ROWS, undecodable)]
+
+        with ThreadPoolExecutor(READERS) as pool:
+            batches = [batch for queue in pool.map(read, selection.ranges) for batch in queue]
         undecodable.tell(topic)
         return pa.Table.from_batches(batches, arrow_schema(selection.columns))
 

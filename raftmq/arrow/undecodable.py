@@ -4,6 +4,7 @@ says whether they may stop it."""
 from __future__ import annotations
 
 import logging
+import threading
 
 from raftmq.arrow.ranges import Unreadable
 
@@ -23,7 +24,7 @@ class Undecoded(Unreadable):
 
 
 class Undecodable:
-    """Carries out the choice, one of CHOICES, and counts the messages that it met."""
+    """Carries out the choice, one of CHOICES, and counts the messages that it met, in any thread."""
 
     def __init__(self, choice: str = FAIL) -> None:
         """Raises ValueError for a word that is none of CHOICES."""
@@ -32,6 +33,7 @@ class Undecodable:
         self.choice = choice
         self.count = 0
         self._first = ""
+        self._lock = threading.Lock()
 
     def met(self, place: str, why: str) -> bool:
         """Takes note of the message at `place`; returns True if its row stays, with the body as stored. Raises
@@ -42,9 +44,9 @@ class Undecodable:
                 f"the message {why}",
                 f"to go on, say {RAW} (the body as stored) or {SKIP}: onUndecodable, on_undecodable, --on-undecodable",
             )
-        if not self.count:
-            self._first = f"{place} {why}"
-        self.count += 1
+        with self._lock:
+            self._first = self._first or f"{place} {why}"
+            self.count += 1
         return self.choice == RAW
 
     def tell(self, what: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftmq.arrow.ranges import QueueRange
-from raftmq.arrow.tables import BATCH_ROWS, QueueReads
+from raftmq.arrow.tables import BATCH_ROWS, READERS, QueueReads
 from raftmq.arrow.undecodable import RAW, Undecodable
 from raftmq.client.sync import Client
 from raftmq.tables.day_files import DayFile, sync_folder, write_day_files
@@ -36,8 +36,6 @@ SHOWN = "run-"
 """The prefix of the names of files that a run has shown: those that the table does not name belong to a killed one."""
 ROUND_MESSAGES = 200_000
 LOCK = "_raftmq.lock"
-_READERS = 2
-"""Queues that are read at once: one is on its way while another becomes a file."""
 
 
 class TableOptions(NamedTuple):
@@ -127,18 +125,16 @@ class TableRun:
 
     def _written(self, chosen: Sequence[QueueRange]) -> tuple[list[DayFile], int]:
         """Writes the files under hidden names; returns them, and the number of bodies that could not be decoded."""
-        reads = QueueReads(self._mq)
+        reads, undecodable = QueueReads(self._mq), Undecodable(self._options.on_undecodable)
 
-        def write(planned: QueueRange) -> tuple[list[DayFile], int]:
-            undecodable = Undecodable(self._options.on_undecodable)
+        def write(planned: QueueRange) -> list[DayFile]:
             batches = reads.batches(planned, self._options.columns, BATCH_ROWS, undecodable)
-            files = [*write_day_files(self._folder, planned.topic, planned.queue_id, batches, HIDDEN)]
-            undecodable.tell(str(planned))
-            return files, undecodable.count
+            return [*write_day_files(self._folder, planned.topic, planned.queue_id, batches, HIDDEN)]
 
-        with ThreadPoolExecutor(_READERS) as pool:
-            done = [*pool.map(write, chosen)]
-        return [file for files, _ in done for file in files], sum(count for _, count in done)
+        with ThreadPoolExecutor(READERS) as pool:
+            files = [file for files in pool.map(write, chosen) for file in files]
+        undecodable.tell(", ".join(self._topics))
+        return files, undecodable.count
 
     def _shown(self, files: Sequence[DayFile]) -> list[DayFile]:
         """Gives the files the names under which the table has them."""
