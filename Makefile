@@ -35,7 +35,7 @@ VERSION ?=
 MUTANTS_ARGS ?=
 RELEASE_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-ci test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-groups bench-group-kills bench-instructions bench-neighbour bench-peers bench-wake stories changelog hooks lock docs release clean distclean
+.PHONY: help setup setup-dev demo test test-ci test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-groups bench-group-kills bench-instructions bench-neighbour bench-peers  stories changelog hooks lock docs release clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -116,9 +116,6 @@ bench-group-kills: $(STAMPS)/kernel  ## what other groups of brokers notice whil
 
 bench-instructions: $(STAMPS)/kernel  ## instructions per message, here and where this branch began (BASE=..., JSON=1); needs valgrind
 	@BASE=$(BASE) JSON=$(JSON) $(BIN)/python bench/bench_instructions.py
-
-bench-wake: $(STAMPS)/kernel  ## calls, switches and CPU per message at 1 in flight, and with many connections (ROUNDS=3, JSON=1)
-	@ROUNDS=$(ROUNDS) JSON=$(JSON) $(BIN)/python bench/bench_wake.py
 
 bench-neighbour: $(STAMPS)/dev  ## users beside a neighbour who sends as much as the nodes take (ROUNDS=3, SECONDS=12, JSON=1); with Java and Maven
 	@ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) JSON=$(JSON) $(BIN)/python bench/bench_neighbour.py
