@@ -50,7 +50,7 @@ def run_calm(seed: int, operations: int, *, crash: bool) -> Violation | None:
                 world.at(_DOWN_TICKS * TICK_US, world.start, leader)
         _write(world, operations)
         world.writing = False
-        world.run_until(lambda: len(world.up()) == len(world.members), world.now + _DOWN_TICKS * TICK_US)
+        world.run_until(lambda: len(world.up()) == len(world.machines), world.now + _DOWN_TICKS * TICK_US)
         health_checks.final(world)
     except Violation as violation:
         return violation

@@ -216,7 +216,7 @@ def test_figure_8_is_quiet_only_because_of_the_commit_rule() -> None:
     stage.play(before.rsplit("\n", 1)[0])
     held = [node for node, disk in stage.disks.items() if disk.tail.index >= 2 and disk.entries[2].term == 1]
     assert len(held) == 3, "the entry of term 1 is on a majority's disks"
-    assert all(member.raw.commit_index < 2 for member in stage.members.values() if member.up)
+    assert all(member.raw.commit_index < 2 for member in stage.machines.values() if member.up)
     try:
         stage.play("campaign 5" + after[after.index("\n") :])
     except Violation as violation:  # pragma: no cover - only on a broken core

@@ -27,7 +27,7 @@ def stage(script: str) -> Stage:
 
 
 def raft_of(played: Stage, node: NodeId) -> Raft:
-    return played.members[node].raw.raft
+    return played.machines[node].raw.raft
 
 
 def progress() -> Progress:
@@ -41,7 +41,7 @@ def schedule_of(bug_id: str) -> Stage:
 
 
 def witness_C01() -> None:
-    raw = stage("nodes 3").members[ONE].raw
+    raw = stage("nodes 3").machines[ONE].raw
     raw.raft.become_follower(5, NOBODY)
     raw.ready()
     raw.raft.vote = TWO
@@ -51,7 +51,7 @@ def witness_C01() -> None:
 
 
 def witness_C02() -> None:
-    raw = stage("nodes 3\ncampaign 1\n").members[ONE].raw
+    raw = stage("nodes 3\ncampaign 1\n").machines[ONE].raw
     raw.raft.become_follower(5, NOBODY)
     hard_state = raw.ready().hard_state
     assert hard_state is not None
@@ -59,7 +59,7 @@ def witness_C02() -> None:
 
 
 def witness_C03() -> None:
-    raw = stage(LED + "propose 1\n").members[ONE].raw
+    raw = stage(LED + "propose 1\n").machines[ONE].raw
     raft = raw.raft
     raft.term_start_index += 5
     for peer in raft.members.peers.values():
@@ -119,7 +119,7 @@ def witness_C11b() -> None:
 
 
 def witness_C12() -> None:
-    raw = stage("nodes 3\ncampaign 1\ntick 1\n").members[ONE].raw
+    raw = stage("nodes 3\ncampaign 1\ntick 1\n").machines[ONE].raw
     for node in (TWO, THREE):
         raw.step(RequestVoteReply(node, ONE, 1, False, False, 0))
     assert raw.raft.vote == ONE
@@ -130,26 +130,26 @@ def witness_C13() -> None:
 
 
 def witness_C14() -> None:
-    raw = stage("nodes 3\ncampaign 1\ncampaign 1\ntick 1\n").members[ONE].raw
+    raw = stage("nodes 3\ncampaign 1\ncampaign 1\ntick 1\n").machines[ONE].raw
     raw.step(RequestVoteReply(TWO, ONE, 1, True, False, 0))
     assert TWO not in raw.raft.votes
 
 
 def witness_C14b() -> None:
-    raw = stage("nodes 5\ncampaign 1\n").members[ONE].raw
+    raw = stage("nodes 5\ncampaign 1\n").machines[ONE].raw
     for _ in range(2):
         raw.step(RequestVoteReply(TWO, ONE, 1, True, False, 0))
     assert len(raw.raft.votes) == 1
 
 
 def witness_C15() -> None:
-    raw = stage("nodes 3\ncampaign 2\ncampaign 2\n").members[TWO].raw
+    raw = stage("nodes 3\ncampaign 2\ncampaign 2\n").machines[TWO].raw
     raw.step(AppendEntries(ONE, TWO, 1, EntryId(0, 0), 0, ()))
     assert raw.leader_id == NOBODY
 
 
 def witness_C16() -> None:
-    raw = stage(LED + "crash 1\nstart 1\ncampaign 1\nrun\n").members[ONE].raw
+    raw = stage(LED + "crash 1\nstart 1\ncampaign 1\nrun\n").machines[ONE].raw
     peer = raw.raft.members.peers[TWO]
     peer.match_index = 0
     raw.step(AppendEntriesReply(TWO, ONE, 1, False, 1, EntryId(0, -1)))
@@ -157,7 +157,7 @@ def witness_C16() -> None:
 
 
 def witness_C16b() -> None:
-    raw = stage("nodes 3\ncampaign 2\ncampaign 2\nsync 2\ncrash 2\nstart 2\n").members[TWO].raw
+    raw = stage("nodes 3\ncampaign 2\ncampaign 2\nsync 2\ncrash 2\nstart 2\n").machines[TWO].raw
     raw.step(Heartbeat(ONE, TWO, 1, 0, 0))
     assert raw.raft.messages
 
@@ -181,7 +181,7 @@ def witness_C20() -> None:
 
 
 def witness_C21() -> None:
-    raw = stage("nodes 3").members[ONE].raw
+    raw = stage("nodes 3").machines[ONE].raw
     drawn = set()
     for term in range(1, 50):
         raw.campaign()
@@ -192,7 +192,7 @@ def witness_C21() -> None:
 
 
 def witness_C22() -> None:
-    raw = stage(LED + "propose 1\n").members[ONE].raw
+    raw = stage(LED + "propose 1\n").machines[ONE].raw
     raw.resign()
     raw.campaign()
     hard_state = raw.ready().hard_state
@@ -201,14 +201,14 @@ def witness_C22() -> None:
 
 
 def witness_C23() -> None:
-    raw = stage("nodes 3 pre_vote=1\ncampaign 1\nrun\n").members[ONE].raw
+    raw = stage("nodes 3 pre_vote=1\ncampaign 1\nrun\n").machines[ONE].raw
     raw.resign()
     raw.campaign()
     assert raw.role is Role.PRE_CANDIDATE
 
 
 def witness_C23b() -> None:
-    raw = stage("nodes 3 pre_vote=1 check_quorum=1\ncampaign 1\nrun\ntick 2 6\n").members[TWO].raw
+    raw = stage("nodes 3 pre_vote=1 check_quorum=1\ncampaign 1\nrun\ntick 2 6\n").machines[TWO].raw
     raw.step(RequestVote(THREE, TWO, 2, EntryId(1, 9), True, False))
     assert not raw.raft.messages
 
@@ -226,7 +226,7 @@ def witness_C24b() -> None:
 
 
 def witness_C25() -> None:
-    assert schedule_of("C25").members[TWO].up
+    assert schedule_of("C25").machines[TWO].up
 
 
 def witness_C27() -> None:
@@ -235,7 +235,7 @@ def witness_C27() -> None:
 
 
 def witness_C27b() -> None:
-    raw = stage(LED + "cut 3\npropose 1 2\nrun\ntransfer 1 3\n").members[ONE].raw
+    raw = stage(LED + "cut 3\npropose 1 2\nrun\ntransfer 1 3\n").machines[ONE].raw
     try:
         raw.propose(EntryType.MESSAGES, b"x", 0)
     except ProposalDroppedError:
@@ -244,7 +244,7 @@ def witness_C27b() -> None:
 
 
 def witness_C28() -> None:
-    raw = stage("nodes 5\ncampaign 1\ntick 1\n").members[ONE].raw
+    raw = stage("nodes 5\ncampaign 1\ntick 1\n").machines[ONE].raw
     raw.step(RequestVoteReply(TWO, ONE, 1, True, True, 0))
     assert TWO not in raw.raft.votes
 
@@ -270,14 +270,14 @@ def witness_C32() -> None:
 
 
 def witness_C33() -> None:
-    assert schedule_of("C33").members[ONE].machine.applied_index == 1
+    assert schedule_of("C33").machines[ONE].state.applied_index == 1
 
 
 def witness_C34() -> None:
     script = "propose 1 20\nrun\nheal\ntick 1 2\nrun\n"
-    member = stage("nodes 3 apply_bytes_max=400\ncampaign 1\nrun\ncut 1\n" + script).members[ONE]
+    member = stage("nodes 3 apply_bytes_max=400\ncampaign 1\nrun\ncut 1\n" + script).machines[ONE]
     assert member.up
-    assert member.machine.values == list(range(1, 21))
+    assert member.state.values == list(range(1, 21))
 
 
 def witness_C37() -> None:
@@ -290,7 +290,7 @@ def witness_C37() -> None:
 def witness_C38() -> None:
     played = schedule_of("C38")
     played.play("ticks 8\n")
-    assert all(member.machine.applied_index >= 1 for member in played.members.values())
+    assert all(member.state.applied_index >= 1 for member in played.machines.values())
 
 
 def witness_C39() -> None:
@@ -305,7 +305,7 @@ def witness_C44() -> None:
 
 
 def witness_C45() -> None:
-    raw = stage(LED + "tick 2 3\n").members[TWO].raw
+    raw = stage(LED + "tick 2 3\n").machines[TWO].raw
     raw.step(Heartbeat(ONE, TWO, 1, 0, 0))
     assert raw.raft.election_elapsed == 0
 
@@ -320,7 +320,7 @@ def witness_C47() -> None:
 
 
 def witness_L02() -> None:
-    assert schedule_of("L02").members[TWO].raw.tail.timestamp_ms < 2_000_000
+    assert schedule_of("L02").machines[TWO].raw.tail.timestamp_ms < 2_000_000
 
 
 def witness_C51() -> None:
@@ -331,7 +331,7 @@ def witness_C51() -> None:
 def witness_C52() -> None:
     played = stage(LED + "cut 2\npropose 1\nrun\ncrash 3\nlose 3 2\nstart 3\ntick 1 2\nrun\nheal\ncampaign 1\nsync 1\n")
     played.play("deliver 1->2\nsync 2\ndeliver 2->1\ndrop 1->3\ntick 1 2\ndeliver 1->3\n")
-    assert not played.members[THREE].raw.may_vote
+    assert not played.machines[THREE].raw.may_vote
 
 
 def witness_C53() -> None:
@@ -345,7 +345,7 @@ def witness_C54() -> None:
 
 def witness_L01() -> None:
     played = stage("nodes 3\nclock 1 3600000\ncampaign 1\nrun\n")
-    assert played.members[ONE].raw.tail.timestamp_ms < 2_000_000
+    assert played.machines[ONE].raw.tail.timestamp_ms < 2_000_000
 
 
 def witness_R01() -> None:

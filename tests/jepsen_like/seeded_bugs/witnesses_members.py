@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from uuid import UUID
 
-from jepsen_like.core_sim.member import members_of
+from jepsen_like.core_sim.machine import members_of
 from jepsen_like.core_sim.scripted import Stage
 from raftlog.core import replication
 from raftlog.core.state.members import Members
@@ -39,7 +39,7 @@ def table(current: Membership) -> Members:
 
 def refuses_to_add_four(script: str) -> bool:
     """Node 1, which leads after `script`."""
-    raw = stage(script).members[ONE].raw
+    raw = stage(script).machines[ONE].raw
     try:
         raw.propose_membership(joined(raw.membership, FOUR), 0)
     except MembershipError:
@@ -54,7 +54,7 @@ def witness_C60() -> None:
 
 def witness_C61() -> None:
     script = "cut 3\njoin 4\nadd 1 4\nrun\ntick 1 2\nrun\npromote 1 4\nrun\nheal\ntick 1 2\nrun\n"
-    assert stage(LED + script).members[THREE].raw.membership.voter_ids == (ONE, TWO, THREE, FOUR)
+    assert stage(LED + script).machines[THREE].raw.membership.voter_ids == (ONE, TWO, THREE, FOUR)
 
 
 def witness_C62() -> None:
@@ -75,7 +75,7 @@ def witness_C64() -> None:
 
 def witness_C65() -> None:
     removed = "remove 1 1\ndeliver 1->2\ndeliver 1->3\nsync 2\nsync 3\nread 1\ndeliver 2->1 1\ndeliver 3->1 1\n"
-    assert stage(LED + removed).members[ONE].raw.role is Role.FOLLOWER
+    assert stage(LED + removed).machines[ONE].raw.role is Role.FOLLOWER
 
 
 def witness_C66() -> None:
@@ -85,13 +85,13 @@ def witness_C66() -> None:
 
 
 def witness_C67() -> None:
-    raw = stage(LED + "cut 1\npropose 1 4\nrun\n").members[ONE].raw
+    raw = stage(LED + "cut 1\npropose 1 4\nrun\n").machines[ONE].raw
     raw.step(InstallSnapshot(TWO, ONE, 2, 4, EntryId(2, 3)))
     assert raw.commit_index < 3
 
 
 def witness_C68() -> None:
-    raft = stage(LED + "campaign 2\nrun\npropose 2\nrun\ntrim 2 2\n").members[TWO].raw.raft
+    raft = stage(LED + "campaign 2\nrun\npropose 2\nrun\ntrim 2 2\n").machines[TWO].raw.raft
     peer = raft.members.peers[THREE]
     peer.match_index = 1
     peer.become_probe()
@@ -102,13 +102,13 @@ def witness_C68() -> None:
 
 
 def witness_C69() -> None:
-    raw = stage(LED + "remove 1 1\ndeliver 1->2\ndeliver 1->3\npropose 1\nrun\n").members[ONE].raw
+    raw = stage(LED + "remove 1 1\ndeliver 1->2\ndeliver 1->3\npropose 1\nrun\n").machines[ONE].raw
     assert not raw.may_campaign
 
 
 def witness_C70() -> None:
     script = "nodes 2\ncampaign 1\nrun\ncut 2\nremove 1 1\npropose 1\nrun\ncrash 1\nstart 1\n"
-    assert stage(script).members[ONE].raw.may_campaign
+    assert stage(script).machines[ONE].raw.may_campaign
 
 
 def witness_C71() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.broker.sends import redelivery
 from cluster.broker.sends.redelivery import SendBacks
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.failing_consumers import DEAD, RETRY, Copy, Failure, FailureJudge, outcome_of
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play

@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.admin.routes import ROUTES
-from jepsen_like.live.probes import node_http, side_workload
+from jepsen_like.client_kit import node_http
+from jepsen_like.live.probes import side_workload
 from jepsen_like.live.probes.expected_metadata import Catalogue, TopicSpec
 from jepsen_like.live.probes.tier_probe import TierProbe
 from jepsen_like.live.stories import story_report_001
