@@ -47,9 +47,6 @@ class Bug:
     checkers: tuple[str, ...]
     """Names of checkers; the bug counts as caught if any of them reports. The first is the one expected from the
     schedule."""
-    witness: str
-    """Name of a function in tests/jepsen_like/seeded_bugs/witnesses*.py that holds on the product and fails on the
-    patched copy."""
     schedule: str
     """Script (`jepsen_like.script`) that kills the bug every time, without random choices."""
     edits: tuple[Edit, ...]
@@ -69,7 +66,6 @@ def load(path: Path) -> Bug:
             fields["pedigree"],
             fields["engine"],
             tuple(fields["checkers"]),
-            fields["witness"],
             fields["schedule"],
             edits,
             fields.get("kernel", ""),

@@ -28,7 +28,7 @@ def planted_in(file: Path) -> list[Planted]:
 
 def bug_of(planted: Planted) -> Bug:
     edits = tuple(Edit(**edit) for edit in planted["edits"])
-    return Bug(planted["id"], planted["title"], planted["pedigree"], "full", ("unit tests",), "", "", edits)
+    return Bug(planted["id"], planted["title"], planted["pedigree"], "full", ("unit tests",), "", edits)
 
 
 def assert_fits(planted: Planted) -> None:

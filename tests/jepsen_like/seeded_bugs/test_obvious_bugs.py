@@ -65,7 +65,7 @@ def test_unit_tests_notice_a_blatant_bug_and_pass_a_subtle_one() -> None:
 
 def test_a_copy_whose_tests_cannot_be_collected_does_not_pass() -> None:
     broken = Bug(
-        "X", "", "", "core", ("x",), "", "", (Edit("raftlog/core/state/quorum.py", "def majority(", "def other("),)
+        "X", "", "", "core", ("x",), "", (Edit("raftlog/core/state/quorum.py", "def majority(", "def other("),)
     )
     assert not outcome(broken).unnoticed
 
