@@ -118,9 +118,9 @@ def require_copy(root: str) -> None:
         raise SystemExit(3)
 
 
-def make_copy(target: Path, bug: Bug | None, *, native: bool = True) -> None:
-    """Copies the packages to `target`, with `bug` in them (None: as they are). `native`: with the native kernel, if it
-    was built and does not hide the bug. Raises BugError."""
+def make_copy(target: Path, bug: Bug | None) -> None:
+    """Copies the packages to `target`, with `bug` in them (None: as they are), and with the native kernel, if it was
+    built and does not hide the bug. Raises BugError."""
     for package in PACKAGES:  # with what is compiled already: a worker starts twice as fast
         shutil.copytree(SOURCE_ROOT / package, target / package, ignore=shutil.ignore_patterns("static"))
     texts = patched(bug, SOURCE_ROOT) if bug else {}
@@ -133,5 +133,5 @@ def make_copy(target: Path, bug: Bug | None, *, native: bool = True) -> None:
         kernels.settle(target, texts, SOURCE_ROOT)
     except kernels.KernelError as error:
         raise BugError(f"{bug.id if bug else ''}: {error}") from error
-    if not native or (bug and bug.kernel == "python"):
+    if bug and bug.kernel == "python":
         kernels.remove(target)

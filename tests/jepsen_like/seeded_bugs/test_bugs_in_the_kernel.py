@@ -104,11 +104,6 @@ def test_the_files_that_it_passes_by_exist() -> None:
     assert [file for file in kernels.PASSED_BY if not (SOURCE_ROOT / file).exists()] == []
 
 
-def test_mutants_are_of_the_python_code(root: Path, tmp_path: Path) -> None:
-    make_copy(tmp_path / "copy", None, native=False)
-    assert told(tmp_path / "copy") == "python 4"
-
-
 def test_a_bug_in_the_native_kernel_is_compiled_once(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
