@@ -12,7 +12,7 @@ COPY raftmq_wire raftmq_wire
 COPY raftlog raftlog
 COPY statemachine statemachine
 COPY cluster cluster
-COPY docs/runbooks.md docs/runbooks.md
+COPY docs/configuration.md docs/runbooks.md docs/
 COPY raftmq raftmq
 COPY jepsen_like jepsen_like
 COPY pyspark_raftmq pyspark_raftmq

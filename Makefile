@@ -32,10 +32,9 @@ CI_JOBS ?= 2
 BENCH_ARGS ?=
 NIGHT_ARGS ?=
 VERSION ?=
-MUTANTS_ARGS ?=
 RELEASE_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-ci test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-groups bench-group-kills bench-instructions bench-neighbour bench-peers bench-wake stories changelog hooks lock docs release clean distclean
+.PHONY: help setup setup-dev demo test test-ci test-pythons test-all coverage test-compat test-browser compat-matrix containers check lint dead-code types layers arch shape sim-night bench bench-compare bench-groups bench-group-kills bench-instructions bench-neighbour bench-peers bench-wake stories changelog hooks lock docs release clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -98,9 +97,6 @@ shape: $(STAMPS)/dev  ## longest files and functions, most imported modules, ful
 
 sim-night: $(STAMPS)/kernel  ## a night: wide search, seeded bugs, chaos, each scenario at full scale; seeds from the commit (NIGHT_ARGS=...)
 	@$(BIN)/python -m jepsen_like.night $(NIGHT_ARGS)
-
-mutants: $(STAMPS)/dev  ## random changes of the product, judged by unit tests and simulator; resumable (MUTANTS_ARGS=...)
-	@$(BIN)/python -m jepsen_like.mutants $(MUTANTS_ARGS)
 
 bench: $(STAMPS)/kernel  ## throughput and latency of three local nodes (JSON=1 for JSON only)
 	@JSON=$(JSON) $(BIN)/python bench/bench_cluster.py $(BENCH_ARGS)

@@ -3,8 +3,7 @@
 These are the names and defaults in the tables of the sections, the lists of the cluster's keys and of those that a
 reload changes, and the table of ranges. The meanings are written by hand; a new key gets the docstring of its field, a
 new section the first sentence of its own for a heading.
-cluster/config/data has a copy of the page for `raftmq config explain`. tests/architecture/test_configuration_page.py
-compares.
+tests/architecture/test_configuration_page.py compares.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from cluster.config.ranges import ranges_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "configuration.md"
-COPY = ROOT / "cluster" / "config" / "data" / "configuration.md"
 BEGIN = "<!-- {}: written by .ci/configuration_page.py from the fields. -->\n"
 END = "<!-- The end of what is written. -->\n"
 SECTION = re.compile(r"^## .*`\[+(\w+)\]+`$")
@@ -147,12 +145,5 @@ def page(text: str) -> str:
     return text
 
 
-def written() -> dict[Path, str]:
-    """Each file that comes from the fields -> its text."""
-    text = page(PAGE.read_text())
-    return {PAGE: text, COPY: text}
-
-
 if __name__ == "__main__":
-    for path, text in written().items():
-        path.write_text(text)
+    PAGE.write_text(page(PAGE.read_text()))

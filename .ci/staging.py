@@ -32,7 +32,7 @@ OF_THE_CLIENT = (
 CLIENT_NEEDS = ("fastcrc", "msgspec", "zlib-ng")
 """Packages that the client imports. Those of the server are all of pyproject.toml."""
 CLIENT_EXTRAS = ("arrow", "spark", "jre")
-SERVER_EXTRAS = ("tier", "grpc", "groups")
+SERVER_EXTRAS = ("tier", "groups")
 UPLOT = "cluster/admin/static/uplot.LICENSE.txt"
 """The licence of the one library whose code is in this tree: the dashboard's plots."""
 HELD_BY_NONE = ("__pycache__", "*.pyc", "*.so")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jepsen_like.big_history_cli import check_history_command
 from jepsen_like.check_cli import check_command
 from jepsen_like.fuzz_cli import fuzz_command
 from raftmq.commands.command_group import command_group
@@ -30,7 +29,6 @@ def chaos() -> None:
 
 
 chaos.add_command(check_command)
-chaos.add_command(check_history_command)
 chaos.add_command(fuzz_command)
 
 

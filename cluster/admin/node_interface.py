@@ -178,8 +178,6 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The section [retention] in force on this node."""
     versions: dict[str, str]
     kernel: KernelView
-    python_finding: str
-    """A warning that the node runs under a slow Python, with the remedy; empty if it does not."""
     uptime_ms: int
 
     @property

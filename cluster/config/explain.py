@@ -1,7 +1,7 @@
 """Explains a key of the configuration: meaning, unit, default, range, and when a new value takes effect.
 
-Types, defaults and ranges come from `Config`; the meaning is the key's row in docs/configuration.md, of which
-`data/configuration.md` is a copy (.ci/configuration_page.py writes both).
+Types, defaults and ranges come from `Config`; the meaning is the key's row in docs/configuration.md, to which
+`data/configuration.md` links: a wheel has its text.
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ async def run(
     # Not before the configuration is known to be good: these take a second to import.
     from cluster.node.node_runs import NodeRuns
     from cluster.runtime.environment import Environment
-    from cluster.runtime.host.python_speed import finding_at_start
 
     def started(node: Node) -> None:
         loop = asyncio.get_running_loop()
@@ -66,10 +65,7 @@ async def run(
 
     manager = ServiceManager(os.environ, os.getpid())
     manager.recovering()
-    # Before anything is served: measuring keeps the loop busy.
-    environment = Environment(
-        read_config=read_config, written_keys=written, fit_config=usable, python_finding=finding_at_start()
-    )
+    environment = Environment(read_config=read_config, written_keys=written, fit_config=usable)
     life = NodeRuns(config, environment, started, closed=lambda node: manager.recovering())
     collector = Collector()
 

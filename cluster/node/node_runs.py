@@ -145,8 +145,6 @@ def tell_start(node: Node) -> None:
         raft.applied_index,
         names_of(identity.group_id, node.membership.in_force.voter_ids),
     )
-    if node.environment.python_finding:
-        logger.warning("%s: %s", own, node.environment.python_finding)
     if ports := open_ports(config):
         logger.warning("%s", ports)
     if folder := open_folder(node.storage.directory.path):

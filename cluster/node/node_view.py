@@ -70,7 +70,6 @@ def status(node: Assembly) -> NodeStatus:
         disk=node.disk.view(),
         retention=settings_of(node.config.retention),
         versions=versions(),
-        python_finding=node.environment.python_finding,
         kernel=KernelView(kernel.NAME, kernel.VERSION, kernel.WHY),
         secret=_secret(node),
         uptime_ms=now_ms - node.started_ms,

@@ -131,8 +131,6 @@ class Environment:
     """Returns the keys, "section.name", that this node's file and variables set."""
     fit_config: Callable[[Config], Config] = lambda config: config
     """Returns the configuration as this process can use it (`cluster.runtime.host.descriptors`). Raises ConfigError."""
-    python_finding: str = ""
-    """A warning about a slow interpreter, "" if there is none (`cluster.runtime.host.python_speed.finding`)."""
     level: int = LEVEL
     """The highest level that this node knows and announces (`statemachine.levels.LEVEL`)."""
     gives_config: bool = True

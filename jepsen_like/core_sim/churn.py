@@ -11,7 +11,7 @@ import random
 from uuid import UUID
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.machine import Machine
 from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import World
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
@@ -75,7 +75,7 @@ class Churn:
                 self.world.tell(f"at {leader.id}: {new.detail}")
                 leader.act(self._propose, leader, new)
 
-    def _propose(self, leader: Member, new: Membership) -> None:
+    def _propose(self, leader: Machine, new: Membership) -> None:
         raw = leader.raw
         try:
             raw.propose_membership(new, raw.log_time_ms())
@@ -87,7 +87,7 @@ class Churn:
             if self.corners.random() < _ALONE_WITH_ITS_REMOVAL:
                 self.faults.isolate(leader, self._soon(3 * raw.raft.config.election_ticks))
 
-    def _next_members(self, leader: Member) -> Membership | None:
+    def _next_members(self, leader: Machine) -> Membership | None:
         members = leader.raw.membership
         if members.learners and self.rng.random() < 0.6:
             return promoted(members, self.rng.choice(members.learner_ids))
@@ -102,7 +102,7 @@ class Churn:
 
     def _joining(self, members: Membership) -> Voter | None:
         """Returns a new node to add, or one that left and was not stopped yet; None if there is none."""
-        back = [voter for voter in members.removed if not self.world.members[voter.id].left]
+        back = [voter for voter in members.removed if not self.world.machines[voter.id].left]
         if back and self.rng.random() < 0.3:
             self.world.seen["member comes back"] += 1
             return self.rng.choice(back)
@@ -116,76 +116,76 @@ class Churn:
         """Called when a change is committed: a node that left is stopped some time later, and disturbs the others until
         then."""
         self.world.seen[f"members: {members.reason}"] += 1
-        for member in (self.world.members[node] for node in members.node_uuids):
-            if member.left:  # it was stopped before it was known to come back
-                member.left = False
-                self.world.start(member)
-                if member.backfilling:  # its last try met a stopped node, and asked for no other
-                    self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, member)
+        for machine in (self.world.machines[node] for node in members.node_uuids):
+            if machine.left:  # it was stopped before it was known to come back
+                machine.left = False
+                self.world.start(machine)
+                if machine.backfilling:  # its last try met a stopped node, and asked for no other
+                    self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)
         for voter in members.removed:
             if voter.id not in self.leaving:
                 self.leaving.add(voter.id)
-                self.world.at(self._soon(_LEAVES_WITHIN_TICKS), self._leaves, self.world.members[voter.id])
+                self.world.at(self._soon(_LEAVES_WITHIN_TICKS), self._leaves, self.world.machines[voter.id])
 
-    def _leaves(self, member: Member) -> None:
-        self.leaving.discard(member.id)
-        if member.id not in self.world.newest.node_uuids:
-            self.world.crash(member)
-            member.left = True
+    def _leaves(self, machine: Machine) -> None:
+        self.leaving.discard(machine.id)
+        if machine.id not in self.world.newest.node_uuids:
+            self.world.crash(machine)
+            machine.left = True
 
     # -- logs
 
     def _trim(self) -> None:
         """Takes a checkpoint at a member and trims the log below it. The core is told at once, or sometimes late."""
-        member = self.faults.victim()
-        machine = member.machine
-        machine.durable_index = self.rng.randint(machine.durable_index, machine.applied_index)
-        first_index = self.rng.randint(member.disk.first_index, max(member.disk.first_index, machine.durable_index))
-        if first_index > member.disk.first_index:
-            self.world.tell(f"trim {member.id} to {first_index}")
+        machine = self.faults.victim()
+        state = machine.state
+        state.durable_index = self.rng.randint(state.durable_index, state.applied_index)
+        first_index = self.rng.randint(machine.disk.first_index, max(machine.disk.first_index, state.durable_index))
+        if first_index > machine.disk.first_index:
+            self.world.tell(f"trim {machine.id} to {first_index}")
             self.world.seen["log trimmed"] += 1
-            member.disk.trim(first_index)
+            machine.disk.trim(first_index)
             late = self._soon(5) if self.rng.random() < 0.3 else 0
-            self.world.at(late, self._tell_trimmed, member, member.starts)
+            self.world.at(late, self._tell_trimmed, machine, machine.starts)
 
-    def _tell_trimmed(self, member: Member, starts: int) -> None:
-        if member.up and member.starts == starts:
-            member.act(member.raw.trimmed)
+    def _tell_trimmed(self, machine: Machine, starts: int) -> None:
+        if machine.up and machine.starts == starts:
+            machine.act(machine.raw.trimmed)
 
-    def _offered(self, member: Member, offer: InstallSnapshot) -> None:
+    def _offered(self, machine: Machine, offer: InstallSnapshot) -> None:
         self.world.seen["snapshot offered"] += 1
-        if member.id not in self.offers:
-            self.world.at(self._soon(_INSTALLS_WITHIN_TICKS), self._install, member)
-        self.offers[member.id] = offer
+        if machine.id not in self.offers:
+            self.world.at(self._soon(_INSTALLS_WITHIN_TICKS), self._install, machine)
+        self.offers[machine.id] = offer
 
-    def _install(self, member: Member) -> None:
+    def _install(self, machine: Machine) -> None:
         """Installs a snapshot from any peer that the member reaches and whose checkpoint is new enough; if there is
         none, the next offer tries again."""
-        offer = self.offers.pop(member.id)
+        offer = self.offers.pop(machine.id)
         sources = [
             peer
             for peer in self.world.up()
-            if peer is not member
-            and peer.machine.durable_index >= offer.last.index
-            and (peer.id, member.id) not in self.world.network.cuts
+            if peer is not machine
+            and peer.state.durable_index >= offer.last.index
+            and (peer.id, machine.id) not in self.world.network.cuts
         ]
-        if not sources or not member.up or member.paused:
+        if not sources or not machine.up or machine.paused:
             return
         source = self.rng.choice(sources)
-        self.world.tell(f"{member.id} installs from {source.id}, index {source.machine.durable_index}")
-        self.world.crash(member)
-        self.world.seen["snapshot installed" if member.install(source) else "snapshot not needed any more"] += 1
-        self.world.start(member)
-        self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, member)
+        self.world.tell(f"{machine.id} installs from {source.id}, index {source.state.durable_index}")
+        self.world.crash(machine)
+        self.world.seen["snapshot installed" if machine.install(source) else "snapshot not needed any more"] += 1
+        self.world.start(machine)
+        self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)
 
-    def _backfill(self, member: Member) -> None:
+    def _backfill(self, machine: Machine) -> None:
         """Fetches the older part of the log, as far as others have it; then the member may lead."""
-        if member.up and not member.paused:
-            longer = [peer.disk for peer in self.world.up() if peer.disk.first_index < member.disk.first_index]
-            if longer and member.disk.prepend(self.rng.choice(longer)):
+        if machine.up and not machine.paused:
+            longer = [peer.disk for peer in self.world.up() if peer.disk.first_index < machine.disk.first_index]
+            if longer and machine.disk.prepend(self.rng.choice(longer)):
                 self.world.seen["log backfilled"] += 1
-                member.act(member.raw.trimmed)
+                machine.act(machine.raw.trimmed)
             else:
-                member.backfilled()
-        if member.backfilling and not member.left:
-            self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, member)
+                machine.backfilled()
+        if machine.backfilling and not machine.left:
+            self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.machine import Machine
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import MID_APPEND, World
@@ -51,15 +51,15 @@ class Faults:
 
     # -- choosing
 
-    def victim(self) -> Member:
+    def victim(self) -> Machine:
         """Returns a member to attack: the leader every other time, else any member."""
         leader = self.world.leader()
         if leader is not None and self.rng.random() < 0.5:
             return leader
         return self._anyone()
 
-    def _anyone(self) -> Member:
-        members = list(self.world.members.values())
+    def _anyone(self) -> Machine:
+        members = list(self.world.machines.values())
         return members[int(self.rng.random() * len(members))]
 
     def lasts(self) -> int:
@@ -69,31 +69,31 @@ class Faults:
 
     # -- members
 
-    def bounce(self, member: Member, down_us: int) -> None:
+    def bounce(self, machine: Machine, down_us: int) -> None:
         """Crashes the member, which restarts after `down_us`."""
-        self.world.crash(member)
-        self.world.at(down_us, self._come_back, member, member.starts)
+        self.world.crash(machine)
+        self.world.at(down_us, self._come_back, machine, machine.starts)
 
-    def _come_back(self, member: Member, starts: int) -> None:
+    def _come_back(self, machine: Machine, starts: int) -> None:
         # Started by somebody else since then: this crash is over, and a later one is not ours to end.
-        if member.starts == starts:
-            self.world.start(member)
+        if machine.starts == starts:
+            self.world.start(machine)
 
     def _crash(self) -> None:
         self.bounce(self.victim(), self.lasts())
 
     def _power_failure(self) -> None:
         """Crashes a majority of the members, or all of them, at the same moment."""
-        members = list(self.world.members.values())
+        members = list(self.world.machines.values())
         self.rng.shuffle(members)
         count = self.rng.choice([len(members) // 2 + 1, len(members)])
-        for member in members[:count]:
-            self.bounce(member, self.lasts() // 2)
+        for machine in members[:count]:
+            self.bounce(machine, self.lasts() // 2)
 
     def _pause(self) -> None:
-        member = self.victim()
-        self.world.pause(member)
-        self.world.at(self.lasts(), self.world.resume, member)
+        machine = self.victim()
+        self.world.pause(machine)
+        self.world.at(self.lasts(), self.world.resume, machine)
 
     # -- network
 
@@ -107,24 +107,24 @@ class Faults:
         self.world.network.cut(links)
         self.world.at(lasts, self.world.network.mend, links, self.world.network.epoch)
 
-    def isolate(self, member: Member, lasts: int) -> None:
-        """Cuts all links of `member`, in both directions."""
-        self.cut(self.world.links_of([member.id]), lasts)
+    def isolate(self, machine: Machine, lasts: int) -> None:
+        """Cuts all links of `machine`, in both directions."""
+        self.cut(self.world.links_of([machine.id]), lasts)
         for _ in range(3):  # a leader that was deposed meanwhile must not answer these reads
-            self.world.at(int(self.rng.random() * lasts), self.world.visit, member, member.starts)
+            self.world.at(int(self.rng.random() * lasts), self.world.visit, machine, machine.starts)
 
     def _isolate(self) -> None:
         self.isolate(self.victim(), self.lasts())
 
     def _halves(self) -> None:
-        nodes = list(self.world.members)
+        nodes = list(self.world.machines)
         self.rng.shuffle(nodes)
         self.cut(self.world.links_of(nodes[: len(nodes) // 2]), self.lasts())
 
     def _one_way(self) -> None:
         """Cuts some links in one direction only: a member that hears the others and is not heard, or the reverse."""
         node = self.victim().id
-        links: list[Link] = [(node, other) for other in self.world.members if other != node]
+        links: list[Link] = [(node, other) for other in self.world.machines if other != node]
         if self.rng.random() < 0.5:
             links = [(b, a) for a, b in links]
         if self.rng.random() < 0.3:
@@ -152,7 +152,7 @@ class Faults:
         node = self.victim().id
         late = int(self.rng.random() * 6 * TICK_US)
         inward = self.rng.random() < 0.5
-        links = [(other, node) if inward else (node, other) for other in self.world.members if other != node]
+        links = [(other, node) if inward else (node, other) for other in self.world.machines if other != node]
         self.delay(links, late, self.lasts())
 
     def delay(self, links: list[Link], late_us: int, lasts: int) -> None:
@@ -168,12 +168,12 @@ class Faults:
     # -- disk, clock, orders
 
     def _slow_disk(self) -> None:
-        member = self.victim()
-        self._set_disk(member, self.world.knobs.disk_us * 20)
-        self.world.at(self.lasts(), self._set_disk, member, self.world.knobs.disk_us)
+        machine = self.victim()
+        self._set_disk(machine, self.world.knobs.disk_us * 20)
+        self.world.at(self.lasts(), self._set_disk, machine, self.world.knobs.disk_us)
 
-    def _set_disk(self, member: Member, disk_us: int) -> None:
-        self.world.disk_us[member.id] = disk_us
+    def _set_disk(self, machine: Machine, disk_us: int) -> None:
+        self.world.disk_us[machine.id] = disk_us
 
     def _clock(self) -> None:
         """Sets one member's wall clock wrong, in a run always the same member's: the clocks of a majority stay
@@ -191,15 +191,15 @@ class Faults:
 
     def _campaign(self) -> None:
         """Makes a member's election timeout pass at an unexpected moment."""
-        member = self._anyone()
-        if member.up and not member.paused and member.raw.role is not Role.LEADER:
-            member.act(member.raw.campaign)
+        machine = self._anyone()
+        if machine.up and not machine.paused and machine.raw.role is not Role.LEADER:
+            machine.act(machine.raw.campaign)
 
     def _closed(self) -> None:
         """Reports to a member that its connection to the leader broke, although the leader lives."""
-        member = self._anyone()
-        if member.up and not member.paused and member.raw.leader_id:
-            member.act(member.raw.peer_closed, member.raw.leader_id)
+        machine = self._anyone()
+        if machine.up and not machine.paused and machine.raw.leader_id:
+            machine.act(machine.raw.peer_closed, machine.raw.leader_id)
 
     def stop(self) -> None:
         """Begins no more faults, and repairs everything that is broken."""
@@ -209,8 +209,8 @@ class Faults:
         world.tell("heal")
         world.network.heal()
         world.network.fifo = True
-        for node, member in world.members.items():
+        for node, machine in world.machines.items():
             world.disk_us[node] = world.knobs.disk_us
             world.clock_offset_ms[node] = 0
-            world.resume(member)
-            world.start(member)
+            world.resume(machine)
+            world.start(machine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.machine import Machine
 from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.core_sim.world import World, entries_in
@@ -25,7 +25,7 @@ class Traffic:
         self.entries = self.appends = self.rejections = 0
         world.on_send.append(self._sent)
 
-    def _sent(self, member: Member, message: Message) -> None:
+    def _sent(self, machine: Machine, message: Message) -> None:
         if isinstance(message, AppendEntries):
             self.appends += 1
             self.entries += entries_in(message)
@@ -52,7 +52,7 @@ def calm_start(world: World) -> None:
         raise Violation("no-progress", f"{len(acked)} acknowledged in {_ELECTION_TICKS} ticks without faults")
     traffic.stop()
     network.link_us, network.jitter_us = knobs.link_us, knobs.jitter_us
-    world.disk_us = dict.fromkeys(world.members, knobs.disk_us)
+    world.disk_us = dict.fromkeys(world.machines, knobs.disk_us)
     if len(world.leader_terms) == 1 and world.monitor is not None:
         _check_traffic(world, traffic)
 
@@ -94,16 +94,16 @@ def settle(world: World) -> None:
         if leader is None:
             return False
         last = leader.raw.last_index
-        left = {voter.id for voter in world.newest.removed} & {member.id for member in world.up()}
-        up = [member for member in world.group() if member.up]
-        return not left and all(member.raw.applied_index == last and not member.backfilling for member in up)
+        left = {voter.id for voter in world.newest.removed} & {machine.id for machine in world.up()}
+        up = [machine for machine in world.group() if machine.up]
+        return not left and all(machine.raw.applied_index == last and not machine.backfilling for machine in up)
 
     if not _in_time(world, equal):
         state = [(m.id, m.raw.role.name, m.raw.term, m.raw.last_index, m.raw.applied_index) for m in world.up()]
         raise Violation("no-progress", f"the members do not come together: {state}")
 
 
-def _leader_at_last(world: World) -> Member:
+def _leader_at_last(world: World) -> Machine:
     """Returns the leader, waiting for one if necessary: without pre-vote a member with a fast clock may depose the
     leader also in calm times. Raises Violation."""
     leader = world.leader()
@@ -122,7 +122,7 @@ def _in_time(world: World, done: Callable[[], bool]) -> bool:
     while applied > before:
         if world.run_until(done, world.now + _ELECTION_TICKS * TICK_US):
             return True
-        before, applied = applied, sum(member.raw.applied_index for member in world.up())
+        before, applied = applied, sum(machine.raw.applied_index for machine in world.up())
     return False
 
 
@@ -138,28 +138,28 @@ def quiescent_failover(world: World) -> None:
     else:
         world.tell(f"failover from {leader.id}, which is cut off")
         _cut_off(world, leader)
-    others = [member for member in world.voters() if member is not leader]
+    others = [machine for machine in world.voters() if machine is not leader]
 
     def led() -> bool:
-        return any(member.raw.role is Role.LEADER for member in others if member.up)
+        return any(machine.raw.role is Role.LEADER for machine in others if machine.up)
 
     if not world.run_until(led, world.now + _ELECTION_TICKS * TICK_US):
         raise Violation("no-progress", f"no new leader {_ELECTION_TICKS} ticks after node {leader.id} went")
     deadline = world.now + _READ_TICKS * TICK_US
     asked: list[int] = []
 
-    def ask(successor: Member) -> None:
+    def ask(successor: Machine) -> None:
         if successor.up and successor.raw.role is Role.LEADER:
             asked[:] = [world.ask_read(successor)]
 
-    def on_role(member: Member, soft: SoftState) -> None:
+    def on_role(machine: Machine, soft: SoftState) -> None:
         if soft.role is Role.LEADER:
-            world.at(0, ask, member)
+            world.at(0, ask, machine)
 
     world.on_role.append(on_role)
     successor = max(
-        (member for member in others if member.up and member.raw.role is Role.LEADER),
-        key=lambda member: member.raw.term,
+        (machine for machine in others if machine.up and machine.raw.role is Role.LEADER),
+        key=lambda machine: machine.raw.term,
         default=None,
     )
     if successor is not None:
@@ -178,7 +178,7 @@ def _stands_a_loss(world: World) -> bool:
     return len(world.newest.voters) >= 3
 
 
-def _cut_off(world: World, leader: Member) -> None:
+def _cut_off(world: World, leader: Machine) -> None:
     """Checks check-quorum: a leader that hears at most learners steps down within two election timeouts.
 
     Raises "stale-leader".
@@ -194,7 +194,7 @@ def _cut_off(world: World, leader: Member) -> None:
         raise Violation("stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from all voters")
 
 
-def _ask_among_learners(world: World, deposed: Member) -> None:
+def _ask_among_learners(world: World, deposed: Machine) -> None:
     """Checks that a leader which only learners hear does not answer a read once others have written. Raises
     "stale-read"."""
     successor = world.leader()
@@ -209,7 +209,7 @@ def _ask_among_learners(world: World, deposed: Member) -> None:
         world.run_until(lambda: False, world.now + int(world.knobs.raft["election_ticks"]) * TICK_US)
 
 
-def _leads(leader: Member, term: int) -> bool:
+def _leads(leader: Machine, term: int) -> bool:
     """Returns True if `leader` is up and leads this term, as a client that asks it to write would learn."""
     return leader.up and leader.raw.role is Role.LEADER and leader.raw.term == term
 
@@ -224,7 +224,7 @@ def rejoin(world: World) -> None:
     if not (_heartbeats_in_time(world) and _stands_a_loss(world)):
         return
     election_us = int(raft["election_ticks"]) * TICK_US
-    away = [member.id for member in world.voters() if member is not leader][:1]
+    away = [machine.id for machine in world.voters() if machine is not leader][:1]
     term = leader.raw.term
     world.tell(f"rejoin of {away[0]}")
     world.network.cut(world.links_of(away))
@@ -233,7 +233,7 @@ def rejoin(world: World) -> None:
     world.network.heal()
     if world.run_until(lambda: not _leads(leader, term), world.now + 2 * election_us):
         raise Violation("disruption", f"leader {leader.id} steps down as node {away[0]} comes back")
-    terms = {int(member.id): member.raw.term for member in world.group() if member.up}
+    terms = {int(machine.id): machine.raw.term for machine in world.group() if machine.up}
     if world.monitor is not None and set(terms.values()) != {term}:
         raise Violation("disruption", f"terms {terms} after node {away[0]} came back, {term} before")
 
@@ -251,7 +251,7 @@ def handover(world: World) -> None:
     if not _stands_a_loss(world):
         return
     _quick(world)
-    target = next(member for member in world.voters() if member is not leader)
+    target = next(machine for machine in world.voters() if machine is not leader)
     world.tell(f"handover from {leader.id} to {target.id}")
     term = leader.raw.term
     world.network.cut(world.links_of([target.id]))
@@ -273,10 +273,10 @@ def handover(world: World) -> None:
 
 def _quick(world: World) -> None:
     world.network.link_us, world.network.jitter_us = 200, 100
-    world.disk_us = dict.fromkeys(world.members, 200)
+    world.disk_us = dict.fromkeys(world.machines, 200)
 
 
-def _client_writes(world: World, leader: Member) -> list[int]:
+def _client_writes(world: World, leader: Machine) -> list[int]:
     """Proposes a new operation of every client at `leader`; returns those that it accepted."""
     for client in world.clients:
         client.fresh(1)
@@ -299,16 +299,18 @@ def final(world: World) -> None:
     Violation."""
     settle(world)
     if world.monitor is not None:
-        world.monitor.full(list(world.members.values()))
+        world.monitor.full(list(world.machines.values()))
     group = world.group()
-    first = group[0].machine.values
-    for member in world.members.values():
-        values = member.machine.values
-        if member.halted:
-            raise Violation("halted", f"node {member.id} stopped on an assertion of its own")
-        if member not in group and values != first[: len(values)]:
-            raise Violation("state-machine-safety", f"node {member.id}, no member, holds what node {group[0].id} lacks")
-    for member in group:
-        if member.machine.values != first:
-            raise Violation("state-machine-safety", f"nodes {group[0].id} and {member.id} hold different lists")
-        world.history.check_final(member.id, member.machine.values)
+    first = group[0].state.values
+    for machine in world.machines.values():
+        values = machine.state.values
+        if machine.halted:
+            raise Violation("halted", f"node {machine.id} stopped on an assertion of its own")
+        if machine not in group and values != first[: len(values)]:
+            raise Violation(
+                "state-machine-safety", f"node {machine.id}, no member, holds what node {group[0].id} lacks"
+            )
+    for machine in group:
+        if machine.state.values != first:
+            raise Violation("state-machine-safety", f"nodes {group[0].id} and {machine.id} hold different lists")
+        world.history.check_final(machine.id, machine.state.values)

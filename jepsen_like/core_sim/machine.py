@@ -1,71 +1,265 @@
-"""The simulator's state machine: a list of operations, each once (dedup by operation). Its durable state is somewhere
-behind the applied state.
-
-It also holds the members, as a state machine has to, because the entry that names them may be trimmed.
-"""
+"""One member of the simulated group: a real core with a simulated disk and state machine. It carries out the duties of
+`Ready`."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+from uuid import UUID
 
+from jepsen_like.core_sim.disk import SimDisk
+from jepsen_like.core_sim.list_state import ListState
+from jepsen_like.core_sim.violation import Violation
+from jepsen_like.invariants.raft_group import Before
+from raftlog.core.raw_node import RawNode, Ready
+from raftlog.core.state.config import RaftConfig
+from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership, decode
-from raftlog.types import Entry, EntryType
+from raftlog.messages import InstallSnapshot, Message
+from raftlog.types import NOBODY, Entry, LogTail, NodeId, Role, SoftState, Voter
+
+_READYS_MAX = 5_000
 
 
-class ListMachine:
-    """Applies entries in order. The position of an operation is its place in the list."""
+class Surroundings(Protocol):
+    """The interface from a member to the world around it, which moves messages, time and clients."""
 
-    __slots__ = ("durable_index", "lengths", "members", "positions", "values")
+    def send(self, machine: Machine, message: Message) -> None:
+        """Called when `machine` sends `message` to another node."""
 
-    def __init__(self, members: Membership) -> None:
-        self.members = [members]
-        """The members in GENESIS and in every applied MEMBERSHIP entry."""
-        self.values: list[int] = []
-        self.positions: dict[int, int] = {}
-        self.lengths = [0]
-        """The length of the list after each index; GENESIS is applied from the start."""
-        self.durable_index = 0
+    def wrote(self, machine: Machine) -> None:
+        """Called when `machine` has queued a write: starts the disk if it is idle."""
 
-    @property
-    def applied_index(self) -> int:
-        """The index of the last applied entry."""
-        return len(self.lengths) - 1
+    def applied(self, machine: Machine, entry: Entry, position: int) -> None:
+        """Called when `entry` was applied; `position` of its operation, or -1."""
 
-    def apply(self, entry: Entry) -> int:
-        """Applies the entry; returns the position of its operation, -1 for an entry without one. The caller checks the
-        index.
-        """
-        position = -1
-        if entry.type == EntryType.MESSAGES:
-            operation = int.from_bytes(entry.payload[:4], "big")
-            known = self.positions.get(operation)
-            if known is None:
-                position = self.positions[operation] = len(self.values)
-                self.values.append(operation)
-            else:
-                position = known
-        elif entry.type == EntryType.MEMBERSHIP:
-            self.members.append(decode(entry))
-        self.lengths.append(len(self.values))
-        return position
+    def read_confirmed(self, machine: Machine, context: int, index: int) -> None:
+        """Called when the read may be answered with the state at `index`."""
 
-    def crash(self, rng: random.Random) -> None:
-        """Goes back to an older state, as a whole: rows and applied index move together."""
-        self.durable_index = rng.randint(self.durable_index, self.applied_index)
-        self._go_back(self.durable_index)
+    def role_changed(self, machine: Machine, soft: SoftState) -> None:
+        """Called when the role or the leader changed."""
 
-    def take_over(self, other: ListMachine) -> None:
-        """Replaces everything by the checkpoint of `other`."""
-        self.lengths, self.values, self.positions = [*other.lengths], [*other.values], {**other.positions}
-        self.members = [*other.members]
-        self.durable_index = other.durable_index
-        self._go_back(self.durable_index)
+    def members_changed(self, machine: Machine, undone: bool) -> None:
+        """Called when other members are in force on `machine`; `undone`: those of an earlier entry again."""
 
-    def _go_back(self, index: int) -> None:
-        del self.lengths[index + 1 :]
-        while self.members[-1].index > index:
-            self.members.pop()
-        length = self.lengths[index]
-        for operation in self.values[length:]:
-            del self.positions[operation]
-        del self.values[length:]
+    def offered(self, machine: Machine, offer: InstallSnapshot) -> None:
+        """Called when `machine` cannot be continued from its leader's log, and is offered a snapshot."""
+
+
+class Watcher(Protocol):
+    """An observer that examines a member's state after every step (`core_sim.monitor`)."""
+
+    def started(self, machine: Machine) -> None:
+        """Called when `machine` has started."""
+
+    def after(self, machine: Machine) -> None:
+        """Called after every event of `machine`."""
+
+    def applied(self, machine: Machine, entries: list[Entry]) -> None:
+        """Called when `machine` applies these entries."""
+
+    def leaves(self, machine: Machine, message: Message) -> None:
+        """Called before `message` leaves `machine`."""
+
+
+def members_of(voters: Iterable[NodeId]) -> Membership:
+    """Returns the members that GENESIS names."""
+    return Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in voters))
+
+
+class Machine:
+    """A member, running or not; its disk and state machine outlive its crashes."""
+
+    __slots__ = (
+        "backfilling",
+        "before",
+        "config",
+        "disk",
+        "halted",
+        "id",
+        "inbox",
+        "left",
+        "mark",
+        "mark_members",
+        "monitor",
+        "paused",
+        "raw",
+        "starts",
+        "state",
+        "surroundings",
+        "up",
+    )
+
+    raw: RawNode
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        members: Membership,
+        disk: SimDisk,
+        monitor: Watcher | None,
+        surroundings: Surroundings,
+    ) -> None:
+        self.id = config.node_id
+        self.config = config
+        self.disk = disk
+        self.state = ListState(members)
+        self.monitor = monitor
+        """The monitor that examines its state; None in black-box runs."""
+        self.surroundings = surroundings
+        self.up = False
+        self.halted = False
+        """True if it hit an assertion of its own and stopped, as a node does; only in black-box runs."""
+        self.left = False
+        """True if its operator stopped it for good, because it is no longer a member."""
+        self.backfilling = False
+        """True if it installed a snapshot and its log is still shorter than that of others: it may not lead."""
+        self.paused = False
+        self.inbox: list[Message] = []
+        self.starts = 0
+        self.mark_members = -1
+        """Index of the MEMBERSHIP entry that was in force at the last Ready."""
+        self.before: Before | None = None
+        self.mark: tuple[int, NodeId, Role, LogTail, int] = (-1, NOBODY, Role.FOLLOWER, disk.tail, -1)
+
+    # -- life
+
+    def start(self, rng: random.Random) -> None:
+        """Starts from its disk and its durable state."""
+        self.starts += 1
+        self.mark_members = -1
+        try:
+            self.raw = RawNode(
+                self.config,
+                hard_state=self.disk.hard_state,
+                log=self.disk,
+                members=self.members_at_start(),
+                applied_index=self.state.applied_index,
+                rng=rng,
+                vote_withheld_since=self.disk.withheld,
+            )
+        except InvariantViolationError as error:
+            self._asserted(error)
+            return
+        self.up = True
+        self.raw.hold_campaigns("backfill", self.backfilling)
+        if self.monitor is not None:
+            self.monitor.started(self)
+
+    def members_at_start(self) -> list[Membership]:
+        """Returns the members of the newest applied entry, and those of all MEMBERSHIP entries above it in the log."""
+        return [self.state.members[-1], *map(decode, self.disk.changes_above(self.state.applied_index))]
+
+    def install(self, source: Machine) -> bool:
+        """Takes over the checkpoint of `source` and the end of its log, unless its own log holds them by now. Returns
+        True if it did."""
+        index = source.state.durable_index
+        if self.disk.holds(source.disk.tail_at(index)):
+            return False
+        self.disk.replace(source.disk, index)
+        self.state.take_over(source.state)
+        self.backfilling = True
+        return True
+
+    def backfilled(self) -> None:
+        """Called when the member's log reaches as far back as the others'."""
+        self.backfilling = False
+        if self.up:
+            self.act(self.raw.hold_campaigns, "backfill", False)
+
+    def crash(self, rng: random.Random) -> bool:
+        """Crashes with a power failure. Returns True if a write in progress was lost."""
+        self.up = False
+        self.paused = False
+        self.inbox.clear()
+        lost = self.disk.crash(rng)
+        self.state.crash(rng)
+        return lost
+
+    def _asserted(self, error: InvariantViolationError) -> None:
+        if self.monitor is not None:
+            raise Violation("core-assertion", str(error)) from error
+        self.halted = True
+        self.up = False
+        self.disk.queued.clear()
+        self.disk.writing.clear()
+
+    # -- events
+
+    def act(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Gives the core one input and carries out everything that follows from it."""
+        try:
+            action(*arguments)
+            self.drain()
+            if self.raw.caught_up_with_leader:
+                self.raw.release_vote()
+                self.disk.withheld = None
+        except InvariantViolationError as error:
+            self._asserted(error)
+            return
+        if self.monitor is not None:
+            self.monitor.after(self)
+
+    def drain(self) -> None:
+        """Takes Readys until there is none."""
+        raw = self.raw
+        for _ in range(_READYS_MAX):
+            if not raw.has_ready():
+                return
+            self._take(raw.ready())
+        raise Violation("event-budget", f"node {self.id}: one event, more than {_READYS_MAX} Readys")
+
+    def _take(self, ready: Ready) -> None:
+        surroundings = self.surroundings
+        if ready.soft_state is not None:
+            surroundings.role_changed(self, ready.soft_state)
+        if ready.members_changed:
+            surroundings.members_changed(self, self.raw.membership.index < self.mark_members)
+            self.mark_members = self.raw.membership.index
+        if ready.install is not None:
+            surroundings.offered(self, ready.install)
+        for message in ready.messages:
+            self._leave(message)
+        if ready.entries or ready.hard_state is not None or ready.messages_after_persist:
+            self.disk.queued.append(ready)
+            surroundings.wrote(self)
+        for context, index in ready.read_states:
+            surroundings.read_confirmed(self, context, index)
+        if ready.committed_entries:
+            self._apply(ready.committed_entries)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        if self.monitor is not None:
+            self.monitor.applied(self, entries)
+        apply = self.state.apply
+        applied = self.surroundings.applied
+        for entry in entries:
+            applied(self, entry, apply(entry))
+        self.raw.applied(entries[-1].index)
+
+    def _leave(self, message: Message) -> None:
+        if self.monitor is not None:
+            self.monitor.leaves(self, message)
+        if message.to_id == self.id:
+            self.raw.step(message)
+        else:
+            self.surroundings.send(self, message)
+
+    def synced(self, *, last_only: bool) -> None:
+        """Called when the fdatasync in progress has returned: acknowledges its writes and releases their messages, in
+        order."""
+        batch, self.disk.writing = self.disk.writing, []
+        try:
+            for at, ready in enumerate(batch):
+                self.disk.put(ready)
+                if ready.entries and not (last_only and any(later.entries for later in batch[at + 1 :])):
+                    self.raw.persisted(ready.entries[-1].id)
+                for message in ready.messages_after_persist:
+                    self._leave(message)
+            self.drain()
+        except InvariantViolationError as error:
+            self._asserted(error)
+            return
+        if self.monitor is not None:
+            self.monitor.after(self)

@@ -17,7 +17,7 @@ from raftlog.types import NOBODY, Entry, NodeId, Role
 
 if TYPE_CHECKING:
     from jepsen_like.core_sim.disk import SimDisk
-    from jepsen_like.core_sim.member import Member
+    from jepsen_like.core_sim.machine import Machine
 
 FULL_EVERY = 50
 LOG_TIME_SLACK_MS = 1_000
@@ -35,24 +35,24 @@ class Monitor:
         be ahead of it."""
         self._events = 0
 
-    def started(self, member: Member) -> None:
-        """Notes that `member` started: its marks are those of its disk."""
-        member.before = None
-        member.mark = (-1, NOBODY, Role.FOLLOWER, member.raw.raft.log.tail, -1)
-        self.after(member)
+    def started(self, machine: Machine) -> None:
+        """Notes that `machine` started: its marks are those of its disk."""
+        machine.before = None
+        machine.mark = (-1, NOBODY, Role.FOLLOWER, machine.raw.raft.log.tail, -1)
+        self.after(machine)
 
-    def after(self, member: Member) -> None:
-        """Runs the cheap checks after an event of `member`."""
-        raft = member.raw.raft
+    def after(self, machine: Machine) -> None:
+        """Runs the cheap checks after an event of `machine`."""
+        raft = machine.raw.raft
         log = raft.log
         mark = (raft.term, raft.vote, raft.role, log.tail, log.commit_index)
-        if mark != member.mark:
-            self._moved(member, mark)
+        if mark != machine.mark:
+            self._moved(machine, mark)
 
-    def _moved(self, member: Member, mark: tuple[int, NodeId, Role, object, int]) -> None:
-        term, vote, role, tail, commit = member.mark
-        raft = member.raw.raft
-        member.mark = (raft.term, raft.vote, raft.role, raft.log.tail, raft.log.commit_index)
+    def _moved(self, machine: Machine, mark: tuple[int, NodeId, Role, object, int]) -> None:
+        term, vote, role, tail, commit = machine.mark
+        raft = machine.raw.raft
+        machine.mark = (raft.term, raft.vote, raft.role, raft.log.tail, raft.log.commit_index)
         if raft.term < term:
             raise Violation("term-falls", f"node {raft.id}: from {term} to {raft.term}")
         if raft.log.commit_index < commit:
@@ -70,79 +70,79 @@ class Monitor:
         except InvariantViolationError as error:
             raise from_invariant(error, "group") from error
 
-    def full(self, members: list[Member]) -> None:
+    def full(self, members: list[Machine]) -> None:
         """Checks every invariant of every member that is up."""
         try:
-            for member in members:
-                if member.up:
-                    raft = member.raw.raft
+            for machine in members:
+                if machine.up:
+                    raft = machine.raw.raft
                     check_state(raft)
-                    if member.before is not None:
-                        member.before.check(raft)
-                    member.before = Before.of(raft)
+                    if machine.before is not None:
+                        machine.before.check(raft)
+                    machine.before = Before.of(raft)
                     self.group.observe(raft, self.disks)
-            self.group.check_elections([member.raw.raft for member in members if member.up])
+            self.group.check_elections([machine.raw.raft for machine in members if machine.up])
         except InvariantViolationError as error:
             raise from_invariant(error, "member-state") from error
 
-    def applied(self, member: Member, entries: list[Entry]) -> None:
-        """Checks the `entries` that are about to be applied on `member`."""
-        self.after(member)
-        if entries[0].index != member.machine.applied_index + 1:
+    def applied(self, machine: Machine, entries: list[Entry]) -> None:
+        """Checks the `entries` that are about to be applied on `machine`."""
+        self.after(machine)
+        if entries[0].index != machine.state.applied_index + 1:
             raise Violation(
                 "apply-order",
-                f"node {member.id} applies {entries[0].index} after {member.machine.applied_index}",
+                f"node {machine.id} applies {entries[0].index} after {machine.state.applied_index}",
             )
         last = entries[-1]
-        disk = member.disk
+        disk = machine.disk
         if last.index > disk.tail.index or disk.entry(last.index).header_crc != last.header_crc:
-            raise Violation("apply-durable", f"node {member.id} applies {last.id}, its disk ends at {disk.tail.id}")
+            raise Violation("apply-durable", f"node {machine.id} applies {last.id}, its disk ends at {disk.tail.id}")
         if last.timestamp_ms > self.sane_clock_ms + LOG_TIME_SLACK_MS:
             raise Violation("log-time", f"{last.id} is stamped {last.timestamp_ms}, clocks say {self.sane_clock_ms}")
         try:
-            self.group.applied(member.raw.raft, entries)
+            self.group.applied(machine.raw.raft, entries)
         except InvariantViolationError as error:
             raise from_invariant(error, "group") from error
 
-    def leaves(self, member: Member, message: Message) -> None:
-        """Checks `message`, which leaves `member`: what it promises must be on the disk by now."""
+    def leaves(self, machine: Machine, message: Message) -> None:
+        """Checks `message`, which leaves `machine`: what it promises must be on the disk by now."""
         kind = type(message)
         if kind is AppendEntriesReply:
             if not message.rejected:  # type: ignore[union-attr]
-                self._ack_leaves(member, message)  # type: ignore[arg-type]
+                self._ack_leaves(machine, message)  # type: ignore[arg-type]
         elif kind is RequestVoteReply:
             if message.granted and not message.pre_vote:  # type: ignore[union-attr]
-                self._vote_leaves(member, message, message.to_id)
+                self._vote_leaves(machine, message, message.to_id)
         elif kind is RequestVote:
             if not message.pre_vote:  # type: ignore[union-attr]
-                self._vote_leaves(member, message, message.from_id)
+                self._vote_leaves(machine, message, message.from_id)
         elif kind is TimeoutNow:
-            self._handover_leaves(member, message)
+            self._handover_leaves(machine, message)
 
-    def _ack_leaves(self, member: Member, message: AppendEntriesReply) -> None:
-        disk = member.disk
+    def _ack_leaves(self, machine: Machine, message: AppendEntriesReply) -> None:
+        disk = machine.disk
         if disk.tail.index < message.match_index or disk.hard_state.term < message.term:
             raise Violation(
                 "promise-durable",
-                f"node {member.id} acknowledges {message.match_index} in term {message.term}, "
+                f"node {machine.id} acknowledges {message.match_index} in term {message.term}, "
                 f"its disk ends at {disk.tail.id} in term {disk.hard_state.term}",
             )
 
-    def _vote_leaves(self, member: Member, message: Message, candidate: NodeId) -> None:
-        hard = member.disk.hard_state
+    def _vote_leaves(self, machine: Machine, message: Message, candidate: NodeId) -> None:
+        hard = machine.disk.hard_state
         if hard.term < message.term or (hard.term == message.term and hard.vote != candidate):
             raise Violation(
                 "promise-durable",
-                f"node {member.id} sends {type(message).__name__} for {candidate} in term {message.term}, its disk "
+                f"node {machine.id} sends {type(message).__name__} for {candidate} in term {message.term}, its disk "
                 f"says vote {hard.vote} in term {hard.term}",
             )
 
-    def _handover_leaves(self, member: Member, message: Message) -> None:
-        raft = member.raw.raft
+    def _handover_leaves(self, machine: Machine, message: Message) -> None:
+        raft = machine.raw.raft
         disk = self.disks[message.to_id]
         if raft.role is Role.LEADER and disk.tail.id < raft.log.tail.id:
             raise Violation(
                 "handover",
-                f"leader {member.id} tells node {message.to_id} to campaign, whose disk ends at {disk.tail.id}, "
+                f"leader {machine.id} tells node {message.to_id} to campaign, whose disk ends at {disk.tail.id}, "
                 f"not {raft.log.tail.id}",
             )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from jepsen_like.core_sim.clients import History
 from jepsen_like.core_sim.commands import CoreCommands
 from jepsen_like.core_sim.disk import SimDisk
-from jepsen_like.core_sim.member import Member, members_of
+from jepsen_like.core_sim.machine import Machine, members_of
 from jepsen_like.core_sim.monitor import Monitor
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.violation import Violation
@@ -37,7 +37,7 @@ class Stage(CoreCommands):
         self.seen: Counter[str] = Counter()
         self.history = History(self.seen)
         self.black_box = black_box
-        self.members: dict[NodeId, Member] = {}
+        self.machines: dict[NodeId, Machine] = {}
         self.disks: dict[NodeId, SimDisk] = {}
         self.monitor: Monitor | None = None
         self.links: dict[Link, deque[Message]] = {}
@@ -63,7 +63,7 @@ class Stage(CoreCommands):
 
     # -- Surroundings
 
-    def send(self, member: Member, message: Message) -> None:
+    def send(self, machine: Machine, message: Message) -> None:
         """Puts the message onto its link, unless the link is cut."""
         link = (message.from_id, message.to_id)
         if isinstance(message, AppendEntries):
@@ -73,48 +73,48 @@ class Stage(CoreCommands):
         if link not in self.cuts:
             self.links[link].append(message)
 
-    def wrote(self, member: Member) -> None:
+    def wrote(self, machine: Machine) -> None:
         """Does nothing: the disk waits for the command `sync`."""
 
-    def applied(self, member: Member, entry: Entry, position: int) -> None:
+    def applied(self, machine: Machine, entry: Entry, position: int) -> None:
         """Answers reads and the operation that waits for this entry."""
-        waiting = self.pending[member.id].pop(entry.index, None)
+        waiting = self.pending[machine.id].pop(entry.index, None)
         if waiting is not None and waiting[0] == entry.term:
             self.history.ack(waiting[1], position)
-        self._answer_reads(member, entry.index)
+        self._answer_reads(machine, entry.index)
 
-    def read_confirmed(self, member: Member, context: int, index: int) -> None:
+    def read_confirmed(self, machine: Machine, context: int, index: int) -> None:
         """Answers the read once the member has applied the entries up to `index`."""
-        self.confirmed[member.id].append((context, index))
-        self._answer_reads(member, member.machine.applied_index)
+        self.confirmed[machine.id].append((context, index))
+        self._answer_reads(machine, machine.state.applied_index)
 
-    def _answer_reads(self, member: Member, applied: int) -> None:
-        waiting = self.confirmed[member.id]
-        self.confirmed[member.id] = [pair for pair in waiting if pair[1] > applied]
+    def _answer_reads(self, machine: Machine, applied: int) -> None:
+        waiting = self.confirmed[machine.id]
+        self.confirmed[machine.id] = [pair for pair in waiting if pair[1] > applied]
         for context, index in waiting:
             if index <= applied:
-                self.history.read(member.id, member.machine.values, self.reads.pop(context))
+                self.history.read(machine.id, machine.state.values, self.reads.pop(context))
 
-    def role_changed(self, member: Member, soft: SoftState) -> None:
+    def role_changed(self, machine: Machine, soft: SoftState) -> None:
         """Forgets the operations that wait at a member once it no longer leads, because it then answers no client."""
         if soft.role is not Role.LEADER:
-            self.pending[member.id].clear()
+            self.pending[machine.id].clear()
 
-    def members_changed(self, member: Member, undone: bool) -> None:
+    def members_changed(self, machine: Machine, undone: bool) -> None:
         """Counts changes that were undone, which are rare."""
         self.seen["change undone"] += undone
 
-    def offered(self, member: Member, offer: InstallSnapshot) -> None:
+    def offered(self, machine: Machine, offer: InstallSnapshot) -> None:
         """Records the offer, which the command `install` or `settle` accepts."""
         self.seen["snapshot offered"] += 1
-        self.offers.add(member.id)
+        self.offers.add(machine.id)
 
     # -- commands: the group
 
     def do_nodes(self, count: str, **options: str) -> None:
         fields = {"group_id": 1, "pre_vote": 0, "check_quorum": 0}
         fields |= {name: int(value) for name, value in options.items()}
-        self.members.clear()
+        self.machines.clear()
         self.disks.clear()
         self.links.clear()
         self.first_members = members_of(NodeId(node) for node in range(1, int(count) + 1))
@@ -130,37 +130,37 @@ class Stage(CoreCommands):
         self.do_start(node)
 
     def _make(self, node: NodeId) -> None:
-        self.links |= {link: deque() for other in self.members for link in ((node, other), (other, node))}
+        self.links |= {link: deque() for other in self.machines for link in ((node, other), (other, node))}
         self.disks[node] = SimDisk()
         self.offsets[node], self.pending[node], self.confirmed[node] = 0, {}, []
         config = replace(self.config, node_id=node)
-        self.members[node] = Member(config, self.first_members, self.disks[node], self.monitor, self)
+        self.machines[node] = Machine(config, self.first_members, self.disks[node], self.monitor, self)
 
     def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> None:
         """Proposes a change of the members at `node`. A refusal is no error, because a schedule may come too late."""
-        member = self.members[node]
-        raw = member.raw
-        if member.up:
+        machine = self.machines[node]
+        raw = machine.raw
+        if machine.up:
             with suppress(MembershipError, NotLeaderError, ProposalDroppedError):
-                member.act(raw.propose_membership, change(raw.membership), raw.log_time_ms())
+                machine.act(raw.propose_membership, change(raw.membership), raw.log_time_ms())
 
     def act(self, node: NodeId, action: str, *arguments: object) -> None:
         """Calls a method of that member's RawNode."""
-        self._act(self.members[node], action, *arguments)
+        self._act(self.machines[node], action, *arguments)
 
     def do_trim(self, node: str, first_index: str) -> None:
-        member = self._member(node)
-        member.machine.durable_index = member.machine.applied_index
-        member.disk.trim(int(first_index))
-        self._act(member, "trimmed")
+        machine = self._member(node)
+        machine.state.durable_index = machine.state.applied_index
+        machine.disk.trim(int(first_index))
+        self._act(machine, "trimmed")
 
     def do_install(self, node: str, source: str) -> None:
-        member, giver = self._member(node), self._member(source)
-        giver.machine.durable_index = giver.machine.applied_index
+        machine, giver = self._member(node), self._member(source)
+        giver.state.durable_index = giver.state.applied_index
         self.do_crash(node)
-        self.offers.discard(member.id)
-        member.install(giver)
-        member.backfilling = False
+        self.offers.discard(machine.id)
+        machine.install(giver)
+        machine.backfilling = False
         self.do_start(node)
 
     def do_gone(self, *nodes: str) -> None:
@@ -168,37 +168,37 @@ class Stage(CoreCommands):
             self.do_crash(node)
             self._member(node).left = True
 
-    def _member(self, node: str) -> Member:
-        return self.members[node_of(node)]
+    def _member(self, node: str) -> Machine:
+        return self.machines[node_of(node)]
 
-    def _act(self, member: Member, action: str, *arguments: object) -> None:
-        if member.up:
+    def _act(self, machine: Machine, action: str, *arguments: object) -> None:
+        if machine.up:
             now = _WALL_MS + self.ticks
-            member.raw.set_clock(now + self.offsets[member.id], self.ticks)
+            machine.raw.set_clock(now + self.offsets[machine.id], self.ticks)
             if self.monitor is not None:
                 self.monitor.sane_clock_ms = now
-            member.act(getattr(member.raw, action), *arguments)
+            machine.act(getattr(machine.raw, action), *arguments)
 
     def do_start(self, node: str) -> None:
-        member = self._member(node)
-        if not (member.up or member.halted or member.left):
-            member.start(random.Random(f"{node}/{member.starts}"))
+        machine = self._member(node)
+        if not (machine.up or machine.halted or machine.left):
+            machine.start(random.Random(f"{node}/{machine.starts}"))
 
     def do_crash(self, node: str, keep: str = "") -> None:
-        member = self._member(node)
+        machine = self._member(node)
         if keep == "torn":
-            states = [ready.hard_state for ready in member.disk.queued if ready.hard_state is not None]
-            member.disk.hard_state = states[-1] if states else member.disk.hard_state
+            states = [ready.hard_state for ready in machine.disk.queued if ready.hard_state is not None]
+            machine.disk.hard_state = states[-1] if states else machine.disk.hard_state
         elif keep:
-            for ready in member.disk.writing + member.disk.queued:
-                member.disk.put(ready)
-        member.disk.writing, member.disk.queued = [], []
-        member.machine.durable_index = member.machine.applied_index
-        member.crash(random.Random(0))
-        self.pending[member.id].clear()
-        self.confirmed[member.id].clear()
+            for ready in machine.disk.writing + machine.disk.queued:
+                machine.disk.put(ready)
+        machine.disk.writing, machine.disk.queued = [], []
+        machine.state.durable_index = machine.state.applied_index
+        machine.crash(random.Random(0))
+        self.pending[machine.id].clear()
+        self.confirmed[machine.id].clear()
         for link, queue in self.links.items():
-            if member.id == link[1]:
+            if machine.id == link[1]:
                 queue.clear()
 
     def do_offer(self, link: str, index: str) -> None:
@@ -209,10 +209,10 @@ class Stage(CoreCommands):
         self._deliver(InstallSnapshot(a, b, raft.term, int(index) + 1, EntryId(term, int(index))))
 
     def do_lose(self, node: str, index: str) -> None:
-        member = self._member(node)
-        lost = member.disk.lose_from(int(index))
+        machine = self._member(node)
+        lost = machine.disk.lose_from(int(index))
         if self.monitor is not None:
-            self.monitor.group.lost(member.id, lost)
+            self.monitor.group.lost(machine.id, lost)
 
     def do_unfit(self, node: str) -> None:
         self._member(node).raw.hold_campaigns("unfit", True)
@@ -225,8 +225,8 @@ class Stage(CoreCommands):
     def do_ticks(self, count: str) -> None:
         for _ in range(int(count)):
             self.ticks += 10
-            for member in self.members.values():
-                self._act(member, "tick")
+            for machine in self.machines.values():
+                self._act(machine, "tick")
             self.do_run()
 
     def do_clock(self, node: str, offset_ms: str) -> None:
@@ -240,41 +240,41 @@ class Stage(CoreCommands):
             self.do_again(node)
 
     def do_again(self, node: str) -> None:
-        member = self._member(node)
-        if member.raw.role is Role.LEADER:
-            member.act(self._propose, member)
+        machine = self._member(node)
+        if machine.raw.role is Role.LEADER:
+            machine.act(self._propose, machine)
 
-    def _propose(self, member: Member) -> None:
-        handing_over = member.raw.raft.transferee
+    def _propose(self, machine: Machine) -> None:
+        handing_over = machine.raw.raft.transferee
         self.history.invoke(self.operation)
         payload = self.operation.to_bytes(4, "big")
         try:
-            entry = member.raw.propose(EntryType.MESSAGES, payload, member.raw.log_time_ms())
+            entry = machine.raw.propose(EntryType.MESSAGES, payload, machine.raw.log_time_ms())
         except ProposalDroppedError:
             return
         if handing_over != NOBODY and self.monitor is not None:
-            raise Violation("handover", f"leader {member.id} takes {entry.id} handing over to {handing_over}")
-        self.pending[member.id][entry.index] = (entry.term, self.operation)
+            raise Violation("handover", f"leader {machine.id} takes {entry.id} handing over to {handing_over}")
+        self.pending[machine.id][entry.index] = (entry.term, self.operation)
 
     def do_read(self, node: str) -> None:
-        member = self._member(node)
-        if member.up and member.raw.role is Role.LEADER:
+        machine = self._member(node)
+        if machine.up and machine.raw.role is Role.LEADER:
             self.context += 1
             self.reads[self.context] = self.history.known_length
-            self._act(member, "read_index", self.context)
+            self._act(machine, "read_index", self.context)
 
     # -- commands: disks and links
 
     def do_sync(self, node: str, count: str = "1000") -> None:
-        member = self._member(node)
-        disk = member.disk
+        machine = self._member(node)
+        disk = machine.disk
         for _ in range(int(count)):
-            if member.up and disk.queued:
+            if machine.up and disk.queued:
                 disk.writing = [disk.queued.pop(0)]
-                member.synced(last_only=False)
+                machine.synced(last_only=False)
 
     def _deliver(self, message: Message) -> None:
-        self._act(self.members[message.to_id], "step", message)
+        self._act(self.machines[message.to_id], "step", message)
 
     def do_deliver(self, link: str, count: str = "1000") -> None:
         queue = self.links[link_of(link)]
@@ -319,9 +319,9 @@ class Stage(CoreCommands):
 
     def _move(self) -> bool:
         moved = False
-        for member in self.members.values():
-            if member.up and member.disk.queued:
-                self.do_sync(str(member.id))
+        for machine in self.machines.values():
+            if machine.up and machine.disk.queued:
+                self.do_sync(str(machine.id))
                 moved = True
         for queue in self.links.values():
             if queue:
@@ -333,14 +333,14 @@ class Stage(CoreCommands):
 
     def do_settle(self) -> None:
         self.do_heal()
-        for node in self.members:
+        for node in self.machines:
             self.do_start(str(node))
         self.do_run()
         goal = 0
         for _ in range(_SETTLE_TICKS):
             self.do_ticks("1")
-            leaders = [m for m in self.members.values() if m.up and m.raw.role is Role.LEADER]
-            lists = [m.machine.values for m in self._group()]
+            leaders = [m for m in self.machines.values() if m.up and m.raw.role is Role.LEADER]
+            lists = [m.state.values for m in self._group()]
             if goal and goal in self.history.acked and all(len(v) == len(lists[0]) and goal in v for v in lists):
                 self._final()
                 return
@@ -354,29 +354,29 @@ class Stage(CoreCommands):
                 goal = self.operation
         raise Violation("no-progress", f"no operation is applied everywhere within {_SETTLE_TICKS} ticks")
 
-    def _group(self) -> list[Member]:
+    def _group(self) -> list[Machine]:
         """Returns the members that the newest applied entry names."""
-        newest = max((m.machine.members[-1] for m in self.members.values()), key=lambda members: members.index)
-        return [self.members[node] for node in newest.node_uuids]
+        newest = max((m.state.members[-1] for m in self.machines.values()), key=lambda members: members.index)
+        return [self.machines[node] for node in newest.node_uuids]
 
     def _final(self) -> None:
         if self.monitor is not None:
-            self.monitor.full(list(self.members.values()))
+            self.monitor.full(list(self.machines.values()))
         group = self._group()
-        first = group[0].machine.values
-        for member in self.members.values():
-            values = member.machine.values
-            if values != (first if member in group else first[: len(values)]):
-                raise Violation("state-machine-safety", f"nodes {group[0].id} and {member.id} hold different lists")
-        for member in group:
-            self.history.check_final(member.id, member.machine.values)
+        first = group[0].state.values
+        for machine in self.machines.values():
+            values = machine.state.values
+            if values != (first if machine in group else first[: len(values)]):
+                raise Violation("state-machine-safety", f"nodes {group[0].id} and {machine.id} hold different lists")
+        for machine in group:
+            self.history.check_final(machine.id, machine.state.values)
 
     def do_check(self) -> None:
         if self.monitor is not None:
-            self.monitor.full(list(self.members.values()))
+            self.monitor.full(list(self.machines.values()))
 
     def do_same(self) -> None:
-        self.term = max(member.raw.term for member in self.members.values() if member.up)
+        self.term = max(machine.raw.term for machine in self.machines.values() if machine.up)
 
     def do_expect(self, what: str, argument: str = "") -> None:
         if what == "same":
@@ -387,8 +387,8 @@ class Stage(CoreCommands):
             raise Violation("quiescent-failover", f"reads {sorted(self.reads)} are not answered")
         if what == "no-leader" and self._member(argument).raw.role is Role.LEADER:
             raise Violation("stale-leader", f"node {argument} still leads, cut off from everyone")
-        if what == "term" and any(m.raw.term != int(argument) for m in self.members.values() if m.up):
-            terms = {int(node): m.raw.term for node, m in self.members.items() if m.up}
+        if what == "term" and any(m.raw.term != int(argument) for m in self.machines.values() if m.up):
+            terms = {int(node): m.raw.term for node, m in self.machines.items() if m.up}
             raise Violation("disruption", f"terms {terms}, everyone was in {argument} and nothing asked for another")
         if what not in ("answered", "no-leader", "term", "once"):
             raise ScriptError(f"expect {what!r}: choose answered, no-leader, term, same or once")

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.machine import Machine
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import World
@@ -99,8 +99,8 @@ class Plays:
         self.faults.held = False
         self._begin_at = self._pause()
         if self.faults.active:
-            for member in self.world.members.values():
-                self.world.start(member)
+            for machine in self.world.machines.values():
+                self.world.start(machine)
 
     def _played(self) -> None:
         """Counts that the staged play reached its end."""
@@ -118,29 +118,29 @@ class Plays:
         finally:
             network.mend(links, epoch)
 
-    def _apart(self, ones: list[Member], others: list[Member]) -> list[Link]:
+    def _apart(self, ones: list[Machine], others: list[Machine]) -> list[Link]:
         return [link for a in ones for b in others for link in ((a.id, b.id), (b.id, a.id))]
 
-    def _alone(self, member: Member) -> list[Link]:
-        return self.world.links_of([member.id])
+    def _alone(self, machine: Machine) -> list[Link]:
+        return self.world.links_of([machine.id])
 
-    def _others(self, *members: Member) -> list[Member]:
-        found = [member for member in self.world.members.values() if member not in members]
+    def _others(self, *members: Machine) -> list[Machine]:
+        found = [machine for machine in self.world.machines.values() if machine not in members]
         self.rng.shuffle(found)
         return found
 
-    def _urge(self, member: Member, done: Callable[[], bool]) -> Play:
-        """Makes election timeouts of `member` pass, one after the other, until `done`. Raises TooLate."""
+    def _urge(self, machine: Machine, done: Callable[[], bool]) -> Play:
+        """Makes election timeouts of `machine` pass, one after the other, until `done`. Raises TooLate."""
         for _ in range(_PATIENCE_TICKS // 2):
             if done():
                 return
-            if member.up and not member.paused and member.raw.role is not Role.LEADER:
-                member.act(member.raw.campaign)
+            if machine.up and not machine.paused and machine.raw.role is not Role.LEADER:
+                machine.act(machine.raw.campaign)
             yield Until(done, 1 + 2 * self.rng.random())
         if not done():
             raise TooLate
 
-    def _a_leader(self) -> Generator[Until, bool, Member]:
+    def _a_leader(self) -> Generator[Until, bool, Machine]:
         """Waits for a leader and returns it. Raises TooLate."""
 
         def leads() -> bool:
@@ -168,9 +168,9 @@ class Plays:
             yield from _in_time(has_more, 10)
             old = first.disk.tail
             world.crash(first)
-        second = max(others, key=lambda member: member.disk.tail.id)
-        for member in others:
-            world.start(member)
+        second = max(others, key=lambda machine: machine.disk.tail.id)
+        for machine in others:
+            world.start(machine)
         yield from self._urge(second, lambda: _leads(second))
         with self._cut(self._alone(second)):  # (b) it writes its no-op, which nobody hears of
             yield from _in_time(lambda: second.disk.tail.term > old.term, 10)
@@ -236,7 +236,7 @@ class Plays:
         world = self.world
         leader = yield from self._a_leader()
         others = self._others(leader)
-        half = len(world.members) // 2
+        half = len(world.machines) // 2
         witnesses, rest = others[:half], others[half:]
         held: list[Message] = []
         term = leader.raw.term
@@ -277,11 +277,11 @@ class Plays:
         world = self.world
         old = yield from self._a_leader()
         candidate, *voters = self._others(old)
-        granted: dict[Member, None] = {}
+        granted: dict[Machine, None] = {}
 
         def watch(message: Message) -> bool:
             if isinstance(message, RequestVoteReply) and message.granted and not message.pre_vote:
-                voter = world.members[message.from_id]
+                voter = world.machines[message.from_id]
                 if message.to_id == candidate.id and voter in voters:
                     granted[voter] = None
             return False
@@ -294,8 +294,8 @@ class Plays:
             yield Until(lambda: _leads(candidate), 3)
             world.crash(old)
         with self._cut(self._alone(candidate)):
-            for member in (*voters, old):
-                world.start(member)
+            for machine in (*voters, old):
+                world.start(machine)
             goal = candidate.raw.term
             self._played()
             with suppress(TooLate):
@@ -308,7 +308,7 @@ class Plays:
         world = self.world
         leader = yield from self._a_leader()
         peers = leader.raw.raft.members.peers
-        fit = [member for member in self._others(leader) if member.id in peers and peers[member.id].fit]
+        fit = [machine for machine in self._others(leader) if machine.id in peers and peers[machine.id].fit]
         if not fit:
             return
         target = fit[0]
@@ -344,7 +344,7 @@ class Plays:
         with self._cut(self._alone(old)):
             if old.up:
                 world.ask_read(old)  # a round that nobody will echo
-            yield from self._urge(successor, lambda: any(_leads(member) for member in others))
+            yield from self._urge(successor, lambda: any(_leads(machine) for machine in others))
             known = world.history.known_length
             yield Until(lambda: world.history.known_length > known, 20)
             world.visit(old, old.starts)
@@ -360,5 +360,5 @@ def _in_time(holds: Callable[[], bool], ticks: float) -> Play:
         raise TooLate
 
 
-def _leads(member: Member) -> bool:
-    return member.up and member.raw.role is Role.LEADER
+def _leads(machine: Machine) -> bool:
+    return machine.up and machine.raw.role is Role.LEADER

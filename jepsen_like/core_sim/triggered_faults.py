@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.machine import Machine
 from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import MID_APPEND
 from raftlog.messages import AppendEntries, AppendEntriesReply, Message, RequestVoteReply
@@ -48,40 +48,40 @@ class Triggers:
     def _soon(self, ticks: float) -> int:
         return int(self.rng.random() * ticks * TICK_US)
 
-    def _strike(self, member: Member, starts: int, down_us: int) -> None:
-        if self.faults.active and member.up and member.starts == starts:
-            self.faults.bounce(member, down_us)
+    def _strike(self, machine: Machine, starts: int, down_us: int) -> None:
+        if self.faults.active and machine.up and machine.starts == starts:
+            self.faults.bounce(machine, down_us)
 
-    def _bounce_soon(self, member: Member, within: float, down: float) -> None:
-        self.world.at(self._soon(within), self._strike, member, member.starts, self._soon(down))
+    def _bounce_soon(self, machine: Machine, within: float, down: float) -> None:
+        self.world.at(self._soon(within), self._strike, machine, machine.starts, self._soon(down))
 
     # -- occasions
 
-    def _mid_append_once(self, member: Member, message: Message) -> None:
+    def _mid_append_once(self, machine: Machine, message: Message) -> None:
         """Crashes a member between an append and its acknowledgement, so that every run has at least one such crash."""
         if self.world.seen[MID_APPEND] or not self.faults.active:
             self.world.on_receive.remove(self._mid_append_once)
-        elif self.faults.begun >= 3 and isinstance(message, AppendEntries) and member.disk.holds_unsynced_entries:
-            self.faults.bounce(member, self._soon(5))
+        elif self.faults.begun >= 3 and isinstance(message, AppendEntries) and machine.disk.holds_unsynced_entries:
+            self.faults.bounce(machine, self._soon(5))
 
-    def _on_send(self, member: Member, message: Message) -> None:
+    def _on_send(self, machine: Machine, message: Message) -> None:
         if isinstance(message, RequestVoteReply) and message.granted and not message.pre_vote:
             if self._fires("crash_after_vote"):
                 self.world.seen["vote granted, then crash"] += 1
-                self._bounce_soon(member, 1, 2)
+                self._bounce_soon(machine, 1, 2)
             if self._fires("late_votes"):
                 # The same vote once more, when a later term may be under way.
                 self.world.at(self._soon(30), self._vote_again, message)
         elif (
             isinstance(message, AppendEntries)
             and message.entries
-            and member.raw.commit_index > message.commit_index
+            and machine.raw.commit_index > message.commit_index
             and self._fires("crash_after_commit")
         ):
-            self._bounce_soon(member, 0.2, 15)
+            self._bounce_soon(machine, 0.2, 15)
 
     def _vote_again(self, message: Message) -> None:
-        candidate = self.world.members[message.to_id]
+        candidate = self.world.machines[message.to_id]
         if not self.faults.active:
             return
         if candidate.up and not candidate.paused and candidate.raw.role is not Role.LEADER:
@@ -89,22 +89,22 @@ class Triggers:
             if candidate.up:
                 self.world.post(message, 0)
 
-    def _on_role(self, member: Member, soft: SoftState) -> None:
+    def _on_role(self, machine: Machine, soft: SoftState) -> None:
         if soft.role is not Role.LEADER:
             return
         if self._fires("newborn_crash"):
-            self._bounce_soon(member, 1, 25)
+            self._bounce_soon(machine, 1, 25)
         if self._fires("newborn_isolate"):
-            self.world.at(self._soon(1), self.faults.isolate, member, self.faults.lasts())
+            self.world.at(self._soon(1), self.faults.isolate, machine, self.faults.lasts())
 
-    def _on_receive(self, member: Member, message: Message) -> None:
+    def _on_receive(self, machine: Machine, message: Message) -> None:
         if isinstance(message, AppendEntries) and message.entries:
             if self._fires("crash_mid_append"):
-                self._bounce_soon(member, 0.1, 5)
-            leader = self.world.members[message.from_id]
+                self._bounce_soon(machine, 0.1, 5)
+            leader = self.world.machines[message.from_id]
             if leader.up and leader.raw.last_index > leader.raw.commit_index and self._fires("cut_uncommitted"):
                 self.world.seen["leader cut off with an uncommitted suffix"] += 1
                 self.faults.isolate(leader, self.faults.lasts() * 2)
         elif isinstance(message, AppendEntriesReply) and self._fires("delay_acks"):
-            others = [node for node in self.world.members if node != member.id]
-            self.faults.delay([(node, member.id) for node in others], self._soon(30), self.faults.lasts())
+            others = [node for node in self.world.machines if node != machine.id]
+            self.faults.delay([(node, machine.id) for node in others], self._soon(30), self.faults.lasts())

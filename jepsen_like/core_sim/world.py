@@ -13,7 +13,7 @@ from typing import Any
 
 from jepsen_like.core_sim.clients import Client, History
 from jepsen_like.core_sim.disk import SimDisk
-from jepsen_like.core_sim.member import Member, members_of
+from jepsen_like.core_sim.machine import Machine, members_of
 from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, Monitor
 from jepsen_like.core_sim.network import Link, SimNetwork
 from jepsen_like.core_sim.run_options import TICK_US, Knobs
@@ -56,7 +56,7 @@ class World:
         self.monitor: Monitor | None = None if black_box else Monitor(self.disks, self.seen)
         self.first_members = self.newest = members_of(voters)
         """The members of GENESIS, and those of the newest entry that any member applied."""
-        self.members = {node: self._make(node) for node in voters}
+        self.machines = {node: self._make(node) for node in voters}
         self.network = SimNetwork(
             random.Random(f"{seed}/network"), fifo=True, link_us=knobs.link_us, jitter_us=knobs.jitter_us
         )
@@ -79,19 +79,19 @@ class World:
         self.confirmed: dict[NodeId, list[tuple[int, int]]] = {node: [] for node in voters}
         self._contexts = 0
         self.leader_terms: set[int] = set()
-        self.on_send: list[Callable[[Member, Message], None]] = []
-        self.on_role: list[Callable[[Member, SoftState], None]] = []
-        self.on_receive: list[Callable[[Member, Message], None]] = []
-        self.on_offer: Callable[[Member, InstallSnapshot], None] = lambda member, offer: None
+        self.on_send: list[Callable[[Machine, Message], None]] = []
+        self.on_role: list[Callable[[Machine, SoftState], None]] = []
+        self.on_receive: list[Callable[[Machine, Message], None]] = []
+        self.on_offer: Callable[[Machine, InstallSnapshot], None] = lambda machine, offer: None
         self.on_change: Callable[[Entry, Membership], None] = lambda entry, members: None
         """Called when a change of the members is applied for the first time."""
         self.watch: Callable[[], None] | None = None
         """Called after every event, by the play that is being staged."""
         self.hold: Callable[[Message], bool] | None = None
         """Returns True for a message that the staged play keeps from its receiver."""
-        for member in self.members.values():
-            self._boot(member)
-            self.at(int(self.rng.random() * TICK_US), self._tick, member, member.starts)
+        for machine in self.machines.values():
+            self._boot(machine)
+            self.at(int(self.rng.random() * TICK_US), self._tick, machine, machine.starts)
         for client in self.clients:
             self._wake(client, TICK_US)
 
@@ -119,16 +119,16 @@ class World:
 
     def _full(self) -> None:
         if self.monitor is not None:
-            self.monitor.full(list(self.members.values()))
+            self.monitor.full(list(self.machines.values()))
         self._digest.update(self._trace.tobytes())
         del self._trace[:]
         if self.events > (EVENTS_UNSEEN if self.monitor is None else EVENT_BUDGET):
             raise Violation("event-budget", f"{self.events} events, {len(self._heap)} waiting, at {self.now} us")
 
-    def _note(self, kind: int, member: Member, detail: int) -> None:
-        raft = member.raw.raft
+    def _note(self, kind: int, machine: Machine, detail: int) -> None:
+        raft = machine.raw.raft
         log = raft.log
-        facts = (self.now, kind, member.id, detail, raft.term, raft.role, log.tail.index, log.commit_index)
+        facts = (self.now, kind, machine.id, detail, raft.term, raft.role, log.tail.index, log.commit_index)
         self._trace.extend(facts)
         if self.lines is not None:
             self.lines.append(" ".join(map(str, facts)))
@@ -146,91 +146,91 @@ class World:
 
     # -- members
 
-    def _make(self, node: NodeId) -> Member:
-        return Member(RaftConfig(node, **self.knobs.raft), self.first_members, self.disks[node], self.monitor, self)
+    def _make(self, node: NodeId) -> Machine:
+        return Machine(RaftConfig(node, **self.knobs.raft), self.first_members, self.disks[node], self.monitor, self)
 
-    def join(self) -> Member:
+    def join(self) -> Machine:
         """Makes a new node with an empty log, which is not yet a member."""
-        node = NodeId(len(self.members) + 1)
+        node = NodeId(len(self.machines) + 1)
         self.disks[node] = SimDisk()
-        member = self.members[node] = self._make(node)
+        machine = self.machines[node] = self._make(node)
         self.disk_us[node], self.clock_offset_ms[node] = self.knobs.disk_us, 0
         self.tick_us[node] = int(TICK_US * self.rng.choice([1, 1, 1, 0.8, 1.25]))
         self.pending[node], self.confirmed[node] = {}, []
-        self.start(member)
-        return member
+        self.start(machine)
+        return machine
 
-    def _boot(self, member: Member) -> None:
-        member.start(random.Random(f"{self.seed}/node/{member.id}/{member.starts}"))
+    def _boot(self, machine: Machine) -> None:
+        machine.start(random.Random(f"{self.seed}/node/{machine.id}/{machine.starts}"))
 
-    def start(self, member: Member) -> None:
+    def start(self, machine: Machine) -> None:
         """Restarts a member that is down."""
-        if not (member.up or member.halted or member.left):
-            self._boot(member)
-            if self.members[member.id].up:  # not halted again
-                self.tell(f"start {member.id}")
-                self.at(int(self.rng.random() * TICK_US), self._tick, member, member.starts)
+        if not (machine.up or machine.halted or machine.left):
+            self._boot(machine)
+            if self.machines[machine.id].up:  # not halted again
+                self.tell(f"start {machine.id}")
+                self.at(int(self.rng.random() * TICK_US), self._tick, machine, machine.starts)
 
-    def crash(self, member: Member) -> None:
-        """Crashes `member` with a power failure; its clients get no answer."""
-        if member.up:
-            self.tell(f"crash {member.id}")
-            if member.disk.holds_unsynced_entries or self._waits_for_ack(member):
+    def crash(self, machine: Machine) -> None:
+        """Crashes `machine` with a power failure; its clients get no answer."""
+        if machine.up:
+            self.tell(f"crash {machine.id}")
+            if machine.disk.holds_unsynced_entries or self._waits_for_ack(machine):
                 self.seen[MID_APPEND] += 1
-            if member.crash(self.rng):
+            if machine.crash(self.rng):
                 self.seen["write lost"] += 1
-            self._forget(member)
+            self._forget(machine)
 
-    def _waits_for_ack(self, member: Member) -> bool:
-        raft = member.raw.raft
+    def _waits_for_ack(self, machine: Machine) -> bool:
+        raft = machine.raw.raft
         return raft.role is Role.LEADER and raft.log.tail.index > raft.log.commit_index
 
-    def _forget(self, member: Member) -> None:
-        """Forgets the operations and reads that wait at `member`, which answers them no more; their clients look for
+    def _forget(self, machine: Machine) -> None:
+        """Forgets the operations and reads that wait at `machine`, which answers them no more; their clients look for
         another leader."""
-        pending = self.pending[member.id]
-        self.pending[member.id] = {}
-        self.confirmed[member.id].clear()
+        pending = self.pending[machine.id]
+        self.pending[machine.id] = {}
+        self.confirmed[machine.id].clear()
         for _, _, client in pending.values():
             client.target = NodeId(0)
             self._wake(client, TICK_US)
 
-    def pause(self, member: Member) -> None:
-        """Pauses `member` as SIGSTOP does: messages to it queue up while time passes."""
-        member.paused = member.up
+    def pause(self, machine: Machine) -> None:
+        """Pauses `machine` as SIGSTOP does: messages to it queue up while time passes."""
+        machine.paused = machine.up
 
-    def resume(self, member: Member) -> None:
-        """Resumes `member` as SIGCONT does: all queued messages arrive at once."""
-        if not member.paused:
+    def resume(self, machine: Machine) -> None:
+        """Resumes `machine` as SIGCONT does: all queued messages arrive at once."""
+        if not machine.paused:
             return
-        member.paused = False
-        inbox, member.inbox = member.inbox, []
+        machine.paused = False
+        inbox, machine.inbox = machine.inbox, []
         for message in inbox:
-            if member.up:
-                self._step(member, message)
+            if machine.up:
+                self._step(machine, message)
 
-    def _tick(self, member: Member, starts: int) -> None:
-        if not member.up or member.starts != starts:
+    def _tick(self, machine: Machine, starts: int) -> None:
+        if not machine.up or machine.starts != starts:
             return
-        self.at(self.tick_us[member.id], self._tick, member, starts)
-        if member.paused:
+        self.at(self.tick_us[machine.id], self._tick, machine, starts)
+        if machine.paused:
             return
-        self._set_clock(member)
-        member.act(member.raw.tick)
-        self._note(1, member, 0)
+        self._set_clock(machine)
+        machine.act(machine.raw.tick)
+        self._note(1, machine, 0)
 
-    def _set_clock(self, member: Member) -> None:
+    def _set_clock(self, machine: Machine) -> None:
         now_ms = self.now // 1000
-        member.raw.set_clock(WALL_START_MS + now_ms + self.clock_offset_ms[member.id], now_ms)
+        machine.raw.set_clock(WALL_START_MS + now_ms + self.clock_offset_ms[machine.id], now_ms)
         if self.monitor is not None:
             self.monitor.sane_clock_ms = WALL_START_MS + now_ms
 
     # -- Surroundings: what members cause
 
-    def send(self, member: Member, message: Message) -> None:
+    def send(self, machine: Machine, message: Message) -> None:
         """Sends the message over the network."""
         for hook in self.on_send:
-            hook(member, message)
+            hook(machine, message)
         if type(message) is AppendEntriesReply and message.rejected:
             self.seen["append refused"] += 1
         if self.hold is None or not self.hold(message):
@@ -242,115 +242,115 @@ class World:
             self.at(arrival - self.now, self._deliver, message)
 
     def _deliver(self, message: Message) -> None:
-        member = self.members[message.to_id]
-        if not member.up or (message.from_id, message.to_id) in self.network.cuts:
+        machine = self.machines[message.to_id]
+        if not machine.up or (message.from_id, message.to_id) in self.network.cuts:
             return
-        if member.paused:
-            member.inbox.append(message)
+        if machine.paused:
+            machine.inbox.append(message)
             return
-        self._step(member, message)
+        self._step(machine, message)
 
     def hand_over(self, message: Message) -> None:
         """Delivers `message` now, whatever the state of its link, as if it had been in flight for long."""
-        member = self.members[message.to_id]
-        if member.up and not member.paused:
-            self._step(member, message)
+        machine = self.machines[message.to_id]
+        if machine.up and not machine.paused:
+            self._step(machine, message)
 
-    def _step(self, member: Member, message: Message) -> None:
-        self._set_clock(member)  # as a driver's turn does: after a pause, no message meets the clock from before it
-        member.act(member.raw.step, message)
-        self._note(2, member, message.term)
+    def _step(self, machine: Machine, message: Message) -> None:
+        self._set_clock(machine)  # as a driver's turn does: after a pause, no message meets the clock from before it
+        machine.act(machine.raw.step, message)
+        self._note(2, machine, message.term)
         for hook in self.on_receive:
-            hook(member, message)
+            hook(machine, message)
 
-    def wrote(self, member: Member) -> None:
+    def wrote(self, machine: Machine) -> None:
         """Starts the disk if it is idle."""
-        if not member.disk.writing:
-            self._start_sync(member)
+        if not machine.disk.writing:
+            self._start_sync(machine)
 
-    def _start_sync(self, member: Member) -> None:
-        disk = member.disk
+    def _start_sync(self, machine: Machine) -> None:
+        disk = machine.disk
         if disk.queued:
             disk.writing, disk.queued = disk.queued, []
-            delay = self.disk_us[member.id]
-            self.at(delay + int(self.rng.random() * delay), self._synced, member, member.starts)
+            delay = self.disk_us[machine.id]
+            self.at(delay + int(self.rng.random() * delay), self._synced, machine, machine.starts)
         # The Ready just queued is part of this very fdatasync; later ones wait for the next.
 
-    def _synced(self, member: Member, starts: int) -> None:
-        if not member.up or member.starts != starts:
+    def _synced(self, machine: Machine, starts: int) -> None:
+        if not machine.up or machine.starts != starts:
             return
-        if member.paused:
-            self.at(TICK_US, self._synced, member, starts)
+        if machine.paused:
+            self.at(TICK_US, self._synced, machine, starts)
             return
-        self._set_clock(member)
-        member.synced(last_only=self.knobs.ack_last_only)
-        if member.up and not member.disk.writing:
-            self._start_sync(member)
-        self._note(3, member, 0)
+        self._set_clock(machine)
+        machine.synced(last_only=self.knobs.ack_last_only)
+        if machine.up and not machine.disk.writing:
+            self._start_sync(machine)
+        self._note(3, machine, 0)
 
-    def role_changed(self, member: Member, soft: SoftState) -> None:
+    def role_changed(self, machine: Machine, soft: SoftState) -> None:
         """Handles a change of role: a leader that steps down answers nobody; a new one gets reads."""
-        raft = member.raw.raft
+        raft = machine.raw.raft
         if soft.role is Role.LEADER:
             self.leader_terms.add(raft.term)
-            self.at(int(self.rng.random() * 3 * TICK_US), self.visit, member, member.starts)
-        elif self.pending[member.id] or self.confirmed[member.id]:
-            self._forget(member)
+            self.at(int(self.rng.random() * 3 * TICK_US), self.visit, machine, machine.starts)
+        elif self.pending[machine.id] or self.confirmed[machine.id]:
+            self._forget(machine)
             self.seen["leader deposed with proposals"] += 1
         for hook in self.on_role:
-            hook(member, soft)
+            hook(machine, soft)
 
-    def members_changed(self, member: Member, undone: bool) -> None:
+    def members_changed(self, machine: Machine, undone: bool) -> None:
         """Counts changes that were undone, which are rare."""
         self.seen["change undone"] += undone
 
-    def offered(self, member: Member, offer: InstallSnapshot) -> None:
+    def offered(self, machine: Machine, offer: InstallSnapshot) -> None:
         """Passes the offer on to `on_offer`."""
-        self.on_offer(member, offer)
+        self.on_offer(machine, offer)
 
-    def visit(self, member: Member, starts: int) -> None:
+    def visit(self, machine: Machine, starts: int) -> None:
         """Begins a read at a member that still leads: one that was just elected, before its term's first commit, or one
         that was deposed without knowing it."""
-        if member.up and member.starts == starts and member.raw.role is Role.LEADER and not member.paused:
-            if member.raw.commit_index < member.raw.term_start_index:
+        if machine.up and machine.starts == starts and machine.raw.role is Role.LEADER and not machine.paused:
+            if machine.raw.commit_index < machine.raw.term_start_index:
                 self.seen["read before the term's first commit"] += 1
-            self.ask_read(member)
+            self.ask_read(machine)
 
     # -- clients
 
-    def ask_read(self, member: Member) -> int:
-        """Begins a read at `member`, a leader; returns the read's number."""
+    def ask_read(self, machine: Machine) -> int:
+        """Begins a read at `machine`, a leader; returns the read's number."""
         self._contexts += 1
         context = self._contexts
         self.reads[context] = self.history.known_length
-        self._set_clock(member)
-        member.act(member.raw.read_index, context)
+        self._set_clock(machine)
+        machine.act(machine.raw.read_index, context)
         return context
 
-    def read_confirmed(self, member: Member, context: int, index: int) -> None:
+    def read_confirmed(self, machine: Machine, context: int, index: int) -> None:
         """Answers the read once the member has applied the entries up to `index`."""
-        if member.machine.applied_index >= index:
-            self._answer_read(member, context)
+        if machine.state.applied_index >= index:
+            self._answer_read(machine, context)
         else:
-            self.confirmed[member.id].append((context, index))
+            self.confirmed[machine.id].append((context, index))
 
-    def _answer_read(self, member: Member, context: int) -> None:
+    def _answer_read(self, machine: Machine, context: int) -> None:
         floor = self.reads.pop(context, None)
         if floor is not None:
-            self.history.read(member.id, member.machine.values, floor)
+            self.history.read(machine.id, machine.state.values, floor)
 
-    def applied(self, member: Member, entry: Entry, position: int) -> None:
+    def applied(self, machine: Machine, entry: Entry, position: int) -> None:
         """Answers the operation and the reads that wait for `entry` at this member."""
         if entry.type == EntryType.MEMBERSHIP and entry.index > self.newest.index:
-            self.newest = member.machine.members[-1]
+            self.newest = machine.state.members[-1]
             self.on_change(entry, self.newest)
-        confirmed = self.confirmed[member.id]
+        confirmed = self.confirmed[machine.id]
         if confirmed:
             ready = [context for context, index in confirmed if index <= entry.index]
             confirmed[:] = [pair for pair in confirmed if pair[1] > entry.index]
             for context in ready:
-                self._answer_read(member, context)
-        waiting = self.pending[member.id].pop(entry.index, None)
+                self._answer_read(machine, context)
+        waiting = self.pending[machine.id].pop(entry.index, None)
         if waiting is not None:
             self._answer(waiting, entry, position)
 
@@ -374,12 +374,12 @@ class World:
     def _client(self, client: Client, attempt: int) -> None:
         if not self.writing or client.round != attempt:
             return
-        member = self._find_leader(client)
-        if member is None:
+        machine = self._find_leader(client)
+        if machine is None:
             self._wake(client, 2 * TICK_US)
             return
         if self.rng.random() < self.knobs.reads:
-            self.ask_read(member)
+            self.ask_read(machine)
         if not client.open or self.rng.random() < 0.1:  # given up: the outcome stays unknown
             client.fresh(self.knobs.burst)
         elif len(client.open) < len(client.batch):
@@ -387,27 +387,27 @@ class World:
         client.round += 1
         client.patience = min(client.patience + 1, 8)
         self.at(client.patience * self.knobs.timeout_us, self._timed_out, client, client.round)
-        self._set_clock(member)
-        member.act(self.propose, member, client)
+        self._set_clock(machine)
+        machine.act(self.propose, machine, client)
 
-    def _find_leader(self, client: Client) -> Member | None:
+    def _find_leader(self, client: Client) -> Machine | None:
         """Returns the node that the client believes to be the leader, else any member that believes that it leads."""
-        known = self.members.get(client.target)
+        known = self.machines.get(client.target)
         if known is not None and known.up and not known.paused and known.raw.role is Role.LEADER:
             return known
-        leaders = [m for m in self.members.values() if m.up and not m.paused and m.raw.role is Role.LEADER]
+        leaders = [m for m in self.machines.values() if m.up and not m.paused and m.raw.role is Role.LEADER]
         if not leaders:
             return None
-        member = leaders[int(self.rng.random() * len(leaders))]
-        client.target = member.id
-        return member
+        machine = leaders[int(self.rng.random() * len(leaders))]
+        client.target = machine.id
+        return machine
 
-    def propose(self, member: Member, client: Client) -> None:
-        """Proposes the client's open operations at `member`; only a leader with room accepts them."""
-        raw = member.raw
+    def propose(self, machine: Machine, client: Client) -> None:
+        """Proposes the client's open operations at `machine`; only a leader with room accepts them."""
+        raw = machine.raw
         if raw.role is not Role.LEADER or raw.last_index - raw.commit_index > self.backlog_max:
             return
-        pending = self.pending[member.id]
+        pending = self.pending[machine.id]
         padding = bytes(self.knobs.payload)
         for operation in client.open:
             self.history.invoke(operation)
@@ -418,7 +418,7 @@ class World:
                 self.seen["proposal dropped"] += 1
                 return
             if handing_over and self.monitor is not None:
-                raise Violation("handover", f"leader {member.id} takes {entry.id} handing over to {handing_over}")
+                raise Violation("handover", f"leader {machine.id} takes {entry.id} handing over to {handing_over}")
             pending[entry.index] = (entry.term, operation, client)
 
     def _timed_out(self, client: Client, attempt: int) -> None:
@@ -428,26 +428,26 @@ class World:
 
     # -- views
 
-    def up(self) -> list[Member]:
+    def up(self) -> list[Machine]:
         """Returns the members that run."""
-        return [member for member in self.members.values() if member.up]
+        return [machine for machine in self.machines.values() if machine.up]
 
-    def leader(self) -> Member | None:
+    def leader(self) -> Machine | None:
         """Returns the leader of the highest term; None if there is none."""
-        leaders = [member for member in self.up() if member.raw.role is Role.LEADER]
-        return max(leaders, key=lambda member: member.raw.term, default=None)
+        leaders = [machine for machine in self.up() if machine.raw.role is Role.LEADER]
+        return max(leaders, key=lambda machine: machine.raw.term, default=None)
 
-    def group(self) -> list[Member]:
+    def group(self) -> list[Machine]:
         """Returns the members that the newest applied entry names, including learners."""
-        return [self.members[node] for node in self.newest.node_uuids]
+        return [self.machines[node] for node in self.newest.node_uuids]
 
-    def voters(self) -> list[Member]:
+    def voters(self) -> list[Machine]:
         """Returns the voters of `group`."""
-        return [self.members[node] for node in self.newest.voter_ids]
+        return [self.machines[node] for node in self.newest.voter_ids]
 
     def links_of(self, inside: list[NodeId]) -> list[Link]:
         """Returns the links in both directions between `inside` and the rest."""
-        outside = [node for node in self.members if node not in inside]
+        outside = [node for node in self.machines if node not in inside]
         return [link for a in inside for b in outside for link in ((a, b), (b, a))]
 
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from cluster.config.local_layout import NodeRecord
 from cluster.peer import secret
 from cluster.runtime import key_file
+from jepsen_like.client_kit.frames import request
+from jepsen_like.client_kit.node_http import ask_node
 from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.guard import Guard, guard_of
 from jepsen_like.fuzz.guest_handshake import Greeting
@@ -25,10 +27,8 @@ from jepsen_like.fuzz.shot import Port, Shot, save
 from jepsen_like.fuzz.shot_connections import Finding, PeerLane, RemotingLane
 from jepsen_like.fuzz.vandal import KINDS, Vandal
 from jepsen_like.hostile import almost_valid
-from jepsen_like.hostile.wire import request
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
-from jepsen_like.live.probes.node_http import ask_node
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.probes.tier_probe import STORE
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject

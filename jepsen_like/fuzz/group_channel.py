@@ -23,8 +23,8 @@ from cluster.peer.connections import GROUP
 from cluster.peer.wire import VERSION, pack, unpack
 from cluster.runtime.key_file import key_id
 from cluster.runtime.peer_frames import Kind, WireError
+from jepsen_like.client_kit.frames import HOST
 from jepsen_like.hostile import almost_valid_values
-from jepsen_like.hostile.wire import HOST
 from raftlog.types import GROUPS_MAX
 from statemachine.levels import LEVEL
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
-from jepsen_like.live.probes.node_http import ask_node
+from jepsen_like.client_kit.node_http import ask_node
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from raftmq_wire.signature import SIGNATURE, Credentials
 

@@ -14,8 +14,8 @@ from cluster.peer.connections import CONTROL
 from cluster.peer.wire import pack, unpack
 from cluster.runtime.key_file import KeyFileError, key_id
 from cluster.runtime.peer_frames import Kind, WireError
-from jepsen_like.fuzz.shot_connections import Line, dial
-from jepsen_like.hostile.wire import HOST
+from jepsen_like.client_kit.frames import HOST
+from jepsen_like.fuzz.shot_connections import ShotLine, dial
 
 ME = 901
 """The base of the guests' ids: each node has its own guest, whose id is this plus the node's."""
@@ -23,7 +23,7 @@ NONCE = bytes(handshake.NONCE_BYTES)
 _LET_IN_S = 5.0
 
 
-class PeerLine(Line):
+class PeerLine(ShotLine):
     """A connection between nodes, which collects the frames that arrive."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Greeting:
         plain = [self.cluster, 1, self.me, self.uuid, self._to, CONTROL, 5, HOST, self._port]
         return plain if self._key is None else handshake.with_keys(plain, NONCE, [key_id(self._key)])
 
-    async def dial(self, port: int, context: ssl.SSLContext | None = None) -> Line | None:
+    async def dial(self, port: int, context: ssl.SSLContext | None = None) -> ShotLine | None:
         """Returns a connection on which the guest may speak, over TLS with a context; None if it was refused. Raises
         OSError."""
         line = await dial(port, PeerLine, context)

@@ -21,9 +21,9 @@ from typing import NamedTuple, Self
 import msgspec
 
 from jepsen_like.checkers.availability import quantile
+from jepsen_like.client_kit.frames import request
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.fuzz.shot_connections import AGAIN_EVERY, ANSWER_S, Finding, RemotingLane
-from jepsen_like.hostile.wire import request
 from jepsen_like.live.subjects.processes import Processes
 from raftmq.commands.bench_load import signed_frame
 from raftmq_wire.codes import RequestCode, ResponseCode

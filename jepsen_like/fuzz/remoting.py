@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.requests.table import SENDS
+from jepsen_like.client_kit.frames import framed
 from jepsen_like.fuzz.guard import Guard
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import almost_valid, almost_valid_values
 from jepsen_like.hostile.almost_valid import FIELDS
-from jepsen_like.hostile.wire import framed
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import RequestCode
 

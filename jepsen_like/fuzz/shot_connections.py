@@ -8,11 +8,11 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
+from jepsen_like.client_kit.frames import HOST, Line
 from jepsen_like.fuzz import http
 from jepsen_like.fuzz.guard import Ways
 from jepsen_like.fuzz.shot import Shot
-from jepsen_like.hostile.wire import HOST, frames_of
-from raftmq_wire.codec import FLAG_RESPONSE, CodecError
+from raftmq_wire.codec import FLAG_RESPONSE, CodecError, Header
 
 ANSWER_S = 20.0
 """Seconds after which a shot counts as not answered."""
@@ -30,33 +30,23 @@ class Finding(Exception):
         self.shots = list(shots)
 
 
-class Line(asyncio.Protocol):
+class ShotLine(Line):
     """A connection. For the remoting protocol it counts answers by opaque; for others it only notices the end."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.answers: Counter[int] = Counter()
         self.code = -1
         """The code of the newest answer; -1 before the first one."""
-        self.closed = asyncio.Event()
+        self.ended = asyncio.Event()
         self.wanted: set[int] = set()
         self.settled = asyncio.Event()
         self.broken = ""
-        self._buffer = bytearray()
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Stores the transport."""
-        self.transport = transport  # type: ignore[assignment]  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         """Counts complete answers."""
-        self._buffer += data
         try:
-            for header, _ in frames_of(self._buffer):
-                if header.flag & FLAG_RESPONSE:
-                    self.answers[header.opaque] += 1
-                    self.code = header.code
-                    self.wanted.discard(header.opaque)
+            super().data_received(data)
         except CodecError as error:
             self.broken = f"the node answered with what is no frame: {error}"
             self.abort()
@@ -64,23 +54,26 @@ class Line(asyncio.Protocol):
         if not self.wanted:
             self.settled.set()
 
+    def on_frame(self, header: Header, body: bytes) -> None:
+        """Counts an answer."""
+        if header.flag & FLAG_RESPONSE:
+            self.answers[header.opaque] += 1
+            self.code = header.code
+            self.wanted.discard(header.opaque)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Marks the connection as closed, and no more answers as awaited."""
-        self.closed.set()
+        super().connection_lost(exc)
+        self.ended.set()
         self.settled.set()
 
     @property
     def is_over(self) -> bool:
         """True if nothing can be sent any more: the connection is closed, or about to be."""
-        return self.closed.is_set() or self.transport is None or self.transport.is_closing()
-
-    def abort(self) -> None:
-        """Closes the connection at once."""
-        if self.transport is not None:
-            self.transport.abort()
+        return self.closed or self.transport.is_closing()
 
 
-async def dial(port: int, kind: type[Line] = Line, context: ssl.SSLContext | None = None) -> Line:
+async def dial(port: int, kind: type[ShotLine] = ShotLine, context: ssl.SSLContext | None = None) -> ShotLine:
     """Opens a connection, over TLS with a context, trying for a while. Raises OSError."""
     for attempt in range(DIAL_TRIES):
         try:
@@ -103,7 +96,7 @@ async def _say_alone(
     if ends and context is None:  # TLS has no half-close
         line.transport.write_eof()
     try:
-        await asyncio.wait_for(line.closed.wait(), wait_s)
+        await asyncio.wait_for(line.ended.wait(), wait_s)
     except TimeoutError:
         line.abort()
 
@@ -115,7 +108,7 @@ class RemotingLane:
         """With a context, every second connection is one of TLS."""
         self._port = port
         self.ways = Ways(context)
-        self._line: Line | None = None
+        self._line: ShotLine | None = None
         self._fired = 0
 
     @property
@@ -132,7 +125,6 @@ class RemotingLane:
             line = None
         if line is None or line.is_over:
             line = self._line = await dial(self._port, context=self.ways.next())
-        assert line.transport is not None
         line.answers.clear()
         wanted = {shot.opaque for shot in shots if shot.opaque >= 0}
         line.wanted = set(wanted)
@@ -146,11 +138,11 @@ class RemotingLane:
                 line.abort()
                 raise Finding(f"{len(left)} requests were not answered in {ANSWER_S:.0f} s", left) from None
         self._check(line, wanted, shots)
-        if line.closed.is_set():
+        if line.closed:
             return [shot for shot in shots if shot.opaque in line.answers]
         return list(shots)
 
-    def _check(self, line: Line, wanted: set[int], shots: Sequence[Shot]) -> None:
+    def _check(self, line: ShotLine, wanted: set[int], shots: Sequence[Shot]) -> None:
         if line.broken:
             raise Finding(line.broken, shots)
         for opaque, count in line.answers.items():
@@ -253,14 +245,17 @@ class PeerLane:
     """Connections to a peer port: a handshake, then frames until the node closes the connection."""
 
     def __init__(
-        self, port: int, enter: Callable[[int, ssl.SSLContext | None], Awaitable[Line | None]], context: ssl.SSLContext
+        self,
+        port: int,
+        enter: Callable[[int, ssl.SSLContext | None], Awaitable[ShotLine | None]],
+        context: ssl.SSLContext,
     ) -> None:
         """`enter(port, context)` returns a connection on which the guest may speak; None if it was refused. Every
         second connection is one of TLS."""
         self._port = port
         self._enter = enter
         self.ways = Ways(context)
-        self._line: Line | None = None
+        self._line: ShotLine | None = None
         self.entered = 0
         """The number of connections on which the guest spoke."""
 
@@ -274,7 +269,6 @@ class PeerLane:
                 if line is None or line.is_over:
                     continue
                 self.entered += 1
-            assert line.transport is not None
             line.transport.write(shot.data)
             await asyncio.sleep(0)
             reached.append(shot)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.local_layout import NodeRecord
+from jepsen_like.client_kit.frames import HOST, request
 from jepsen_like.fuzz.guard import Ways
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.fuzz.shot_connections import ANSWER_S, Finding
-from jepsen_like.hostile.wire import HOST, request
 from raftmq.local.tls.certificates import new_ca, new_node, read_ca, write_pair
 
 INSIDE = "TLS inside"

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from jepsen_like.hostile.wire import Answer, Target
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.client_kit.wire import Target
 
 TOPIC, BULK_TOPIC = "hostile", "hostile-bulk"
 QUEUES = 8

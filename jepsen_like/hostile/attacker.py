@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
+from jepsen_like.client_kit.fields import group_body, send_fields, topic_fields
+from jepsen_like.client_kit.wire import Target, Wire
 from jepsen_like.hostile.attack import BULK_TOPIC, EVERY_S, GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.hostile.request_fields import group_body, send_fields, topic_fields
-from jepsen_like.hostile.wire import Target, Wire
 from raftmq_wire.codes import RequestCode
 
 AT_ONCE = 2

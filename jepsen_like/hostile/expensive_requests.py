@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from jepsen_like.client_kit.fields import beat_body, pull_fields, send_fields, topic_fields
+from jepsen_like.client_kit.frames import Answer, request
+from jepsen_like.client_kit.wire import Target, Wire, ask_http
 from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
-from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields, topic_fields
-from jepsen_like.hostile.wire import Answer, Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _PROPERTY_LETTERS = 29_900

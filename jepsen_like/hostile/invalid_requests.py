@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+from jepsen_like.client_kit.fields import beat_body, group_body, place_of, send_fields
+from jepsen_like.client_kit.frames import request
+from jepsen_like.client_kit.wire import Target, Wire, ask_http
 from jepsen_like.hostile.attack import GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
-from jepsen_like.hostile.request_fields import beat_body, group_body, place_of, send_fields
-from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _FLUSHED_S = 0.4

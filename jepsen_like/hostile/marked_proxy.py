@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from jepsen_like.hostile.wire import HOST
+from jepsen_like.client_kit.frames import HOST
 from jepsen_like.marks import FRAME_MAX, MarkedStream
 from raftmq_wire.codec import CodecError, decode_header, encode_frame, ext_of
 from raftmq_wire.signature import Credentials

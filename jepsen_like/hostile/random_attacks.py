@@ -8,10 +8,11 @@ from typing import Any
 
 from cluster.requests.table import codes_where
 from cluster.requests.verb import Cost
+from jepsen_like.client_kit.fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
+from jepsen_like.client_kit.frames import request
+from jepsen_like.client_kit.wire import Target, Wire, ask_http
 from jepsen_like.hostile.attack import GROUP, Arena, Attack, Report
 from jepsen_like.hostile.expensive_requests import answers_of, batch_body, connections, end_of, patient
-from jepsen_like.hostile.request_fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
-from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 from raftmq_wire.codes import RequestCode
 
 _REQUESTS = 1_000

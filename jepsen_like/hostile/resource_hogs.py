@@ -8,9 +8,10 @@ import json
 import socket
 import struct
 
+from jepsen_like.client_kit.fields import pull_fields
+from jepsen_like.client_kit.frames import HOST, request
+from jepsen_like.client_kit.wire import Target, Wire
 from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
-from jepsen_like.hostile.request_fields import pull_fields
-from jepsen_like.hostile.wire import HOST, Target, Wire, request
 from raftmq_wire.codes import RequestCode
 
 _MIB = 1 << 20
@@ -90,9 +91,9 @@ async def too_large(arena: Arena, node: Target, report: Report) -> None:
             # is refused at once.
             await wire.send(frame[200_000:] + struct.pack(">iI", length, 0xFFFFFF))
             report.sent += 1
-            await asyncio.wait((wire.closed,), timeout=HOLD_S)
-            report.closed += wire.closed.done()
-            if not wire.closed.done():
+            await asyncio.wait((wire.ended,), timeout=HOLD_S)
+            report.closed += wire.closed
+            if not wire.closed:
                 report.demand(not has_room, f"node {node.id}: a frame of {length} bytes did not end its connection")
                 return
     await _in_two_pieces(node, report)
@@ -107,7 +108,7 @@ async def idle(arena: Arena, node: Target, report: Report) -> None:
                 wires.append(await Wire.dial(node.client_port))
         report.sent += len(wires)
         await asyncio.sleep(HOLD_S)
-        report.closed += sum(wire.closed.done() for wire in wires)
+        report.closed += sum(wire.closed for wire in wires)
     finally:
         for wire in wires:
             wire.abort()

@@ -11,8 +11,9 @@ import uuid
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind
+from jepsen_like.client_kit.frames import HOST
+from jepsen_like.client_kit.wire import Target, ask_http, listen_anywhere, was_dialled
 from jepsen_like.hostile.attack import Arena, Attack, Report
-from jepsen_like.hostile.wire import HOST, Target, ask_http, listen_anywhere, was_dialled
 
 _GUEST = 77
 _TERM, _COMMIT = (1 << 63) - 2, 1 << 40

@@ -47,9 +47,6 @@ class Bug:
     checkers: tuple[str, ...]
     """Names of checkers; the bug counts as caught if any of them reports. The first is the one expected from the
     schedule."""
-    witness: str
-    """Name of a function in tests/jepsen_like/seeded_bugs/witnesses*.py that holds on the product and fails on the
-    patched copy."""
     schedule: str
     """Script (`jepsen_like.script`) that kills the bug every time, without random choices."""
     edits: tuple[Edit, ...]
@@ -69,7 +66,6 @@ def load(path: Path) -> Bug:
             fields["pedigree"],
             fields["engine"],
             tuple(fields["checkers"]),
-            fields["witness"],
             fields["schedule"],
             edits,
             fields.get("kernel", ""),
@@ -122,9 +118,9 @@ def require_copy(root: str) -> None:
         raise SystemExit(3)
 
 
-def make_copy(target: Path, bug: Bug | None, *, native: bool = True) -> None:
-    """Copies the packages to `target`, with `bug` in them (None: as they are). `native`: with the native kernel, if it
-    was built and does not hide the bug. Raises BugError."""
+def make_copy(target: Path, bug: Bug | None) -> None:
+    """Copies the packages to `target`, with `bug` in them (None: as they are), and with the native kernel, if it was
+    built and does not hide the bug. Raises BugError."""
     for package in PACKAGES:  # with what is compiled already: a worker starts twice as fast
         shutil.copytree(SOURCE_ROOT / package, target / package, ignore=shutil.ignore_patterns("static"))
     texts = patched(bug, SOURCE_ROOT) if bug else {}
@@ -137,5 +133,5 @@ def make_copy(target: Path, bug: Bug | None, *, native: bool = True) -> None:
         kernels.settle(target, texts, SOURCE_ROOT)
     except kernels.KernelError as error:
         raise BugError(f"{bug.id if bug else ''}: {error}") from error
-    if not native or (bug and bug.kernel == "python"):
+    if bug and bug.kernel == "python":
         kernels.remove(target)

@@ -42,11 +42,9 @@ def report(
     *,
     as_json: bool,
     black_box: bool,
-    judged: bool = False,
 ) -> int:
-    """Runs and prints the matrix. Returns exit code 1 if a bug is not caught, the unmutated code raises an alarm or,
-    with `judged`, the bugs prove too little for the gate."""
-    from jepsen_like.seeded_bugs import acceptance, matrix, recorded_results
+    """Runs and prints the matrix. Returns exit code 1 if a bug is not caught, or the unmutated code raises an alarm."""
+    from jepsen_like.seeded_bugs import matrix
     from jepsen_like.seeded_bugs.catalogue import BugError, patched
 
     try:
@@ -60,14 +58,12 @@ def report(
         if not as_json:
             _print_row(row)
     clean = matrix.clean(bugs, seeds, jobs=jobs, first_seed=first_seed)
-    standings = acceptance.standings(bugs, found, recorded_results.load())
     used = {engine: seeds[engine] for engine in dict.fromkeys(bug.engine for bug in bugs)}
     cpu_seconds = round(clean.cpu_seconds + sum(row.cpu_seconds for row in found), 1)
     if as_json:
         unmutated = {"first_seed": first_seed, "seeds": used, "alarms": clean.alarms}
-        rows = [row.as_dict() | standing.as_dict() for row, standing in zip(found, standings, strict=True)]
-        held = [condition._asdict() for condition in acceptance.conditions(standings)] if judged else None
-        click.echo(json.dumps({"bugs": rows, "clean": unmutated, "cpu_seconds": cpu_seconds, "gate": held}))
+        rows = [row.as_dict() for row in found]
+        click.echo(json.dumps({"bugs": rows, "clean": unmutated, "cpu_seconds": cpu_seconds}))
     else:
         by_seed = sum(row.kills > 0 for row in found)
         counts = " and ".join(f"{count} {engine}" for engine, count in used.items())
@@ -78,10 +74,7 @@ def report(
         )
         for alarm in clean.alarms:
             click.echo(f"false alarm: {alarm}")
-        for line in acceptance.lines(standings, judged=judged):
-            click.echo(line)
-    good = not judged or all(condition.holds for condition in acceptance.conditions(standings))
-    return 0 if all(row.caught for row in found) and not clean.alarms and good else 1
+    return 0 if all(row.caught for row in found) and not clean.alarms else 1
 
 
 def _print_row(row: Row) -> None:
@@ -104,12 +97,6 @@ def _print_row(row: Row) -> None:
 @click.option("--first-seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
 @click.option("--black-box", is_flag=True, help="Judge random seeds only by what clients see.")
-@click.option(
-    "--calm",
-    is_flag=True,
-    help="Only show which bugs are caught in 1,000 operations without a fault or with one crash.",
-)
-@click.option("--unit-tests", is_flag=True, help="Only show which unit tests of the touched layer find each bug.")
 @click.option("--json", "as_json", is_flag=True)
 def bugs(
     only: tuple[str, ...],
@@ -119,25 +106,12 @@ def bugs(
     jobs: int | None,
     *,
     black_box: bool,
-    calm: bool,
-    unit_tests: bool,
     as_json: bool,
 ) -> None:
-    """Plant each bug in a copy of the packages and show which checks find it. Exit code 1 if a bug is not caught.
-
-    A run over all bugs must also pass the gate: enough of them must fulfil every column.
-    """
+    """Plant each bug in a copy of the packages and show which checks find it. Exit code 1 if a bug is not caught."""
     chosen = [bug for bug in choose(only) if engine in (None, bug.engine)]
     if not chosen:
         raise click.UsageError(f"none of these bugs is of engine {engine}")
     counts = SEEDS if seeds is None else dict.fromkeys(SEEDS, seeds)
     jobs = jobs or os.cpu_count() or 1
-    if calm or unit_tests:
-        from jepsen_like.seeded_bugs import obvious_bugs
-
-        if calm and unit_tests:
-            raise click.UsageError("--calm and --unit-tests are two different measures: give one of them")
-        measure = obvious_bugs.report_calm if calm else obvious_bugs.report_unit_tests
-        sys.exit(measure(chosen, jobs, as_json=as_json))
-    judged = not only and engine is None and not black_box
-    sys.exit(report(chosen, counts, first_seed, jobs, as_json=as_json, black_box=black_box, judged=judged))
+    sys.exit(report(chosen, counts, first_seed, jobs, as_json=as_json, black_box=black_box))

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, foreign_send
+from jepsen_like.client_kit.fields import foreign_send
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost
 from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine
@@ -82,7 +83,7 @@ class Prober:
         """Sends one message. Returns `late` if it was answered that the log did not take it, or decide it, in time."""
         connection = RawConnection(f"honest {node}", self.host.loop, self._report, self.host.credentials)
         try:
-            await asyncio.get_running_loop().create_connection(lambda: connection, node, BROKER_PORT)
+            await connection.reach(node)
         except OSError:
             return "lost"
         self._sent += 1

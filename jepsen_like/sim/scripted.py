@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.node.node import Node
 from cluster.tier.scrub.scrubber import Wishes
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
 from jepsen_like.sim.attack_phase import Calm
 from jepsen_like.sim.checks.tier_check import FOLDER
@@ -224,8 +224,7 @@ class Stage(World, Interpreter):
 
         async def ask() -> None:
             connection = RawConnection(f"request {code}", self.loop, self.monitor.report, self.auditor.credentials)
-            await self.loop.create_connection(lambda: connection, host, BROKER_PORT)
-            made.append(connection)
+            made.append(await connection.reach(host))
             for at in range(int(times) + int(oneway)):
                 silent = at >= int(times)
                 frame = connection.frame(int(code), ext, body.encode(), oneway=silent, heard=answers.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from cluster.config.loading import load
 from cluster.config.local_layout import name_of, read_cluster
 from raftmq.commands.shared_options import data_dir, json_option, show
 from raftmq.local_path import LocalPath
-from raftmq.server_home import INSTALL, is_installed
+from raftmq.server_home import is_installed
 from raftmq_wire.errors import ExitCode, LocalError
 
 
@@ -47,13 +48,13 @@ class Check(NamedTuple):
 )
 @json_option
 def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> int:
-    """Examine this installation: the speed of its Python, the kernel, the checksums.
+    """Examine this installation: its Python, the kernel, the checksums.
 
-    It looks at the Python that runs this command, and compares it with the others on PATH; this takes seconds. What
-    running nodes use is shown by `raftmq status`. With --host also kernel settings, memory, swap, file system, disk,
-    how busy it is in one second, measured sync speed, open files, clock. Of the nodes of a local cluster, and of those
-    with --config, also whether they listen on every address, whether other users can enter their data directories, and
-    whether their certificates count. Exit code: 1 if something should be changed, else 0.
+    It looks at the Python that runs this command. What running nodes use is shown by `raftmq status`. With --host also
+    kernel settings, memory, swap, file system, disk, how busy it is in one second, measured sync speed, open files,
+    clock. Of the nodes of a local cluster, and of those with --config, also whether they listen on every address,
+    whether other users can enter their data directories, and whether their certificates count. Exit code: 1 if
+    something should be changed, else 0.
     """
     checks = [_python(), _kernel(), _checksums(), _control_group(), *_registry()]
     for path in configs or _local_configs():
@@ -120,19 +121,7 @@ def _tls(config: Config) -> Iterator[Check]:
 
 
 def _python() -> Check:
-    from cluster.runtime.host.python_speed import finding, slowness
-    from raftmq.local.python_interpreters import faster, others, own
-
-    times, candidates = slowness(), others()
-    better = faster(candidates)
-    said = finding(times)
-    if better is not None:
-        again = f"make distclean, make setup PYTHON={better.python.file}"
-        if is_installed():
-            again = f"{better.python.file} -m venv DIR, then DIR/bin/{INSTALL} and work with DIR/bin/raftmq"
-        said = f"{better.python} runs plain code {better.times:.1f} times as fast: {again}"
-    found = f"{own()}: plain code takes {times:.1f} times as long as with an optimised build"
-    return Check("python", f"{found}; others on PATH: {len(candidates)}", said)
+    return Check("python", f"{sys.executable} ({platform.python_version()})")
 
 
 def _kernel() -> Check:

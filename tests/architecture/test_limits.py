@@ -18,8 +18,6 @@ NO_LIMITS = {
     "tests/jepsen_like/sim/test_sim_many_timers.py": "virtual seconds",
     "tests/raftmq/test_upgrade_live.py": "how long a member of the group reads",
     "tests/support/floods.py": "how often a flood looks whether it is over",
-    "tests/support/test_patient_loop.py": "the loop's own seconds",
-    "tests/support/test_pace.py": "given to a suite under test",
 }
 """Files with a number that is no limit, and what it is."""
 

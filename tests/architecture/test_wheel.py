@@ -21,6 +21,8 @@ from tests.support.tools import is_here, needs
 pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parents[2]
+PAGES = {"cluster/admin/static/runbooks.md": "runbooks.md", "cluster/config/data/configuration.md": "configuration.md"}
+"""Links of the tree -> the pages below docs that they lead to."""
 PRODUCT = {"raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq"}
 BUILD = "import sys; from setuptools.build_meta import build_sdist, build_wheel; {}(sys.argv[1])"
 SMALL_KERNEL = "VERSION = 1\n"
@@ -36,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def build(what: str, folder: Path, *, kernel: str = "", **variables: str) -> Path:
     """Built from a copy, without network: the backend is the installed setuptools. `kernel`: another source of it."""
-    shutil.copytree(ROOT, folder / "tree", ignore=LEFT_OUT)
+    shutil.copytree(ROOT, folder / "tree", ignore=LEFT_OUT, symlinks=True)
     if kernel:
         (folder / "tree/raftmq_wire/kernel/_native.pyx").write_text(kernel)
     command = [sys.executable, "-W", "ignore", "-c", BUILD.format(what), str(folder)]
@@ -97,7 +99,9 @@ def test_it_holds_the_data_files(wheel: zipfile.ZipFile) -> None:
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
     assert data - set(wheel.namelist()) == set()
-    assert wheel.read("cluster/admin/static/runbooks.md") == (ROOT / "docs/runbooks.md").read_bytes()
+    for file, page in PAGES.items():
+        assert (ROOT / file).is_symlink()  # so that there is one page; a wheel has its text
+        assert wheel.read(file) == (ROOT / "docs" / page).read_bytes()
     assert {f"{package}/py.typed" for package in PRODUCT} <= data
 
 

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import pytest
 
+from jepsen_like.client_kit.fields import pull_fields, send_fields, topic_fields
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.client_kit.wire import Target, Wire, ask_http
 from jepsen_like.fuzz.remoting import Requests
 from jepsen_like.fuzz.shot_connections import Finding, RemotingLane
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.marked_proxy import MarkedProxy
-from jepsen_like.hostile.request_fields import pull_fields, send_fields, topic_fields
-from jepsen_like.hostile.wire import Answer, Target, Wire, ask_http
 from jepsen_like.marks import mark_of
 from raftmq.local.cluster import LocalCluster
 from raftmq_wire.codes import RequestCode as Code

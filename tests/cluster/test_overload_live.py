@@ -20,8 +20,8 @@ from urllib.error import HTTPError
 import psutil
 import pytest
 
-from jepsen_like.hostile.request_fields import send_fields
-from jepsen_like.hostile.wire import HOST, request
+from jepsen_like.client_kit.fields import send_fields
+from jepsen_like.client_kit.frames import HOST, request
 from raftmq.client import connect
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.support.live_nodes import LiveCluster

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.hostile.request_fields import beat_body, group_body, place_of, send_fields, topic_fields
-from jepsen_like.hostile.wire import HOST, frames_of, request
+from jepsen_like.client_kit.fields import beat_body, group_body, place_of, send_fields, topic_fields
+from jepsen_like.client_kit.frames import HOST, frames_of, request
 from raftmq import Resolution
 from raftmq.client import connect
 from raftmq.client.sync import Client

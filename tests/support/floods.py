@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from jepsen_like.hostile.request_fields import send_fields
-from jepsen_like.hostile.wire import HOST, Wire, request
+from jepsen_like.client_kit.fields import send_fields
+from jepsen_like.client_kit.frames import HOST, request
+from jepsen_like.client_kit.wire import Wire
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.signature import Credentials
 from tests.support.user_cluster import ROOT
@@ -157,7 +158,7 @@ async def play(port: int, what: Flood, seconds: float, *, every_s: float = 0.0) 
                     await asyncio.sleep(max(0.0, began + sent * every_s - time.monotonic()))
                     await wire.send(next(bursts), 2)
                     sent += 1
-                await asyncio.wait((wire.closed,), timeout=0.2)
+                await asyncio.wait((wire.ended,), timeout=0.2)
         except OSError:
             await asyncio.sleep(0.05)
     return sent

@@ -11,8 +11,8 @@ import json
 import sys
 import time
 
-from jepsen_like.hostile.request_fields import send_fields
-from jepsen_like.hostile.wire import Wire
+from jepsen_like.client_kit.fields import send_fields
+from jepsen_like.client_kit.wire import Wire
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.signature import Credentials
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
-from jepsen_like.hostile.request_fields import send_fields
-from jepsen_like.hostile.wire import HOST, frames_of, request
+from jepsen_like.client_kit.fields import send_fields
+from jepsen_like.client_kit.frames import HOST, frames_of, request
 from raftmq_wire.codec import FLAG_RESPONSE
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.support.live_nodes import LiveCluster

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from jepsen_like.client_kit.frames import request
 from jepsen_like.fuzz import http, remoting
 from jepsen_like.fuzz.guard import Guard
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.hostile import almost_valid
-from jepsen_like.hostile.wire import request
 from jepsen_like.sim.hostile.senseless_requests import CODES, draw_odd
 from raftmq_wire.codec import JSON, encode_frame
 from raftmq_wire.codes import RequestCode

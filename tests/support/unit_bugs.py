@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, Edit, make_copy, patched
-from jepsen_like.seeded_bugs.unit_tests import NOT_COPIED
 from tests.support.pace import at_most
 
+NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "__pycache__")
+"""Folders of tests that a copy goes without."""
 Planted = dict[str, Any]
 """A table `[[bugs]]`: id, title, pedigree, edits, and `test`: the test's file below tests/, and its name."""
 
@@ -28,7 +29,7 @@ def planted_in(file: Path) -> list[Planted]:
 
 def bug_of(planted: Planted) -> Bug:
     edits = tuple(Edit(**edit) for edit in planted["edits"])
-    return Bug(planted["id"], planted["title"], planted["pedigree"], "full", ("unit tests",), "", "", edits)
+    return Bug(planted["id"], planted["title"], planted["pedigree"], "full", ("unit tests",), "", edits)
 
 
 def assert_fits(planted: Planted) -> None:

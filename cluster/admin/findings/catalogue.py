@@ -68,7 +68,6 @@ CODES: Final[dict[str, Code]] = {
     "unclean_restart": Code("info", "raftmq recovery --node {n}"),
     "crash_loop": Code("critical", "raftmq logs {n}"),
     "state_replaced": Code("warning", "raftmq recovery --node {n}"),
-    "slow_python": Code("info", "raftmq doctor"),
     "slow_turns": Code("warning", "raftmq logs {n}"),
     "failpoint_set": Code("warning", "raftmq down"),
     # disks

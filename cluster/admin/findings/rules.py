@@ -99,8 +99,6 @@ def _life(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
         yield Condition("node_stopping", me, "the node is stopping; its clients are being sent to other nodes")
     if status.drained:
         yield Condition("node_drained", me, "the node is drained: it does not lead until its next start")
-    if status.python_finding:
-        yield Condition("slow_python", me, status.python_finding, since_ms=wall_ms - status.uptime_ms)
 
 
 def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from jepsen_like.client_kit.wire import Target
 from jepsen_like.hostile.attacker import Orders
-from jepsen_like.hostile.wire import Target
 from jepsen_like.live.subjects.processes import Processes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cluster.config.local_layout import NodeRecord
-from jepsen_like.live.probes.node_http import ask_node
+from jepsen_like.client_kit.node_http import ask_node
 
 GIVEN_BACK_S: Final = 20.0
 """Seconds after the last request within which a node gives back all bytes that it counted, including

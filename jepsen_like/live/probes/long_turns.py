@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
-from jepsen_like.live.probes.node_http import ask_node
+from jepsen_like.client_kit.node_http import ask_node
 
 TURN_MAX_S: Final = 0.25
 """The longest turn allowed, in seconds of CPU time. Turns of 0.1 s and more are events of the node; beside a load on

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from jepsen_like.live.probes.plain_send import plain_send
+from jepsen_like.client_kit.fields import foreign_send
 from raftmq.client import aconnect
 from raftmq.client.connection import Connection, dial
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
@@ -255,7 +255,7 @@ class _Player:
             await asyncio.sleep(ONEWAY_S)
 
     def _ext(self, lane: int) -> dict[str, str]:
-        return plain_send("noise", self._orders.topic, lane % self._orders.queues, self._ids.next())
+        return foreign_send(self._orders.topic, self._ids.next(), lane % self._orders.queues, group="noise")
 
     # --- pulls -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jepsen_like.live.probes.plain_send import plain_send
+from jepsen_like.client_kit.fields import foreign_send
 from jepsen_like.live.subjects.payload import body_of
 from raftmq.client.connection import Connection, dial
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -73,7 +73,7 @@ class Repeats:
 
     async def _arrive(self, node: str, message_id: str, sequence: int, cut_s: float | None = None) -> Place | None:
         """Sends the message once more; returns its place, None unless it was answered as stored."""
-        ext = plain_send("chaos", self._topic, self._rng.randrange(self._queues), message_id) | {
+        ext = foreign_send(self._topic, message_id, self._rng.randrange(self._queues), group="chaos") | {
             "raftmqPid": self._producer_id,
             "raftmqSeq": str(sequence),
             "raftmqLow": str(sequence),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jepsen_like.hostile.wire import Wire
+from jepsen_like.client_kit.wire import Wire
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 EVERY_S = 0.2

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from jepsen_like.hostile.wire import ask_http
+from jepsen_like.client_kit.wire import ask_http
 from jepsen_like.live.stories.story import WELL_S, Scene, StoryEnds
 from raftlog.storage.files import layout
 from raftmq.local.waiting import until

@@ -13,8 +13,8 @@ import itertools
 import time
 from collections.abc import Sequence
 
-from jepsen_like.hostile.request_fields import group_body, topic_fields
-from jepsen_like.hostile.wire import Wire
+from jepsen_like.client_kit.fields import group_body, topic_fields
+from jepsen_like.client_kit.wire import Wire
 from jepsen_like.live.stories.groups_scene import SECOND, GroupsScene, groups_scene
 from jepsen_like.live.stories.story import WELL_S, Scene, Story
 from jepsen_like.live.subjects.subject import LoadPlan

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers.weak_acks import WEAK
+from jepsen_like.client_kit.fields import WAIT_FALSE, foreign_send
 from jepsen_like.history import Op
 from jepsen_like.marks import mark_of
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
@@ -43,8 +44,6 @@ SEND_CODE = 310
 
 FULL = "quorum+fsync"
 """The acknowledgement level with the full promise."""
-WAIT_FALSE = "WAIT=false"
-"""RocketMQ's property for acknowledgement level `leader`."""
 
 
 def client_host(number: int) -> str:
@@ -165,28 +164,6 @@ def body_of(message_id: str, padding: int, mark: bytes = b"") -> bytes:
 def id_of(body: bytes) -> str:
     """Returns the message id at the beginning of a body."""
     return body.split(b" ", 1)[0].decode()
-
-
-def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") -> dict[str, str]:
-    """Returns the fields of a send as RocketMQ's clients write them, with the id as UNIQ_KEY. `level`: the
-    acknowledgement level, or `WAIT=false`."""
-    more = f"ACK_LEVEL\x01{level}\x02" if level else ""
-    if level == WAIT_FALSE:
-        more = "WAIT\x01false\x02"
-    return {
-        "a": "g",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": "0",
-        "g": "1700000000000",
-        "h": "0",
-        "i": f"UNIQ_KEY\x01{message_id}\x02{more}",
-        "j": "0",
-        "k": "false",
-        "m": "false",
-    }
 
 
 OWN_ID = re.compile(rb"own\d+-\d+")

@@ -14,9 +14,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from jepsen_like.hostile.request_fields import group_body, place_of, pull_fields, topic_fields
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, foreign_send, id_of
+from jepsen_like.client_kit.fields import foreign_send, group_body, place_of, pull_fields, topic_fields
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, id_of
 from jepsen_like.sim.clients.failing_consumers import outcome_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.reset_clients import committed

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from jepsen_like.hostile.request_fields import beat_body, group_body, pull_fields
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, foreign_send, id_of
+from jepsen_like.client_kit.fields import beat_body, foreign_send, group_body, pull_fields
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker
 from jepsen_like.sim.clients.stored_messages import stored_on

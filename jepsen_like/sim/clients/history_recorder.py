@@ -12,7 +12,7 @@ from raftmq.client.errors import RaftMQError, Unknown, error_of
 from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from jepsen_like.hostile.wire import Answer
+    from jepsen_like.client_kit.frames import Answer
     from raftmq.client.connection import Reply
 
 

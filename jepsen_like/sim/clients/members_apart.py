@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from jepsen_like.hostile.request_fields import beat_body
+from jepsen_like.client_kit.fields import beat_body
 from jepsen_like.sim.clients.client_machines import FULL, ClientHost
 from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.clients.single_request import Asker, dial

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from jepsen_like.hostile.request_fields import group_body, place_of, pull_fields
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.fields import group_body, place_of, pull_fields
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
 from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
-from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -123,8 +122,7 @@ class OffsetCommits(Client):
         self._number += 1
         self._node, self._own = node, (-1, None, 0)
         made = RawConnection(f"{self.group} at {node}", self.host.loop, self._report, self.host.credentials)
-        await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
-        self.connection = made
+        self.connection = await made.reach(node)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from jepsen_like.hostile.request_fields import group_body, place_of, pull_fields, topic_fields
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send
+from jepsen_like.client_kit.fields import foreign_send, group_body, place_of, pull_fields, topic_fields
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost
 from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker
 from raftmq_wire.codes import RequestCode, ResponseCode

@@ -3,15 +3,15 @@ answer yet, and reports an answer that no open request expects."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self
 
 from cluster.requests.table import SILENT
-from jepsen_like.hostile.wire import Answer, frames_of
+from jepsen_like.client_kit.frames import Answer, Line
 from jepsen_like.sim.machines.loop import SimLoop
+from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.machines.network import Endpoint
-from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_frame, ext_of
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_frame
 from raftmq_wire.signature import Credentials
 
 Report = Callable[[str, str], None]
@@ -29,30 +29,32 @@ class Asked(NamedTuple):
     heard: Callable[[Answer], None] | None
 
 
-class RawConnection(asyncio.Protocol):
+class RawConnection(Line):
     """The connection as an asyncio protocol. `answered`: number of answers received. `unanswered`: opaque -> request
     without an answer."""
+
+    transport: Endpoint
 
     def __init__(self, name: str, loop: SimLoop, report: Report, credentials: Credentials | None = None) -> None:
         """`credentials`: requests are signed with them; None: they are not signed, unless they bring their own
         signature."""
+        super().__init__()
         self.name, self._loop, self._report, self._credentials = name, loop, report, credentials
-        self.closed = False
         self.unanswered: dict[int, Asked] = {}
         self.answered = 0
         self.on_lost: list[Callable[[], None]] = []
-        self.transport: Endpoint
         self._asked: set[int] = set()
         self._next = 0
-        self._buffer = bytearray()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(Endpoint, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
+        super().connection_lost(exc)
         for lost in self.on_lost:
             lost()
+
+    async def reach(self, node: str, port: int = BROKER_PORT) -> Self:
+        """Connects to a node. Raises OSError."""
+        await self._loop.create_connection(lambda: self, node, port)
+        return self
 
     def frame(
         self,
@@ -77,11 +79,6 @@ class RawConnection(asyncio.Protocol):
             self.unanswered[self._next] = Asked(code, self._loop.now, code in SILENT, parked_s, heard)
         return data
 
-    def write(self, data: bytes) -> None:
-        """Sends bytes; does nothing if the connection has ended."""
-        if not self.closed:
-            self.transport.write(data)
-
     def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[Asked]:
         """Returns the requests without an answer on a working connection that were sent before `before_s`, or that
         could be parked until then at most. Of requests that may rightly get no answer while there is no leader, it
@@ -91,12 +88,8 @@ class RawConnection(asyncio.Protocol):
         due = [asked for asked in self.unanswered.values() if asked.at_s + asked.parked_s < before_s]
         return [asked for asked in due if not asked.silent or asked.at_s >= silent_since_s]
 
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        for header, body in frames_of(self._buffer):
-            self._on_frame(header, body)
-
-    def _on_frame(self, header: Header, body: bytes) -> None:
+    def on_frame(self, header: Header, body: bytes) -> None:
+        """Passes an answer on; reports one that nobody waits for."""
         if not header.flag & FLAG_RESPONSE:
             return
         asked = self.unanswered.pop(header.opaque, None)
@@ -106,4 +99,4 @@ class RawConnection(asyncio.Protocol):
             return
         self.answered += 1
         if asked.heard is not None:
-            asked.heard(Answer(header.code, ext_of(header), header.remark or "", body))
+            asked.heard(Answer.of(header, body))

@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from jepsen_like.hostile.request_fields import place_of, topic_fields
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of, read_queue
+from jepsen_like.client_kit.fields import foreign_send, place_of, topic_fields
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of, read_queue
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
-from jepsen_like.hostile.request_fields import place_of, pull_fields
-from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, foreign_send
+from jepsen_like.client_kit.fields import foreign_send, place_of, pull_fields
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, ask
 from raftmq.client.message import decode_messages

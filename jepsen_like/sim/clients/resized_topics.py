@@ -18,17 +18,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from jepsen_like.hostile.request_fields import topic_fields
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import (
-    FULL,
-    SEND_CODE,
-    ClientHost,
-    Retries,
-    foreign_send,
-    id_of,
-    read_queue,
-)
+from jepsen_like.client_kit.fields import foreign_send, topic_fields
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, Retries, id_of, read_queue
 from jepsen_like.sim.clients.history_recorder import stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from jepsen_like.client_kit.fields import foreign_send
 from jepsen_like.history import Op
 from jepsen_like.sim.clients.client_machines import (
     FOREIGN_TOPIC,
@@ -13,7 +14,6 @@ from jepsen_like.sim.clients.client_machines import (
     Attempt,
     ClientHost,
     Foreign,
-    foreign_send,
     promise_of,
 )
 from jepsen_like.sim.clients.history_recorder import Recorder

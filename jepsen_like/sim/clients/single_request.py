@@ -7,10 +7,9 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import Client, ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
-from jepsen_like.sim.machines.machine import BROKER_PORT
 
 ANSWER_S = 6.0
 
@@ -18,7 +17,7 @@ ANSWER_S = 6.0
 async def connects(made: RawConnection, node: str) -> bool:
     """Connects `made` to the node; returns False if that fails."""
     try:
-        await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
+        await made.reach(node)
     except OSError:
         return False
     return True

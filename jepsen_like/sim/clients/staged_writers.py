@@ -24,7 +24,7 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import BatchItem, build_batch
 
 if TYPE_CHECKING:
-    from jepsen_like.hostile.wire import Answer
+    from jepsen_like.client_kit.frames import Answer
     from jepsen_like.sim.clients.client_machines import ClientHost
     from jepsen_like.sim.clients.raw_client import RawConnection, Report
     from jepsen_like.sim.machines.machine import Machine

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from jepsen_like.hostile.request_fields import topic_fields
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send
+from jepsen_like.client_kit.fields import foreign_send, topic_fields
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost
 from jepsen_like.sim.clients.history_recorder import stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jepsen_like.hostile.request_fields import send_fields, topic_fields
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.fields import send_fields, topic_fields
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import SEND_CODE, Client, ClientHost, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import ask, connects
@@ -103,12 +103,13 @@ class ProducerConnection(RawConnection):
 
     on_check: Callable[[dict[str, str], bytes], None] | None = None
 
-    def _on_frame(self, header: Header, body: bytes) -> None:
+    def on_frame(self, header: Header, body: bytes) -> None:
+        """Takes a frame of the node."""
         if not header.flag & FLAG_RESPONSE and header.code == RequestCode.CHECK_TRANSACTION_STATE:
             if self.on_check is not None:
                 self.on_check(ext_of(header), body)
             return
-        super()._on_frame(header, body)
+        super().on_frame(header, body)
 
 
 class Transactors(Client):

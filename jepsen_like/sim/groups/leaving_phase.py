@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of
+from jepsen_like.client_kit.fields import foreign_send
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.stored_messages import stored_on
 from jepsen_like.sim.groups.placed_clients import QUEUES, TOPIC, Hosts, Placed
 from jepsen_like.sim.options import stream

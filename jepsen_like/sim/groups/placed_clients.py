@@ -10,10 +10,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from jepsen_like.client_kit.fields import foreign_send, place_of, pull_fields, topic_fields
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.history import Op
-from jepsen_like.hostile.request_fields import place_of, pull_fields, topic_fields
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial

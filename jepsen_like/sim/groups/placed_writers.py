@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import ClientHost, id_of
 from jepsen_like.sim.clients.staged_writers import AGAIN, Try, WriteJudge
 from jepsen_like.sim.clients.stored_messages import stored_on

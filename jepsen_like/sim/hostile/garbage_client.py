@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import cast
 
+from jepsen_like.client_kit.frames import Line
 from jepsen_like.sim.clients.client_machines import Client, ClientHost
 from jepsen_like.sim.machines.machine import BROKER_PORT, PEER_PORT
 
@@ -18,24 +18,13 @@ MALFORMED = {
 """Reason why the bytes are no frame -> bytes that are sent."""
 
 
-class _Connection(asyncio.Protocol):
-    closed = False
-    transport: asyncio.WriteTransport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.WriteTransport, transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-
-
 class GarbageClient(Client):
     """Sends malformed bytes to random ports of random nodes, and remembers which of its connections are still open."""
 
     def __init__(self, host: ClientHost) -> None:
         super().__init__(host)
         self._busy = 0
-        self._struck: list[_Connection] = []
+        self._struck: list[Line] = []
 
     async def _work(self) -> None:
         while not self.stopped:
@@ -50,7 +39,7 @@ class GarbageClient(Client):
 
     async def _strike(self, node: str, port: int, kind: str) -> None:
         try:
-            connection = _Connection()
+            connection = Line()
             await asyncio.get_running_loop().create_connection(lambda: connection, node, port)
             self._struck.append(connection)
             connection.transport.write(MALFORMED[kind])

@@ -12,9 +12,9 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from jepsen_like.hostile.request_fields import beat_body, pull_fields
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
+from jepsen_like.client_kit.fields import beat_body, foreign_send, pull_fields
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost
 from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
 from jepsen_like.sim.hostile.senseless_requests import draw_odd
 from jepsen_like.sim.hostile.unknown_peers import intrude
@@ -127,8 +127,7 @@ class Hostile(Client):
         """Opens a new connection to a node. Raises OSError."""
         port = self.rng.choice((BROKER_PORT, BROKER_PORT, NAMESRV_PORT)) if port is None else port
         made = RawConnection(f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report, self._signer())
-        await asyncio.get_running_loop().create_connection(lambda: made, node, port)
-        self.connections.append(made)
+        self.connections.append(await made.reach(node, port))
         return made
 
     def _signer(self) -> Credentials | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import cast
 
 from cluster.peer.connections import CONTROL
 from cluster.peer.handshake import NONCE_BYTES, PROOF_BYTES, with_keys
 from cluster.peer.wire import encode_message, pack
 from cluster.runtime.key_file import key_id
 from cluster.runtime.peer_frames import Kind
+from jepsen_like.client_kit.frames import Line
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.machine import CLUSTER, CLUSTER_KEY, GROUP_ID, PEER_PORT, uuid_of
 from raftlog.messages import Heartbeat, Message, RequestVote
@@ -21,16 +21,13 @@ STEP = 1 << 20
 STRANGER = NodeId(99)
 
 
-class Stranger(asyncio.Protocol):
+class Stranger(Line):
     """The connection of such a process: it says hello and goes on as if the node had accepted it. `heard`: the bytes
     that the node sends."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.heard = b""
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.heard += data

@@ -7,8 +7,8 @@ import asyncio
 import json
 from collections.abc import Iterable
 
-from jepsen_like.hostile.request_fields import beat_body, group_body, place_of, pull_fields, topic_fields
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.fields import beat_body, group_body, place_of, pull_fields, topic_fields
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import ask, dial

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import ORDERED_GROUP as GROUP
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
 from jepsen_like.sim.clients.raw_client import Report

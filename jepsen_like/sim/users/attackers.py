@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from jepsen_like.hostile.request_fields import beat_body, pull_fields, send_fields
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import ORDERED_GROUP, SEND_CODE, ClientHost, foreign_send
+from jepsen_like.client_kit.fields import beat_body, foreign_send, pull_fields, send_fields
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import ORDERED_GROUP, SEND_CODE, ClientHost
 from jepsen_like.sim.clients.client_machines import TOPIC as ORDERED
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, connects
@@ -63,10 +63,11 @@ class AttackerConnection(RawConnection):
 
     on_check: Callable[[dict[str, str]], None] | None = None
 
-    def _on_frame(self, header: Header, body: bytes) -> None:
+    def on_frame(self, header: Header, body: bytes) -> None:
+        """Takes a frame of the node."""
         if not header.flag & FLAG_RESPONSE and header.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
             self.on_check(ext_of(header))
-        super()._on_frame(header, body)
+        super().on_frame(header, body)
 
 
 class Attackers(Asker):

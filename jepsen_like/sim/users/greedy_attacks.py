@@ -13,8 +13,8 @@ import random
 from functools import partial
 from typing import Final, Protocol
 
-from jepsen_like.hostile.request_fields import send_fields, topic_fields
-from jepsen_like.hostile.wire import Answer
+from jepsen_like.client_kit.fields import send_fields, topic_fields
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import connects

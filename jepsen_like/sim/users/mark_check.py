@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from jepsen_like.hostile.wire import frames_of
+from jepsen_like.client_kit.frames import frames_of
 from jepsen_like.marks import MarkedStream
 from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.machines.network import Address

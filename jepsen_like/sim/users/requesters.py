@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from jepsen_like.hostile.request_fields import send_fields
+from jepsen_like.client_kit.fields import send_fields
 from jepsen_like.marks import mark_of
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
@@ -46,9 +46,10 @@ class RequesterConnection(RawConnection):
         super().__init__(name, requesters.host.loop, requesters.report)
         self._all = requesters
 
-    def _on_frame(self, header: Header, body: bytes) -> None:
+    def on_frame(self, header: Header, body: bytes) -> None:
+        """Takes a frame of the node."""
         if header.flag & FLAG_RESPONSE or header.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
-            super()._on_frame(header, body)
+            super().on_frame(header, body)
             return
         self._all.replied(self.name, ext_of(header), body)
         self.write(encode_frame(ResponseCode.SUCCESS, header.opaque, FLAG_RESPONSE))

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, foreign_send, id_of
+from jepsen_like.client_kit.fields import foreign_send
+from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.options import ROOT

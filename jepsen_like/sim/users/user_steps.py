@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 from jepsen_like.sim.clients.client_machines import ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
-from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import ROOT
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.user_clients import ELSEWHERE, PULLS, TOPICS, Signer, UserStories, usual_rules
@@ -70,7 +69,7 @@ class UserSteps(UserStories):
         if made is None or made.closed:
             made = RawConnection(f"{name} at {node}", self.host.loop, self._report)
             self._connections[node, name] = made
-            await self.host.loop.create_connection(lambda: made, node, BROKER_PORT)
+            await made.reach(node)
         return made
 
 

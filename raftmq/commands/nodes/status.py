@@ -176,7 +176,7 @@ def _problems(view: ClusterView) -> list[tuple[str, str]]:
     findings = view.findings()
     if findings is not None:
         return finding_lines(findings, view.group)
-    notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view), *python_lines(view)]
+    notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view)]
     return [*(("red", line) for line in alarm_lines(view)), *(("yellow", line) for line in notes)]
 
 
@@ -237,15 +237,6 @@ def link_lines(view: ClusterView) -> list[str]:
         for node in view.nodes
         for link in (node.status or {}).get("links", ())
         if link["finding"]
-    ]
-
-
-def python_lines(view: ClusterView) -> list[str]:
-    """Returns one line per node that runs under a slow Python."""
-    return [
-        f"node {node.record.name}: {node.status['python_finding']}"
-        for node in view.nodes
-        if node.status and node.status.get("python_finding")
     ]
 
 

@@ -320,7 +320,6 @@ class FakeNode:
             limits={"message_bytes_max": self.config.limits.message_bytes_max},
             versions={"raftmq": "1"},
             kernel=KernelView("native", 1, ""),
-            python_finding="",
             uptime_ms=1500,
         )
 

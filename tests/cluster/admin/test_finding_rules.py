@@ -75,7 +75,6 @@ STATUSES: dict[str, dict[str, Any]] = {
     "node_stopped": {"failure": "fdatasync failed"},
     "node_stopping": {"stopping": True},
     "node_drained": {"drained": True},
-    "slow_python": {"python_finding": "python takes long"},
     "link_suspect": {"links": [link("SHUTDOWN", "no connection for bulk")]},
     "recovering": {"recovery": msgspec.structs.replace(RECOVERY, replaying=True, replay_index=500, replay_target=900)},
     "unclean_restart": {"recovery": msgspec.structs.replace(RECOVERY, previous=DIED)},

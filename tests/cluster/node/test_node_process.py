@@ -5,32 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from cluster.config.config import Config
 from cluster.node import __main__ as process
-from cluster.node import node_runs
 from cluster.runtime import logs
-from cluster.runtime.environment import Environment
-from cluster.runtime.host import python_speed
-
-
-async def test_the_node_is_told_of_a_slow_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[Environment] = []
-
-    class Life:
-        def __init__(self, config: Config, environment: Environment, started: Any, closed: Any) -> None:
-            handed.append(environment)
-
-        async def run(self) -> None:
-            return None
-
-    monkeypatch.setattr(python_speed, "finding_at_start", lambda: "python is slow")
-    monkeypatch.setattr(node_runs, "NodeRuns", Life)
-    assert await process.run(cast(Config, None)) == 0
-    assert [environment.python_finding for environment in handed] == ["python is slow"]
 
 
 def test_what_a_node_makes_is_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

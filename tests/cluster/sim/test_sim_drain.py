@@ -9,7 +9,7 @@ import pytest
 
 from cluster.replication.drain_grace import GRACE_MS
 from cluster.replication.outcome import Outcome
-from jepsen_like.hostile.request_fields import topic_fields
+from jepsen_like.client_kit.fields import topic_fields
 from jepsen_like.sim.machines.machine import ROUTE_AGE_MS
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode

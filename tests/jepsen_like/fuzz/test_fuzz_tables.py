@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
@@ -17,7 +16,7 @@ from cluster.requests.table import ROWS, VERBS
 from cluster.runtime.peer_frames import Kind
 from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.shot import Port, Shot, load, save
-from jepsen_like.fuzz.shot_connections import Line
+from jepsen_like.fuzz.shot_connections import ShotLine
 from jepsen_like.hostile import almost_valid
 from raftlog.core.message_plausibility import TERM_STEP_MAX
 from raftmq_wire.codec import CodecError, decode_header, encode_frame, ext_of
@@ -129,9 +128,8 @@ def test_peers_say_no_term_that_could_rightly_move_the_group() -> None:
 
 
 def test_answers_are_counted_by_opaque() -> None:
-    line = Line.__new__(Line)
-    line.answers, line.wanted, line._buffer, line.broken = Counter(), {3, 4}, bytearray(), ""
-    line.settled = MagicMock()
+    line = ShotLine()
+    line.wanted = {3, 4}
     data = encode_frame(0, 3, 1) + encode_frame(0, 3, 1) + encode_frame(40, 4, 2)
     for at in range(0, len(data), 7):
         line.data_received(data[at : at + 7])

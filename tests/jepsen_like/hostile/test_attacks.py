@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.hostile import invalid_requests, resource_hogs, wire
+from jepsen_like.client_kit.frames import SILENT
+from jepsen_like.client_kit.frames import Answer as Heard
+from jepsen_like.client_kit.wire import Target, Wire
+from jepsen_like.hostile import invalid_requests, resource_hogs
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacker import Table
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.hostile.wire import Target, Wire
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode
 from tests.support.plain_server import serving
@@ -75,7 +77,7 @@ async def test_a_commit_that_comes_back_is_found(attack: object, reorders: bool)
 
 
 async def test_the_second_of_two_equal_sends_that_gets_no_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire.Wire.dial.__func__, "__defaults__", (0.2,))  # type: ignore[attr-defined]
+    monkeypatch.setattr(Wire.dial.__func__, "__defaults__", (0.2,))  # type: ignore[attr-defined]
     seen: set[str] = set()
 
     def once(code: int, ext: dict[str, str], oneway: bool) -> tuple[int, dict[str, str]] | None:
@@ -107,8 +109,8 @@ async def test_a_request_is_unanswered_when_its_connection_is_silent_however_lon
     async with serving(slow) as (_, port), await Wire.dial(port, 0.6) as one:
         opaques = [one.put(RequestCode.HEART_BEAT) for _ in range(6)]
         answers = await one.answers(opaques)
-    assert answers[:-1] == [wire.Answer(0, {}, "", b"")] * 5
-    assert answers[-1] is wire.SILENT
+    assert answers[:-1] == [Heard(0, {}, "", b"")] * 5
+    assert answers[-1] is SILENT
 
 
 async def test_sends_without_fields_want_words() -> None:

@@ -66,7 +66,7 @@ def root(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def bug(file: str, find: str, replace: str, kernel: str = "") -> Bug:
-    return Bug("K99", "", "", "full", ("protocol",), "", "", (Edit(file, find, replace),), kernel)
+    return Bug("K99", "", "", "full", ("protocol",), "", (Edit(file, find, replace),), kernel)
 
 
 def told(copy: Path) -> str:
@@ -104,11 +104,6 @@ def test_the_files_that_it_passes_by_exist() -> None:
     assert [file for file in kernels.PASSED_BY if not (SOURCE_ROOT / file).exists()] == []
 
 
-def test_mutants_are_of_the_python_code(root: Path, tmp_path: Path) -> None:
-    make_copy(tmp_path / "copy", None, native=False)
-    assert told(tmp_path / "copy") == "python 4"
-
-
 def test_a_bug_in_the_native_kernel_is_compiled_once(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,9 +125,7 @@ def test_a_bug_in_the_native_kernel_that_does_not_compile_is_an_error(root: Path
 
 
 def test_which_kernel_is_part_of_the_bugs_file(tmp_path: Path) -> None:
-    fields = (
-        'title = ""\npedigree = ""\nengine = "full"\ncheckers = ["a"]\nwitness = ""\nschedule = ""\nkernel = "{}"\n'
-    )
+    fields = 'title = ""\npedigree = ""\nengine = "full"\ncheckers = ["a"]\nschedule = ""\nkernel = "{}"\n'
     edit = '[[edits]]\nfile = ""\nfind = ""\nreplace = ""\n'
     path = tmp_path / "K99.toml"
     path.write_text(fields.format("python") + edit)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cluster.retention import pinned_messages
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from statemachine.delivery.half_messages import HalfMessages
@@ -51,31 +49,3 @@ def test_some_seeds_have_such_a_log() -> None:
     drawn = [draw(seed) for seed in range(60)]
     assert {one.carried for one in drawn} == {0, 1}
     assert all(one.delayed and one.retained_bytes for one in drawn if one.carried)
-
-
-def forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Retention asks nobody what waits."""
-    patch.setattr(pinned_messages, "lowest", lambda state, log: None)
-
-
-def in_addition(patch: pytest.MonkeyPatch) -> None:
-    """A carried row is one more row."""
-    patch.setattr(Timers, "carry", lambda rows, stage, name, items: rows.add(stage, 1, 0, 1 << 50, items, 0))
-
-
-def early(patch: pytest.MonkeyPatch) -> None:
-    """A carried row is delivered at once."""
-    due = Timers.due
-
-    def soon(rows: Timers, now_ms: int, *after: Any) -> Any:
-        return [row for row in due(rows, now_ms + 2000, *after) if row.moved_to is not None or row.due_ms <= now_ms]
-
-    patch.setattr(Timers, "due", soon)
-
-
-@pytest.mark.parametrize(
-    "breaks", [forgotten, *(pytest.param(broken, marks=pytest.mark.slow) for broken in (in_addition, early))]
-)
-def test_what_is_broken_is_found(breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    breaks(monkeypatch)
-    assert found()[0] == "pins"

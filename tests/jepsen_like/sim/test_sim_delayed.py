@@ -1,18 +1,15 @@
-"""Delayed messages of the simulator: the product passes, what is broken is found, and the judge by hand."""
+"""Delayed messages of the simulator: the product passes, and the judge by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cluster.broker.timers import timer_delivery as delivery
 from jepsen_like.sim.clients.delayed_messages import Sent, found_wrong
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from raftmq.client.message import Message
-from statemachine.delivery import timers
 
 SCRIPT = "nodes 3 queues=2 delayed=1\nlead 1\ndemand 4\nkill 1\nwait 3\nstart 1\nsettle\n"
 
@@ -27,30 +24,6 @@ def test_each_is_delivered_once_across_a_killed_leader() -> None:
 
 def test_some_seeds_have_such_messages() -> None:
     assert {draw(seed).delayed for seed in range(40)} == {0, 1}
-
-
-def dropped(patch: pytest.MonkeyPatch) -> None:
-    """Every row counts as one of a topic that is gone."""
-    patch.setattr(
-        delivery.TimerDelivery, "_deliver", lambda self, term, row, messages, slot: self._drop(term, [row.name])
-    )
-
-
-def never(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(delivery.TimerDelivery, "_has_due", lambda self: False)
-
-
-def forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The state knows of no row."""
-    patch.setattr(timers.Timers, "add", lambda self, *row: None)
-
-
-@pytest.mark.parametrize(("breaks", "checker"), [(dropped, "delayed"), (never, "liveness"), (forgotten, "pins")])
-def test_what_is_broken_is_found(
-    breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    breaks(monkeypatch)
-    assert found("nodes 3 queues=2 delayed=1\nlead 1\ndemand 2\nsettle\n")[0] == checker
 
 
 def message(name: str, store_ms: int = 100, **properties: Any) -> Message:

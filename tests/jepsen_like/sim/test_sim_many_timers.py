@@ -14,9 +14,10 @@ from functools import partial
 
 import pytest
 
+from jepsen_like.client_kit.fields import foreign_send
+from jepsen_like.client_kit.frames import Answer
 from jepsen_like.commit_seed import commit_seed
-from jepsen_like.hostile.wire import Answer
-from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, id_of
 from jepsen_like.sim.clients.delayed_messages import LATER_TOPIC, QUEUES
 from jepsen_like.sim.clients.failing_consumers import outcome_of
 from jepsen_like.sim.clients.raw_client import RawConnection

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from jepsen_like.client_kit.fields import WAIT_FALSE
 from jepsen_like.sim.checks.allowed_losses import Excuses
 from jepsen_like.sim.checks.handovers import Reign, Reigns
-from jepsen_like.sim.clients.client_machines import FULL, TOPIC, WAIT_FALSE, Wishes, promise_of
+from jepsen_like.sim.clients.client_machines import FULL, TOPIC, Wishes, promise_of
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.scripted import play
 from raftlog.types import NodeId

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster.config.local_layout import NodeRecord
-from jepsen_like.hostile.request_fields import send_fields
-from jepsen_like.hostile.wire import HOST, frames_of, request
+from jepsen_like.client_kit.fields import send_fields
+from jepsen_like.client_kit.frames import HOST, frames_of, request
 from raftmq import cli
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster

@@ -53,7 +53,7 @@ TABLE = {
     NONE: """
         config check, config downgrade, config explain, config import, config init, cert ca, cert client, cert
         node, cert show, runbook, context add, context list, context remove, bench modes, completion, doctor,
-        version, help, init, serve, registry run, chaos check, chaos check-history, chaos doctor, chaos fuzz,
+        version, help, init, serve, registry run, chaos check, chaos doctor, chaos fuzz,
         chaos list, chaos run, demo, sim bugs, sim replay, sim run, sim shrink, testbed
     """,
 }

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cluster.replication.mode_assembly import SURVIVES, ModesView
-from raftmq.commands.nodes.status import finding_lines, kernel_lines, mode_lines, python_lines
+from raftmq.commands.nodes.status import finding_lines, kernel_lines, mode_lines
 
 
 def lines_of(**fields: Any) -> list[str]:
@@ -65,13 +65,6 @@ def test_the_kernel_of_each_node_is_named() -> None:
     nodes = [SimpleNamespace(record=SimpleNamespace(id=id, name=id), status=status) for id, status in told.items()]
     lines = kernel_lines(SimpleNamespace(nodes=nodes, group=1))  # type: ignore[arg-type]
     assert lines == ["native kernel: node 1, 3", "python kernel: node 2 (so wished)"]
-
-
-def test_a_slow_python_is_named() -> None:
-    told = {1: {"python_finding": ""}, 2: {"python_finding": "python 3.11.7 takes long"}, 3: {}, 4: None}
-    nodes = [SimpleNamespace(record=SimpleNamespace(id=id, name=id), status=status) for id, status in told.items()]
-    view = SimpleNamespace(nodes=nodes, group=1)
-    assert python_lines(view) == ["node 2: python 3.11.7 takes long"]  # type: ignore[arg-type]
 
 
 def test_a_finding_is_two_lines_and_the_command_of_its_cause() -> None:

@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.admin.routes import ROUTES
-from jepsen_like.live.probes import node_http, side_workload
+from jepsen_like.client_kit import node_http
+from jepsen_like.live.probes import side_workload
 from jepsen_like.live.probes.expected_metadata import Catalogue, TopicSpec
 from jepsen_like.live.probes.tier_probe import TierProbe
 from jepsen_like.live.stories import story_report_001
@@ -123,10 +124,7 @@ DOORS = {
     "raftmq/local/http/admin_http.py _exchange": "the same",
     "raftmq/local/http/credentials.py node_at": "asks /v1/session, which is no list",
     "raftmq/local/http/https.py connection_to": "connects",
-    "bench/bench_strangers.py __init__": "connects",
-    "bench/bench_strangers.py text": "asks /v1/links and /metrics, which are no lists",
     "bench/bench_soak.py sample": "asks /metrics",
-    "bench/bench_wake.py appends": "asks /metrics",
     "bench/peers/etcd.py _status": "asks etcd",
     "examples/web_service.py main": "asks its own service",
     "jepsen_like/live/probes/lanes.py _connect": "is a client's",

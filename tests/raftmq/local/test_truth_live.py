@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cluster.config.local_layout import NodeRecord
-from jepsen_like.hostile.request_fields import send_fields
-from jepsen_like.hostile.wire import HOST, frames_of, request
+from jepsen_like.client_kit.fields import send_fields
+from jepsen_like.client_kit.frames import HOST, frames_of, request
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of

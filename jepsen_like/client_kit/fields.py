@@ -6,6 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+WAIT_FALSE = "WAIT=false"
+"""RocketMQ's property for acknowledgement level `leader`."""
+
 
 def place_of(group: str, topic: str, queue_id: int) -> dict[str, str]:
     """Returns the fields that name a group's queue."""
@@ -20,6 +23,28 @@ def topic_fields(name: str, queues: int = 1, perm: int = 6) -> dict[str, str]:
 def send_fields(topic: str, properties: str = "") -> dict[str, str]:
     """Returns the fields of requests 310 and 320, for queue 0."""
     return {"a": "hostile", "b": topic, "e": "0", "g": "1", "i": properties}
+
+
+def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "", group: str = "g") -> dict[str, str]:
+    """Returns the fields of a send as RocketMQ's clients write them, with the id as UNIQ_KEY. `level`: the
+    acknowledgement level, or `WAIT=false`."""
+    more = f"ACK_LEVEL\x01{level}\x02" if level else ""
+    if level == WAIT_FALSE:
+        more = "WAIT\x01false\x02"
+    return {
+        "a": group,
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": f"UNIQ_KEY\x01{message_id}\x02{more}",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
 
 
 def pull_fields(

@@ -1,23 +1,15 @@
-"""Raw connections to a node's ports: they send bytes as given, match answers by opaque, and notice when the node
-closes."""
+"""Connections to a node's ports that match answers by opaque, and notice when the node closes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import json
 import socket
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
-from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
-
-HOST = "127.0.0.1"
-ANSWER_S = 10.0
-"""Seconds without a byte on its connection after which a request counts as not answered."""
-_opaques = itertools.count(1)
+from jepsen_like.client_kit.frames import ANSWER_S, CLOSED, HOST, SILENT, Answer, Line, request
+from raftmq_wire.codec import FLAG_RESPONSE, CodecError, Header
 
 
 class Target(NamedTuple):
@@ -29,70 +21,17 @@ class Target(NamedTuple):
     admin_port: int
 
 
-class Answer(NamedTuple):
-    """The answer to a request. `code` is -1 if the connection closed, -2 if no answer came."""
-
-    code: int
-    ext: dict[str, str]
-    remark: str
-    body: bytes
-
-    @property
-    def is_answer(self) -> bool:
-        """True if the node answered with a frame."""
-        return self.code >= 0
-
-
-CLOSED, SILENT = Answer(-1, {}, "the connection closed", b""), Answer(-2, {}, "no answer in time", b"")
-
-
-def request(
-    code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, oneway: bool = False, opaque: int | None = None
-) -> tuple[int, bytes]:
-    """Returns (opaque, frame) of a request; `ext` may contain anything that JSON can express."""
-    opaque = next(_opaques) if opaque is None else opaque
-    fields = {
-        "code": code,
-        "language": "JAVA",
-        "version": 477,
-        "opaque": opaque,
-        "flag": FLAG_ONEWAY if oneway else 0,
-        "extFields": {} if ext is None else ext,
-    }
-    return opaque, framed(json.dumps(fields).encode(), body)
-
-
-def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
-    """Returns a frame with exactly these header bytes."""
-    length = 4 + len(header) + len(body)
-    return b"".join((struct.pack(">iI", length, serialize_type << 24 | len(header)), header, body))
-
-
-def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
-    """Takes whole frames out of the buffer; yields (header, body) of each. Raises CodecError for bytes that are no
-    frame."""
-    at, end = 0, len(buffer)
-    try:
-        while end - at >= 8 and end >= (stop := at + 4 + int.from_bytes(buffer[at : at + 4], "big")):
-            header_end = at + 8 + int.from_bytes(buffer[at + 5 : at + 8], "big")
-            yield decode_header(buffer[at + 4], bytes(buffer[at + 8 : header_end])), bytes(buffer[header_end:stop])
-            at = stop
-    finally:
-        del buffer[:at]
-
-
-class Wire(asyncio.Protocol):
+class Wire(Line):
     """One connection to a client port, made by `dial`."""
 
     def __init__(self, silence_s: float = ANSWER_S) -> None:
         """`silence_s`: the seconds without a byte from the node after which what waits counts as not answered."""
+        super().__init__()
         loop = asyncio.get_running_loop()
         self._silence_s = silence_s
-        self.closed = loop.create_future()
+        self.ended = loop.create_future()
         self._heard_s = loop.time()
-        self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._buffer = bytearray()
         self._room = asyncio.Event()
         self._room.set()
 
@@ -109,11 +48,6 @@ class Wire(asyncio.Protocol):
         self.abort()
         await asyncio.sleep(0)  # it is closed when this returns
 
-    def abort(self) -> None:
-        """Closes the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
     async def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
         """Sends a two-way request; returns its outcome."""
         return await self.answer(self.put(code, ext, body))
@@ -124,17 +58,12 @@ class Wire(asyncio.Protocol):
         self.write(frame)
         return opaque
 
-    def write(self, data: bytes) -> None:
-        """Sends bytes as they are."""
-        if self._transport is not None and not self.closed.done():
-            self._transport.write(data)
-
     async def send(self, data: bytes, timeout_s: float = ANSWER_S) -> None:
         """Sends bytes; returns when most of them have left, the connection is closed, or the node has not read for
         `timeout_s`."""
         self.write(data)
         room = asyncio.ensure_future(self._room.wait())
-        await asyncio.wait((room, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
+        await asyncio.wait((room, self.ended), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
         room.cancel()
 
     async def answer(self, opaque: int) -> Answer:
@@ -161,16 +90,11 @@ class Wire(asyncio.Protocol):
         waiting = self._waiting.get(opaque)
         if waiting is None:
             self._waiting[opaque] = waiting = asyncio.get_running_loop().create_future()
-            if self.closed.done():
+            if self.closed:
                 waiting.set_result(CLOSED)
         return waiting
 
     # --- asyncio -----------------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Stores the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
 
     def pause_writing(self) -> None:
         """Makes writers wait for room."""
@@ -183,24 +107,20 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Takes answers out of the stream; requests of the node are ignored."""
         self._heard_s = asyncio.get_running_loop().time()
-        self._buffer += data
         try:
-            for header, body in frames_of(self._buffer):
-                if header.flag & FLAG_RESPONSE:
-                    self._settle(header, body)
+            super().data_received(data)
         except CodecError:
             self.abort()
 
-    def _settle(self, header: Header, body: bytes) -> None:
-        waiting = self.future(header.opaque)
-        if not waiting.done():
-            waiting.set_result(Answer(header.code, ext_of(header), header.remark or "", body))
+    def on_frame(self, header: Header, body: bytes) -> None:
+        """Gives an answer to whoever waits for it."""
+        if header.flag & FLAG_RESPONSE and not (waiting := self.future(header.opaque)).done():
+            waiting.set_result(Answer.of(header, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Gives CLOSED to all who wait for an answer."""
-        if not self.closed.done():
-            self.closed.set_result(None)
-        for waiting in self._waiting.values():
+        super().connection_lost(exc)
+        for waiting in (self.ended, *self._waiting.values()):
             if not waiting.done():
                 waiting.set_result(CLOSED)
 

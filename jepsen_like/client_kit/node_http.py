@@ -7,7 +7,7 @@ import asyncio
 import http.client
 
 from cluster.config.local_layout import NodeRecord
-from jepsen_like.hostile.wire import ANSWER_S, CLOSED, SILENT, Answer
+from jepsen_like.client_kit.frames import ANSWER_S, CLOSED, SILENT, Answer
 from raftmq.local.http.credentials import address_of
 from raftmq.local.http.http_exchange import exchange
 
