@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cluster.members.cluster_level import Levels
     from cluster.members.service import MembersService
     from cluster.peer.links import Links
-    from cluster.placement.known_groups import RegistryProcess
+    from cluster.placement.registry_state import RegistryProcess
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
     from cluster.replication.hot_spots import Window
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints.failpoints import FailpointSet
+    from cluster.runtime.figures.service_metrics import ServiceMetrics
     from cluster.runtime.tls.tls_maintenance import TlsMaintenance
     from cluster.state.scrub import Scrubber
     from cluster.tier.scrub.scrub_service import TierScrubs
@@ -225,24 +226,12 @@ class Counted(NamedTuple):
     """Reason -> requests refused before anything was proposed."""
 
 
-class Figures(Protocol):
+class Exports(Protocol):
     """The node's metrics (`cluster.node.metrics`)."""
 
-    def scraped(
-        self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int
-    ) -> Generator[None, None, list[bytes]]:
-        """Updates the gauges and returns the exposition text, in steps. Only one scrape may be in progress. `now_ms` is
-        the wall clock."""
-
-    def counted(self) -> Counted:
-        """Returns the counters for the history of the last hour."""
-
-    def topic_sizes(self, sizes: Mapping[str, int], total: int) -> None:
-        """Sets the sizes of topics: topic -> bytes of its messages in this node's log, of the largest. `total` is the
-        number of all topics."""
-
-    def findings(self, found: Iterable[tuple[str, str]]) -> None:
-        """Sets the cluster's findings as this node knows them, each given as (code, severity)."""
+    def scraped(self, *more: ServiceMetrics) -> Generator[None, None, list[bytes]]:
+        """Returns the exposition text in parts, made in steps. Only one scrape may be in progress. `more`: the metrics
+        of services of the HTTP API."""
 
 
 class Clients(Protocol):
@@ -283,7 +272,9 @@ class AdminPort:
     levels: Levels
     moves: Moves
     services: Services
-    metrics: Figures
+    exporter: Exports
+    counted: Callable[[], Counted]
+    """Returns the counters for the history of the last hour."""
     events: EventLog
     clients: Clients
     topic_sizes: TopicSizes

@@ -9,8 +9,10 @@ from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Resealing, Secrets, read_keys
 from cluster.broker.access.user_admin import FirstUser, UserAdmin
 from cluster.broker.backlog_sizes import BacklogSizes
+from cluster.broker.broker_metrics import ConnectionCounts, ConnectionMetrics, DeliveryMetrics
 from cluster.broker.gathering import Gathering
 from cluster.broker.groups.client_relay import ClientRelay
+from cluster.broker.groups.group_lag import LagMetrics
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.other_members import OtherMembers
@@ -26,10 +28,11 @@ from cluster.broker.rights import Party, Rights
 from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends
 from cluster.broker.timers.recalls import Recalls
-from cluster.broker.timers.timer_delivery import TimerDelivery
+from cluster.broker.timers.timer_delivery import TimerDelivery, TimerMetrics
+from cluster.broker.topic_sizes import TopicSizeMetrics, TopicSizes
 from cluster.broker.transactions.group_writes import GroupWriteRequests
 from cluster.broker.transactions.staged_delivery import StagedDelivery
-from cluster.broker.transactions.staged_writes import StagedWriteRequests
+from cluster.broker.transactions.staged_writes import StagedMetrics, StagedWriteRequests
 from cluster.broker.transactions.transaction_end import Transactions
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import FIRST_GROUP
@@ -39,11 +42,9 @@ if TYPE_CHECKING:
 
     from cluster.broker.evicted.evicted_key_search import EvictedKeys
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
-    from cluster.broker.groups.client_relay import RelayMetrics
     from cluster.broker.services import Services
     from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads
     from cluster.broker.transactions.staged_delivery import StagedAsk, StagedFound, StagedReads
-    from cluster.broker.transactions.transaction_end import TransactionMetrics
     from cluster.replication.proposals import Proposals
     from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.context import NodeContext
@@ -87,14 +88,12 @@ class Broker:
         unreached: Callable[[], Collection[NodeId]],
         keyed: Callable[[], bool],
         denied: Callable[[bool], None],
-        relay_metrics: RelayMetrics,
-        transaction_metrics: TransactionMetrics,
     ) -> None:
         """`route` and `refuse` are explained at Sends, `reads` at Pulls.
         `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every node has proven the
         cluster's secret. `denied` counts a denial; its argument is True if it was enforced."""
         config, environment, clock = context.config, context.environment, context.clock
-        self._loop = context.loop
+        self._loop, self._services, self._wall_ms = context.loop, services, clock.wall_ms
         self.denials = Denials(clock.wall_ms, denied)
         self.guesses = Guesses(services.monotonic_ms, clock.wall_ms, services.call_later)
         self.rights = Rights(services.state.access, self._note_denied)
@@ -129,7 +128,7 @@ class Broker:
         self.other_members = OtherMembers(services, members)
         self.early_routes = EarlyRoutes(services, members, unreached)
         self.reply_notes = ReplyNotes(services)
-        self.relay = ClientRelay(services, members, transport, self.rights, self.reply_notes, relay_metrics)
+        self.relay = ClientRelay(services, members, transport, self.rights, self.reply_notes)
         self.reply_delivery = ReplyDelivery(
             services, members, self.reply_notes, self.relay, transport, self.rights, self.shared_ids
         )
@@ -139,7 +138,9 @@ class Broker:
         old, levels = (None, None) if evicted is None else evicted.for_pulls
         self.pulls = Pulls(services, members, self.resets, reads, old, levels, proposals.flow.paced.buckets.rules)
         self.locks = QueueLocks(services, environment.lock_ttl_ms)
-        self.transactions = Transactions(services, proposals, transaction_metrics, self.rights)
+        self.transactions = Transactions(services, proposals, self.rights)
+        self.deliveries = DeliveryMetrics(services.state)
+        self.topic_sizes = TopicSizes(services.state, clock.monotonic_ms)
         self.send_backs = SendBacks(services, proposals, self.rights)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
@@ -169,25 +170,37 @@ class Broker:
     def delivery_parts(self) -> tuple[Part, ...]:
         """Returns the parts that deliver waiting messages, and those that are informed of sends."""
         loop, timers, staged, long_polls = self._loop, self.timers, self.staged, self.pulls.long_polls
+        services = self._services
         return (
             Part(
                 name="timers",
                 close=lambda: loop.run_in_executor(None, timers.close),
                 tick=timers.tick,
                 opened=timers.writes_opened,
+                metrics=(TimerMetrics(services.state),),
             ),
             Part(
                 name="staged writes",
                 close=lambda: loop.run_in_executor(None, staged.close),
                 tick=staged.tick,
                 opened=staged.writes_opened,
+                metrics=(StagedMetrics(services.state.writes),),
             ),
-            Part(name="transactions", opened=self.transactions.writes_opened),
+            Part(name="transactions", opened=self.transactions.writes_opened, metrics=(self.transactions.metrics,)),
             Part(name="send backs", opened=self.send_backs.writes_opened, reload=self.send_backs.reload),
             Part(name="sends", reload=self.sends.reload),
             Part(name="backlog sizes", tick=self.backlog_sizes.tick),
             Part(name="spreading", tick=self.spreading.tick),
             Part(name="gathering", tick=self.gathering.tick, opened=self.gathering.forget),
+            Part(
+                name="broker metrics",
+                metrics=(
+                    LagMetrics(services.state, services.writes_open, self._wall_ms),
+                    ConnectionMetrics(ConnectionCounts(self.members, services.turns)),
+                    TopicSizeMetrics(self.topic_sizes, services.state),
+                    self.deliveries,
+                ),
+            ),
             Part(
                 name="long polls",
                 reload=lambda config: long_polls.reload(config.limits.node_inflight_bytes_max),

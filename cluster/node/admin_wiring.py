@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.admin.access import HttpAccess
 from cluster.admin.client_list import ClientList
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.signed_identity import Passes
-from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, disk_busy_s
 from cluster.broker.groups.assignment import sharers
-from cluster.broker.name_rules import PERM_READ, PERM_WRITE
-from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.local_layout import name_of
 from cluster.node import node_view
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
     from cluster.node.assembly import Assembly
+    from cluster.node.metrics import Exporter
 
 
 async def admin_of(port: AdminPort) -> AdminServer:
@@ -33,10 +30,8 @@ def _server() -> type[AdminServer]:
     return AdminServer
 
 
-def port_of(node: Assembly) -> AdminPort:
+def port_of(node: Assembly, exporter: Exporter) -> AdminPort:
     """Returns the node's services and figures in the form in which the HTTP API uses them."""
-    counts = ConnectionCounts(node.clients, node.services.turns)
-    BrokerMetrics(node.metrics.registry, partial(_look_at, node, counts))
     return AdminPort(
         current_config=lambda: node.config,
         state=node.state,
@@ -62,12 +57,13 @@ def port_of(node: Assembly) -> AdminPort:
         levels=node.levels,
         moves=node.moves,
         services=node.services,
-        metrics=node.metrics,
+        exporter=exporter,
+        counted=lambda: node_view.counted(node),
         events=node.events,
         clients=ClientList(
             node.router.connections, node.clients, asyncio.get_running_loop().time, node.environment.clock.wall_ms
         ),
-        topic_sizes=TopicSizes(node.state, node.environment.clock.monotonic_ms),
+        topic_sizes=node.broker.topic_sizes,
         wall_ms=node.environment.clock.wall_ms,
         status=lambda: node_view.status(node),
         connected=node.transport.connected,
@@ -87,21 +83,6 @@ def port_of(node: Assembly) -> AdminPort:
         hot=lambda: node.proposals.figures.hot.last,
         grace_left_ms=lambda: node.proposals.drain.left_ms(node.environment.clock.monotonic_ms()),
         unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},
-    )
-
-
-def _look_at(node: Assembly, counts: ConnectionCounts) -> BrokerLook:
-    """Returns the node's present figures for RocketMQ's metrics."""
-    counts.count()
-    uncompared_ms = node.consistency.uncompared_ms()
-    takes = not (node.proposals.refusing or node.changes.drained or node.stopping)
-    return BrokerLook(
-        permission=PERM_READ | (PERM_WRITE if takes else 0),
-        producers=counts.producers,
-        consumers=counts.consumers,
-        compared_index=node.consistency.compared_index,
-        uncompared_s=(uncompared_ms or 0) / 1000,
-        disk_busy_s=disk_busy_s(node.storage.directory.path),
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,7 +31,8 @@ from cluster.placement.group_map import (
     same_names,
 )
 from cluster.placement.groups_file import GroupsFile
-from cluster.placement.registry_state import RegistryState, decode_state
+from cluster.placement.registry_metrics import RegistryMetrics
+from cluster.placement.registry_state import RegistryProcess, RegistryState, decode_state
 from cluster.runtime.context import NodeContext
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind, WireError
@@ -95,17 +95,6 @@ def added(others: Groups, rows: Mapping[int, BrokerGroup]) -> Groups:
     what it hears."""
     living = living_groups(rows)
     return {number: record for number, record in others.items() if number in living} if rows else others
-
-
-class RegistryProcess(NamedTuple):
-    """A process of the registry, as this node reaches it."""
-
-    id: int
-    address: str
-    """The "host:port" where nodes register."""
-    reached: bool
-    state: RegistryState | None = None
-    """The state that it told last; None while it is not reached."""
 
 
 def _registry_of(config: Config) -> list[Target]:
@@ -197,6 +186,7 @@ class KnownGroups:
             close=self._close,
             role=lambda _: self._on_role(),
             reload=self._reload,
+            metrics=(RegistryMetrics(self.registry),),
         )
 
     def others(self) -> Groups:

@@ -4,7 +4,7 @@ codes."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_offsets import Offsets
@@ -38,9 +38,9 @@ from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
 from cluster.remoting.handlers.transactions import TransactionRequests, ask_producer
 from cluster.remoting.handlers.unsupported_codes import RefusedCodes
 from cluster.remoting.handlers.users_admin import UserRequests
-from cluster.remoting.request import RequestFigures
 from cluster.remoting.router import Listeners, Router
 from cluster.requests.judge import Judge
+from cluster.requests.request_metrics import RequestMetrics
 from cluster.requests.table import by_row
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part, codes_of
@@ -61,10 +61,6 @@ if TYPE_CHECKING:
     from cluster.runtime.context import NodeContext
     from cluster.runtime.peer_frames import PeerLinks
     from cluster.runtime.tls.port_security import Security
-
-
-class Metrics(RequestFigures, Protocol):
-    """Counts requests."""
 
 
 class Remoting:
@@ -91,7 +87,7 @@ class Remoting:
         confirms: Confirms,
         keyed: Callable[[], bool],
         security: Callable[[str, TlsMode], Security],
-        metrics: Metrics,
+        metrics: RequestMetrics,
     ) -> None:
         """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
         explained at Router, `security` at Listeners. `unheard` returns the reason why this node
@@ -128,7 +124,7 @@ class Remoting:
         )
         self._retries = retries
         forwards = PullForwards(self.forwarder, services.writes_open, log_begins)
-        pulls = PullRequests(broker.pulls, forwards.elsewhere, forwards.to_leader, metrics)
+        pulls = PullRequests(broker.pulls, forwards.elsewhere, forwards.to_leader, broker.deliveries)
         self.serving = self._serving(pulls)
         """The parts that serve all request codes but those of sends."""
         self.admission = Admission(

@@ -27,6 +27,7 @@ from cluster.config.local_layout import names_of
 from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
 from cluster.repair.repair_service import Repairs
 from cluster.runtime.context import NodeContext
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.service_lifecycle import AppliedRun, Part
 from raftlog.core.state.quorum import majority
 from raftlog.errors import NotLeaderError, ProposalDroppedError
@@ -97,6 +98,7 @@ class Consistency:
             tick=self.tick,
             applied=self.on_applied,
             reload=lambda config: self.reload(config.consistency.digest_every_ms),
+            metrics=(DigestMetrics(self),),
         )
 
     def reload(self, every_ms: int) -> None:
@@ -360,3 +362,24 @@ def decode(payload: bytes) -> Digest | None:
 def differing(mine: Mapping[str, int], theirs: Mapping[str, int]) -> list[str]:
     """Returns the names of the families whose sums differ. A family that one side lacks counts as empty."""
     return sorted(name for name in {*mine, *theirs} if mine.get(name, 0) != theirs.get(name, 0))
+
+
+class DigestMetrics(ServiceMetrics):
+    """Gauges of the comparison of rows."""
+
+    def __init__(self, consistency: Consistency) -> None:
+        super().__init__()
+        self._consistency = consistency
+        self._compared = self.gauge(
+            "raftmq_digest_compared_index",
+            "Newest index at which this node's rows were compared with the leader's and equal; -1 before the first",
+        )
+        self._uncompared = self.gauge(
+            "raftmq_digest_uncompared_seconds",
+            "For how long rows have changed here that were not compared; 0 if there are none",
+        )
+
+    def look(self) -> None:
+        """Sets the gauges."""
+        self._compared.set(self._consistency.compared_index)
+        self._uncompared.set((self._consistency.uncompared_ms() or 0) / 1000)

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-
 from cluster.config.config import Config
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import peer_addresses
@@ -199,9 +197,7 @@ async def _snapshot(
 ) -> Snapshot | None:
     """Fetches a checkpoint above the end of this log, with the log that leads to it, and records it for the opening."""
     where = Where(environment.fs, directory.path, directory.identity.group_id, environment.count_rows)
-    progress = Progress(
-        InstallMetrics(CollectorRegistry()), asyncio.get_running_loop().time, directory.identity.group_id
-    )
+    progress = Progress(InstallMetrics(), asyncio.get_running_loop().time, directory.identity.group_id)
     least = directory.log.tail.index + 1
     snapshot = await SnapshotTake(where, client, at_once, progress, at_least=lambda: least).run(peers)
     if snapshot is not None:

@@ -39,7 +39,6 @@ class InstallService:
         repairs: Repairs,
         leases: Leases,
         *,
-        metrics: InstallMetrics,
         restart: Callable[[str], None],
     ) -> None:
         """`restart(why)` ends the node so that its process opens it again."""
@@ -49,7 +48,7 @@ class InstallService:
         self._loop = context.loop
         self._storage = storage
         self._fs = fs
-        self._metrics = metrics
+        self._metrics = metrics = InstallMetrics()
         self.progress = progress = Progress(metrics, context.loop.time, directory.identity.group_id)
         where = Where(fs, directory.path, directory.identity.group_id, context.environment.count_rows)
         self._service = SnapshotInstaller(
@@ -87,6 +86,7 @@ class InstallService:
             name="installs",
             start=self.start,
             close=self.close,
+            metrics=(self._metrics,),
         )
 
     def start(self) -> None:

@@ -23,7 +23,7 @@ from cluster.peer.links import heartbeat_net
 from cluster.peer.probe import probe
 from cluster.peer.transport import PLAIN_REFUSAL, PeerTransport
 from cluster.repair.fetch import LOG, FetchClient, FetchError, FetchServer, FrameSender, Status
-from cluster.repair.log_repair import LogRepairer, RepairMetrics
+from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
@@ -62,8 +62,6 @@ class Repairs:
         context: NodeContext,
         directory: NodeDir,
         transport: RepairLinks,
-        *,
-        metrics: RepairMetrics,
     ) -> None:
         raw, loop, alarms = context.raw, context.loop, context.alarms
         self._raw = raw
@@ -85,9 +83,7 @@ class Repairs:
         )
         self.server.sources[LOG] = log_source(self.log, lambda: raw.commit_index)
         self._votes = VoteKeeper(context.fs, directory.path, raw, alarms, context.wake)
-        self._ranges = LogRepairer(
-            self.log, self.client, loop, peers=self.sources, on_change=self.judge, alarms=alarms, metrics=metrics
-        )
+        self._ranges = LogRepairer(self.log, self.client, loop, peers=self.sources, on_change=self.judge, alarms=alarms)
         self._unfit_since_ms: int | None = None
         self._loop = loop
         self.bad_row: Signal[[str]] = Signal()
@@ -103,6 +99,7 @@ class Repairs:
             peer_closed=self.peer_closed,
             frames={Kind.FETCH: self.on_frame, Kind.FETCHED: self.on_frame},
             reload=lambda config: self.server.reload(config.repair.bytes_per_second),
+            metrics=(self._ranges.metrics,),
         )
 
     def start(self) -> None:

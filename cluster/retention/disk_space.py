@@ -23,6 +23,7 @@ import msgspec
 
 from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_warnings import Filling, SlowAppends
+from cluster.retention.metrics import DiskMetrics
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.errors import DiskFullError
@@ -30,7 +31,6 @@ from statemachine.rows.kv import KVFullError
 
 if TYPE_CHECKING:
     from cluster.config.config import RetentionSection
-    from cluster.replication.metrics import ModeMetrics
     from cluster.runtime.alarms import Alarms
     from raftlog.storage.files.fs import FileSystem
 
@@ -107,7 +107,6 @@ class DiskSpace:
         *,
         refuse: Callable[[str], None],
         hold: Callable[[bool], None] = lambda held: None,
-        metrics: ModeMetrics | None = None,
         slow_append_ms: int = 0,
         groups_here: Callable[[], int] = lambda: 1,
     ) -> None:
@@ -123,7 +122,7 @@ class DiskSpace:
         """Tells the append lane, which asks `reserved`, to try again what it has put aside."""
         self._hold = hold
         self._groups_here = groups_here
-        self._metrics = metrics
+        self._metrics = DiskMetrics(directory)
         self._filling = Filling(str(directory), limits, alarms)
         self._slow_appends = SlowAppends(slow_append_ms, alarms)
         self._appends = 0
@@ -142,6 +141,7 @@ class DiskSpace:
             name="disk",
             tick=self.tick,
             reload=lambda config: self.reload(config.retention),
+            metrics=(self._metrics,),
         )
 
     def reload(self, limits: RetentionSection) -> None:
@@ -187,16 +187,15 @@ class DiskSpace:
         line = self._limit - RESUME_POINTS if self._refusing else self._limit
         self._set_refusing(self._used > line)
         self._filling.look(self._now_ms, self._used, refusing=self._refusing)
-        if self._metrics is not None:
-            self._metrics.disk(self._used / 100, refusing=self._refusing, parked=bool(self._parked))
-            self._metrics.outlook(self._filling.full_in_ms)
+        self._metrics.disk(self._used / 100, refusing=self._refusing, parked=bool(self._parked))
+        self._metrics.outlook(self._filling.full_in_ms)
 
     def on_persisted(self, persisted: Persisted) -> None:
         """Evaluates one drain of the append lane: whether it was slow, and whether it put something aside."""
         if persisted.bytes_written:
             self._appends += 1
             slow = self._slow_appends
-            if persisted.seconds > slow.suspect_s and slow.note(persisted.seconds) and self._metrics is not None:
+            if persisted.seconds > slow.suspect_s and slow.note(persisted.seconds):
                 self._metrics.slow_append.inc()
         if persisted.parked:
             if not self._parked:

@@ -211,6 +211,7 @@ class Retention:
             tick=self.tick,
             applied=self.on_applied,
             reload=self._reload,
+            metrics=(self._metrics,),
         )
 
     def _reload(self, config: Config) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prometheus_client import CollectorRegistry
-
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
 from cluster.repair.peer_requests import at_once
@@ -165,4 +163,4 @@ class Taker:
 
 
 def progress() -> Progress:
-    return Progress(InstallMetrics(CollectorRegistry()), lambda: 0.0)
+    return Progress(InstallMetrics(), lambda: 0.0)

@@ -268,11 +268,9 @@ class SimNode(Machine):
         return self.nodes[-1]
 
     @property
-    def refused(self) -> dict[str, float]:
+    def refused(self) -> dict[str, int]:
         """Label `reason` -> refused requests, as the node's metrics count them."""
-        families = self.running.metrics.registry.collect()
-        (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
-        return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
+        return self.running.requests.refusals
 
     @property
     def append(self) -> HeldLane:

@@ -20,6 +20,7 @@ from cluster.admin.findings.rules import own_conditions
 from cluster.admin.node_interface import AdminPort
 from cluster.config.local_layout import Place, has_no_identity, is_lost, name_of, node_object, place_of
 from cluster.runtime.events import rfc3339
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from raftlog.types import FIRST_GROUP
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class FindingsWatch:
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()
         """Held while the metrics are made in steps; other scrapes wait meanwhile."""
+        self._metrics = FindingMetrics()
 
     async def close(self) -> None:
         """Ends questions in progress."""
@@ -115,6 +117,11 @@ class FindingsWatch:
         members = self._port.membership.in_force.node_uuids
         return merged(views, members, maintained, leaders, self._place, self._data.lost, self._group)
 
+    def metrics(self) -> FindingMetrics:
+        """Returns the gauges of the findings, as last received."""
+        self._metrics.show(self.cluster())
+        return self._metrics
+
     def _silent(self) -> set[int]:
         """Returns the silent nodes whose data directories lie beside this node's: those of a local cluster."""
         if self._place != "up":
@@ -126,6 +133,22 @@ class FindingsWatch:
         """Reports which members answer."""
         own = NodeReport(node=self._port.config.node.id, answers=True, age_ms=0)
         return sorted([own, *self._around.reports()], key=lambda report: report.node)
+
+
+class FindingMetrics(ServiceMetrics):
+    """The gauges of the cluster's findings, as this node knows them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._findings = self.gauge(
+            "raftmq_findings", "Findings about the cluster, as this node knows them", ("code", "severity")
+        )
+
+    def show(self, found: Iterable[Finding]) -> None:
+        """Sets the gauges."""
+        self._findings.clear()
+        for each in found:
+            self._findings.labels(each.code, each.severity).inc()
 
 
 Tell = Callable[[Finding, bool], object]

@@ -22,7 +22,7 @@ from raftmq_wire.json_text import MALFORMED
 from raftmq_wire.topic_identity import IDENTITY_FIELD
 
 if TYPE_CHECKING:
-    from cluster.remoting.request import RequestFigures
+    from cluster.broker.broker_metrics import DeliveryMetrics
 
 FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
@@ -64,7 +64,7 @@ class PullRequests:
     """Handlers of pulls."""
 
     def __init__(
-        self, pulls: Pulls, elsewhere: Elsewhere, to_leader: ToLeader, metrics: RequestFigures | None = None
+        self, pulls: Pulls, elsewhere: Elsewhere, to_leader: ToLeader, metrics: DeliveryMetrics | None = None
     ) -> None:
         self._pulls = pulls
         self._elsewhere = elsewhere
@@ -99,7 +99,7 @@ class PullReply(Untracked):
     _topic: str
     _elsewhere: Elsewhere
     _to_leader: ToLeader
-    _metrics: RequestFigures | None
+    _metrics: DeliveryMetrics | None
 
     @property
     def client(self) -> Connection:

@@ -176,7 +176,7 @@ async def test_the_watch_takes_the_group_of_its_node(second: FakeNode) -> None:
 async def test_every_series_of_a_further_group_says_its_group(second: FakeNode) -> None:
     for node, label in ((second, 'broker_group="2"'), (FakeNode(1), "broker_group")):
         node.apply([CreateTopic({"name": "orders"}, True)])
-        node.metrics.messages_in("orders", 3, 300)
+        node.traffic.messages_in("orders", 3, 300)
         async with TestClient(TestServer(build_app(node))) as client:  # type: ignore[arg-type]
             first, again = [(await (await client.get("/metrics")).text()).splitlines() for _ in range(2)]
         series = [line for line in again if line and not line.startswith("#")]

@@ -12,7 +12,6 @@ from typing import Any
 import msgpack
 import pytest
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.peer import group_links
@@ -29,6 +28,7 @@ from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
 from statemachine.cluster_wide.broker_groups import GroupState
 from tests.support.group_node import FS, KEY, Node
+from tests.support.samples import text_of
 from tests.support.wait_until import until
 
 CLUSTER = uuid.UUID(int=7)
@@ -357,9 +357,7 @@ async def test_metrics_have_what_each_process_says_and_none_without_a_registry(r
     one = await registry(1)
     first = await node(1, one, Registry(2))
     await until(lambda: first.known.registry()[0].state == STATE)
-    collected = CollectorRegistry()
-    RegistryMetrics(collected, first.known.registry)
-    shown = [line for line in generate_latest(collected).decode().splitlines() if not line.startswith("#")]
+    shown = [line for line in text_of(RegistryMetrics(first.known.registry)).splitlines() if not line.startswith("#")]
     assert sorted(shown) == [
         'raftmq_registry_accepted_age_seconds{process="1"} 0.04',
         'raftmq_registry_child_restarts_total{process="1"} 0.0',

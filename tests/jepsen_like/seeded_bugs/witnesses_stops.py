@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from prometheus_client import CollectorRegistry
-
 from cluster.config.config import HaSection
 from cluster.flow.gate import Gate
 from cluster.node.orderly_stop import Retirement
@@ -81,7 +79,7 @@ def watched(**record: Any) -> Any:
     links: Any = object.__new__(Links)
     links._records = {TWO: SimpleNamespace(pongs={}, expired=False, **record)}
     links._inlets, links._ha, links._slept_ms = {}, HaSection(), 0
-    links._metrics = LinkMetrics(CollectorRegistry())
+    links._metrics = LinkMetrics()
     links._transport = SimpleNamespace(roster=SimpleNamespace(object_of=lambda peer: f"node {peer}"))
     links._clock = SimpleNamespace(monotonic_ms=lambda: 60_000, monotonic_s=lambda: 60.0)
     return links
