@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cluster.broker.rights import Rights
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
+    from cluster.broker.watches.group_watch import GroupWatch
     from cluster.config.config import Config
     from cluster.config.ranges import Held
     from cluster.config.reload import KeyChange, ReloadView
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints.failpoints import FailpointSet
     from cluster.runtime.figures.service_metrics import ServiceMetrics
+    from cluster.runtime.findings import Condition
     from cluster.runtime.tls.tls_maintenance import TlsMaintenance
     from cluster.state.scrub import Scrubber
     from cluster.tier.scrub.scrub_service import TierScrubs
@@ -303,8 +305,10 @@ class AdminPort:
     """Returns True if connected consumers of a group read by broadcasting, and keep their places themselves."""
     sharers: Callable[[str, str], list[str | None]]
     """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
-    unread: Callable[[str], Mapping[str, Sequence[str]]]
-    """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
+    findings: Sequence[Callable[[], Iterable[Condition]]]
+    """Return the problems that the services of the node see now, besides its alarms."""
+    group_watch: GroupWatch
+    """Knows when groups last committed."""
     registry: Callable[[], list[RegistryProcess]]
     """Returns the processes of the registry, and which of them this node reaches."""
     paced: PacedSends

@@ -24,6 +24,7 @@ from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.awaited import told
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.host.versions import versions
 from cluster.runtime.read_leases import Leases
@@ -41,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT = "backup.tmp"
 """A folder in DATA/checkpoints that exists while a backup is made. What a crash leaves there has no meaning."""
-OVERDUE, FAILED = "backup_overdue", "backup_failed"
+OVERDUE = Code("backup_overdue", "warning", "raftmq backup create --help", finding="backup_old")
+FAILED = Code("backup_failed", "warning", "raftmq backup create --help")
 WATCH_S = 5.0
 WORKER_END_S = 5.0
 """Seconds that a worker may take to remove an unfinished backup."""

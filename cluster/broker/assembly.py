@@ -34,6 +34,11 @@ from cluster.broker.transactions.group_writes import GroupWriteRequests
 from cluster.broker.transactions.staged_delivery import StagedDelivery
 from cluster.broker.transactions.staged_writes import StagedMetrics, StagedWriteRequests
 from cluster.broker.transactions.transaction_end import Transactions
+from cluster.broker.watches.group_watch import GroupWatch
+from cluster.broker.watches.hidden_watch import HiddenWatch
+from cluster.broker.watches.hot_watch import hot_conditions
+from cluster.broker.watches.quota_watch import learnt_conditions, quota_conditions
+from cluster.config.loading import own_object
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import FIRST_GROUP
 
@@ -139,6 +144,10 @@ class Broker:
         self.pulls = Pulls(services, members, self.resets, reads, old, levels, proposals.flow.paced.buckets.rules)
         self.locks = QueueLocks(services, environment.lock_ttl_ms)
         self.transactions = Transactions(services, proposals, self.rights)
+        self.group_watch = GroupWatch(
+            services, member_count=members.member_count, unread=members.unread, wall_ms=clock.wall_ms
+        )
+        self._proposals = proposals
         self.deliveries = DeliveryMetrics(services.state)
         self.topic_sizes = TopicSizes(services.state, clock.monotonic_ms)
         self.send_backs = SendBacks(services, proposals, self.rights)
@@ -170,7 +179,7 @@ class Broker:
     def delivery_parts(self) -> tuple[Part, ...]:
         """Returns the parts that deliver waiting messages, and those that are informed of sends."""
         loop, timers, staged, long_polls = self._loop, self.timers, self.staged, self.pulls.long_polls
-        services = self._services
+        services, proposals = self._services, self._proposals
         return (
             Part(
                 name="timers",
@@ -192,6 +201,15 @@ class Broker:
             Part(name="backlog sizes", tick=self.backlog_sizes.tick),
             Part(name="spreading", tick=self.spreading.tick),
             Part(name="gathering", tick=self.gathering.tick, opened=self.gathering.forget),
+            self.group_watch.part(),
+            Part(name="hidden messages", findings=HiddenWatch(services).look),
+            Part(name="hot spots", findings=lambda: hot_conditions(services, proposals.figures.hot.last)),
+            Part(name="quotas", findings=lambda: quota_conditions(services, proposals.flow.paced)),
+            Part(name="learnt limits", findings=lambda: learnt_conditions(services, proposals.flow.learnt)),
+            Part(
+                name="shared client ids",
+                findings=lambda: self.shared_ids.conditions(services.state.access.by_id, own_object(services.config)),
+            ),
             Part(
                 name="broker metrics",
                 metrics=(

@@ -18,6 +18,7 @@ from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.membership import UNSAFE_RECOVER, Membership
@@ -27,9 +28,9 @@ from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
 
-ALARM = "removed"
+ALARM = Code("removed", "critical", "raftmq node list")
 HOLD = "removed"
-TOO_OLD = "level_too_low"
+TOO_OLD = Code("level_too_low", "critical", "raftmq upgrade plan")
 
 
 class MembersService:
@@ -232,7 +233,7 @@ class MembersService:
         self._wake()
 
 
-EVENT = "unsafe_recovered"
+EVENT = Code("unsafe_recovered", "critical", "raftmq alarm list")
 
 
 def watch_event(state: BrokerState, alarms: Alarms) -> None:

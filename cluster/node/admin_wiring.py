@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.admin.access import HttpAccess
@@ -12,6 +13,7 @@ from cluster.admin.signed_identity import Passes
 from cluster.broker.groups.assignment import sharers
 from cluster.config.local_layout import name_of
 from cluster.node import node_view
+from cluster.runtime.findings import Condition
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
@@ -30,7 +32,7 @@ def _server() -> type[AdminServer]:
     return AdminServer
 
 
-def port_of(node: Assembly, exporter: Exporter) -> AdminPort:
+def port_of(node: Assembly, exporter: Exporter, findings: Sequence[Callable[[], Iterable[Condition]]]) -> AdminPort:
     """Returns the node's services and figures in the form in which the HTTP API uses them."""
     return AdminPort(
         current_config=lambda: node.config,
@@ -74,7 +76,7 @@ def port_of(node: Assembly, exporter: Exporter) -> AdminPort:
         held=lambda: node.layers.held,
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
-        member_count=lambda group: node_view.member_count(node.clients, group),
+        member_count=node.clients.member_count,
         broadcasts=lambda group: node_view.broadcasts(node.clients, group),
         sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
         registry=node.other_groups.registry,
@@ -82,7 +84,8 @@ def port_of(node: Assembly, exporter: Exporter) -> AdminPort:
         learnt=node.proposals.flow.learnt,
         hot=lambda: node.proposals.figures.hot.last,
         grace_left_ms=lambda: node.proposals.drain.left_ms(node.environment.clock.monotonic_ms()),
-        unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},
+        findings=findings,
+        group_watch=node.broker.group_watch,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.config.config import Config
+from cluster.config.loading import own_object
 from cluster.members.changes import DiskLag
 from cluster.members.service import watch_event
 from cluster.node import node_view
@@ -176,6 +177,7 @@ class Node(Assembly):
                 close=self.failpoints.clear,
                 closes=Closing.WAITS,
                 tick=lambda _: self.failpoints.stall("loop.turn"),
+                findings=lambda: self.failpoints.conditions(own_object(self.config)),
             ),
         )
 
@@ -197,7 +199,7 @@ class Node(Assembly):
     async def _open_admin(self) -> None:
         recovery = self.storage.recovery.status(self.storage.checkpointer.run)
         self.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
-        self._admin = await admin_of(port_of(self, self.exporter))
+        self._admin = await admin_of(port_of(self, self.exporter, self._parts.findings))
         await self._admin.start()
 
     async def _close_admin(self) -> None:

@@ -101,12 +101,6 @@ def quorum(node: Assembly) -> QuorumView:
     return quorum_of(node.membership.in_force.voter_ids, is_here, node.config.cluster.group)
 
 
-def member_count(known: Members, group: str) -> int:
-    """Returns the number of a group's consumers that are connected to this node."""
-    found = known.consumers.get(group)
-    return len(found.members) if found is not None else 0
-
-
 def broadcasts(known: Members, group: str) -> bool:
     """Returns True if connected consumers of a group read by broadcasting."""
     found = known.consumers.get(group)

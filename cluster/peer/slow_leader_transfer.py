@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from cluster.config.local_layout import node_object
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
+from cluster.runtime.findings import Code
 from cluster.runtime.leader_handover import Slower, best, none_slower
 from cluster.runtime.peer_frames import WireError
 from raftlog.core.raw_node import RawNode
@@ -41,7 +42,7 @@ TOLD_MS: Final = 5_000
 LAG_MAX: Final = 256
 """Entries that a successor may be behind: no writes are accepted until it has them."""
 TURNS_MAX: Final = 1_000_000
-ALARM = "slow_turns"
+ALARM = Code("slow_turns", "warning", "raftmq logs {n}")
 
 
 class _Turn(NamedTuple):

@@ -34,6 +34,7 @@ from cluster.placement.groups_file import GroupsFile
 from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.registry_state import RegistryProcess, RegistryState, decode_state
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.service_lifecycle import Part
@@ -43,9 +44,9 @@ from statemachine.cluster_wide.broker_groups import BrokerGroup, is_retired, liv
 
 logger = logging.getLogger(__name__)
 
-ALARM = "group_map"
-REGISTRY_ALARM = "registry_no_majority"
-NOT_READY_ALARM = "registry_not_ready"
+ALARM = Code("group_map", "warning", "raftmq status")
+REGISTRY_ALARM = Code("registry_no_majority", "warning", "raftmq registry status")
+NOT_READY_ALARM = Code("registry_not_ready", "warning", "raftmq registry status")
 LOOK_S = 1.0
 """Seconds between two looks: links are tended, and the own group is told."""
 WHOLE_EVERY = 10
@@ -383,7 +384,7 @@ class KnownGroups:
             return "the processes of the registry are reached, and none has an operation accepted: its log says why"
         return ""
 
-    def _alarm(self, key: str, text: str) -> None:
+    def _alarm(self, key: Code, text: str) -> None:
         """Raises an alarm, or clears it if the text is empty."""
         if text:
             self._alarms.raise_alarm(key, text)

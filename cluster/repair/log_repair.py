@@ -18,6 +18,7 @@ from cluster.repair.fetch import LOG, PAYLOAD_MAX, FetchError, Status
 from cluster.repair.peer_requests import Backoff, Fetches, end_task
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from raftlog.errors import FrameError, OutOfRangeError, RaftLogError
 from raftlog.storage.log.log_repair import RangeRepair
 from raftlog.storage.log.segmented_log import SegmentedLog
@@ -26,7 +27,7 @@ from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)
 
-ALARM = "log_damage"
+ALARM = Code("log_damage", "warning", "raftmq repair --node {n}")
 FETCH_MS = 5_000
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
 """The shortest and the longest pause after a round in which no range could be repaired, in seconds; it doubles each

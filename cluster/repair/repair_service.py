@@ -27,6 +27,7 @@ from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
@@ -214,7 +215,7 @@ class Repairs:
             logger.warning("leadership cannot be transferred: %s", error)
 
 
-ALARM = "vote_withheld"
+ALARM = Code("vote_withheld", "warning", "raftmq repair --node {n}")
 
 
 class VoteKeeper:

@@ -24,6 +24,7 @@ import msgspec
 from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_warnings import Filling, SlowAppends
 from cluster.retention.metrics import DiskMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.errors import DiskFullError
@@ -45,8 +46,8 @@ RESERVE_BYTES_MAX = 512 << 20
 above the line."""
 OPENING_BYTES = 64 << 20
 """Bytes that opening the node may write at once, because RocksDB writes its buffers to disk."""
-FULL = "disk_full"
-PARKED = "log_waits_for_space"
+FULL = Code("disk_full", "critical", "raftmq retention --run")
+PARKED = Code("log_waits_for_space", "critical", "df -h")
 """Keys of the alarms."""
 
 

@@ -26,6 +26,7 @@ from cluster.retention.retention_worker import CHECKPOINT, Ask, Held, Remove, Re
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from cluster.runtime.lanes import StartedLane
 from cluster.runtime.read_leases import Leases
 from cluster.runtime.service_lifecycle import AppliedRun, Part
@@ -124,7 +125,8 @@ destroyMapedFileIntervalForcibly)."""
 CONSUMERS_EVERY_MS = 60_000
 """Milliseconds between two searches for groups that are about to lose messages."""
 OLDER = "the older checkpoint"
-UNREAD, FILES = "unconsumed_messages_expire", "trimmed_files_left"
+UNREAD = Code("unconsumed_messages_expire", "warning", "raftmq group list")
+FILES = Code("trimmed_files_left", "warning", "raftmq retention")
 
 
 class Ran(NamedTuple):
@@ -331,7 +333,7 @@ class Retention:
                 waiter.set_result(ran)
         self._answering = []
 
-    def _alarm(self, key: str, text: str) -> None:
+    def _alarm(self, key: Code, text: str) -> None:
         if text:
             self._alarms.raise_alarm(key, text)
         else:

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Condition
 from cluster.runtime.periodic_tasks import Chore
 from raftlog.types import Entry, NodeId
 
@@ -93,6 +94,9 @@ class Part:
     is in its row (`cluster.requests.table`)."""
     metrics: Sequence[ServiceMetrics] = ()
     """The metrics of the service, which the node's exporter shows."""
+    findings: Callable[[], Iterable[Condition]] | None = None
+    """Returns the problems that the service sees now, besides its alarms. Called about once a second on a node with an
+    HTTP API; cheap."""
     may_reload: Callable[[Config], object] | None = None
     """Raises ConfigError if this part cannot use that configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None
@@ -117,6 +121,7 @@ class Parts:
         self.frames = _merged("frames", ((part.name, part.frames) for part in self.parts))
         self.codes = codes_of(self.parts)
         self.metrics = tuple(each for part in self.parts for each in part.metrics)
+        self.findings = _present(part.findings for part in self.parts)
         self._may_reload = _present(part.may_reload for part in self.parts)
         self._reload = _present(part.reload for part in self.parts)
         self._closing = list(reversed(self.parts))

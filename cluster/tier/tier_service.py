@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
 from cluster.tier.deletions import Deletions, Expiry
 from cluster.tier.log_proposals import DeposedError, NotRecordedError, Steps
@@ -132,7 +133,7 @@ LOOKS_IN_VAIN = 10
 """Looks without work after which the memory of a piece is freed. A busy node closes a segment every other second."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
 """Seconds between failed attempts. The limit doubles, and the pause is a random part of it (full jitter)."""
-STUCK = "tier_stuck"
+STUCK = Code("tier_stuck", "warning", "raftmq tier status")
 LEASE, LEASE_MS = "upload to the tier", 600_000
 PUBLISH_EVERY_MS = 10_000
 """Milliseconds between manifests while segments are uploaded one after the other. Another is published when there is

@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
 from cluster.truth.truth_source import Reads
 from raftlog.work import ITEM_UNITS, charge
@@ -39,7 +40,7 @@ AT_ONCE: Final = 64
 UNDECIDED_MS: Final = 600_000
 """Milliseconds of log time after which an undecided write is a finding."""
 LOOK_EVERY_MS: Final = 10_000
-WRITE_UNDECIDED = "write_undecided"
+WRITE_UNDECIDED = Code("write_undecided", "warning", "raftmq writes list")
 """Key of the alarm about prepared writes that wait for a decision for UNDECIDED_MS."""
 
 

@@ -129,6 +129,16 @@ class Members:
         found = self.consumers.get(group)
         return list(found.members) if found is not None else []
 
+    def member_count(self, group: str) -> int:
+        """Returns the number of a group's consumers that are connected to this node."""
+        found = self.consumers.get(group)
+        return len(found.members) if found is not None else 0
+
+    def unread(self, group: str) -> dict[str, list[str]]:
+        """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
+        found = self.consumers.get(group)
+        return found.unread() if found is not None else {}
+
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Returns the subscription to the topic that the group's members on this node told."""
         found = self.consumers.get(group)

@@ -19,6 +19,7 @@ from cluster.broker.timers.row_delivery import RowDelivery, RowTerm
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.findings import Code
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.delivery.staged_writes import AttemptState, DiscardAttempts
 from statemachine.delivery.timers import DeliverTimers, DropStaged
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 DROP_ROWS = 256
 """Rows that one command removes."""
 EXPIRE_EVERY_MS = 10_000
-WRITE_LEFT = "write_left"
+WRITE_LEFT = Code("write_left", "warning", "raftmq writes list")
 """Key of the alarm about attempts that have waited for a commit for half of the time after which they are discarded."""
 
 

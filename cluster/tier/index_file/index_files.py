@@ -14,6 +14,7 @@ from xxhash import xxh3_128
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.lanes import LaneRunner
 from cluster.runtime.service_lifecycle import Part
 from cluster.state.node_storage import NodeStorage
@@ -51,7 +52,7 @@ GAP_MS = 10
 AGAIN_MS = 60_000
 """Milliseconds from a failure to the next attempt. A failure is a full disk, or damage in the log that is being
 repaired."""
-ALARM = "index_file_failed"
+ALARM = Code("index_file_failed", "warning", "raftmq logs {n}")
 
 
 class IndexFilesView(NamedTuple):

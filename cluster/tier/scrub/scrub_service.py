@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
 from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Wishes
 from cluster.tier.store.errors import StoreError
@@ -17,7 +18,7 @@ from raftlog.errors import RaftLogError
 logger = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
-DAMAGED = "tier_damaged"
+DAMAGED = Code("tier_damaged", "warning", "raftmq tier repair")
 BY_ITSELF = Wishes(reads=True, repairs=True, sweeps=True)
 """The work of a scheduled scrub."""
 AFTER_MS = 60_000
@@ -71,7 +72,7 @@ class TierScrubs:
         every_hours: int,
         wall_ms: Callable[[], int],
         leads: Callable[[], bool],
-        alarm: Callable[[str, str], None],
+        alarm: Callable[[Code, str], None],
         clear: Callable[[str], None],
         repaired: Callable[[], None] = lambda: None,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -37,10 +37,14 @@ from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.rights import Rights
 from cluster.broker.topic_sizes import TopicSizeMetrics, TopicSizes
+from cluster.broker.watches.group_watch import GroupWatch
+from cluster.broker.watches.hidden_watch import HiddenWatch
+from cluster.broker.watches.hot_watch import hot_conditions
+from cluster.broker.watches.quota_watch import learnt_conditions, quota_conditions
 from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.config.local_layout import name_of
+from cluster.config.local_layout import name_of, node_object
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.flow.backlogs import Backlogs
@@ -52,7 +56,7 @@ from cluster.flow.quota_rules import QuotaRules
 from cluster.flow.requests_at_once import RequestsAtOnce
 from cluster.members.address_change import CheckUnderWay, Place, Proof
 from cluster.members.changes import MemberChanges
-from cluster.members.cluster_level import Levels
+from cluster.members.cluster_level import Levels, unfinished_upgrade
 from cluster.members.service import MembersService
 from cluster.node.metrics import Exporter
 from cluster.node.node_view import counted
@@ -72,6 +76,7 @@ from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.findings import Condition
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
@@ -274,6 +279,12 @@ class FakeNode:
         self.queries = MessageQueries(cast("Any", self), self.rights)
         self.now_ms = 1_700_000_000_000
         self.shared_ids = SharedIds(lambda: self.now_ms)
+        services: Any = self
+        self.group_watch = GroupWatch(
+            services, member_count=self.member_count, unread=self.unread, wall_ms=self.wall_ms
+        )
+        self.hidden = HiddenWatch(services)
+        self.findings = (self.found,)
         self.secrets = FakeSecrets()
         self.confirmed: Any = SimpleNamespace(is_possible=False, ask=lambda done: done(True))
         self.access = HttpAccess(
@@ -352,6 +363,19 @@ class FakeNode:
             python_finding="",
             uptime_ms=1500,
         )
+
+    def found(self) -> Iterator[Condition]:
+        """Yields what the services of a node report."""
+        by_id, me = self.state.access.by_id, node_object(self.config.cluster.group, self.config.node.id)
+        services: Any = self
+        yield from self.group_watch.look(self.monotonic_ms())
+        yield from self.hidden.look()
+        yield from hot_conditions(services, self.window)
+        yield from quota_conditions(services, self.paced)
+        yield from learnt_conditions(services, self.learnt)
+        yield from self.shared_ids.conditions(by_id, me)
+        yield from unfinished_upgrade(self.levels.view(self.monotonic_ms()))
+        yield from self.failpoints.conditions(me)
 
     def counted(self) -> Counted:
         node: Any = self
