@@ -14,8 +14,9 @@ import pytest
 from cluster.broker.reads.log_reads import read_intact
 from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
 from cluster.retention import policy
+from cluster.retention.file_removal import AGAIN_MS, FILES
 from cluster.retention.metrics import RetentionMetrics
-from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
+from cluster.retention.service import OLDER, UNREAD, Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
