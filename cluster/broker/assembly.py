@@ -84,7 +84,6 @@ class Broker:
         proposals: Proposals,
         retries: RetryMemory,
         *,
-        incarnation: bytes,
         route: Callable[[Any], None],
         refuse: Callable[[Any, Any], None],
         reads: Any,
@@ -98,7 +97,8 @@ class Broker:
         `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every node has proven the
         cluster's secret. `denied` counts a denial; its argument is True if it was enforced."""
         config, environment, clock = context.config, context.environment, context.clock
-        self._loop, self._services, self._wall_ms = context.loop, services, clock.wall_ms
+        self._loop, self._wall_ms = context.loop, clock.wall_ms
+        self.services, self.retries = services, retries
         self.denials = Denials(clock.wall_ms, denied)
         self.guesses = Guesses(services.monotonic_ms, clock.wall_ms, services.call_later)
         self.rights = Rights(services.state.access, self._note_denied)
@@ -107,7 +107,7 @@ class Broker:
             clock,
             proposals,
             retries,
-            incarnation,
+            environment.entropy(8),
             entropy=environment.entropy,
             route=route,
             refuse=refuse,
@@ -179,7 +179,7 @@ class Broker:
     def delivery_parts(self) -> tuple[Part, ...]:
         """Returns the parts that deliver waiting messages, and those that are informed of sends."""
         loop, timers, staged, long_polls = self._loop, self.timers, self.staged, self.pulls.long_polls
-        services, proposals = self._services, self._proposals
+        services, proposals = self.services, self._proposals
         return (
             Part(
                 name="timers",

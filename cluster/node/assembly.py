@@ -41,7 +41,7 @@ from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups, own_record
 from cluster.placement.quota_exchange import QuotaExchange
 from cluster.placement.route_map import BrokerGroup, RouteMap
-from cluster.remoting.assembly import Remoting
+from cluster.remoting.assembly import Remoting, SendAnswers, Trust
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
 from cluster.remoting.handlers.broker_stats import NodeFigures
@@ -285,7 +285,6 @@ class Assembly:
         """Makes the services that take requests, propose their commands, and answer them."""
         context, config, state, requests = self._context, self.config, self.state, self.requests
         modes = self.traffic.modes
-        incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
         self.group_links = group_links = GroupLinks(self.transport, lambda group: self.other_groups.leader(group))
@@ -300,13 +299,13 @@ class Assembly:
         )
         replies = SendReplyWriter(store_host, routes.own.name, requests)
         closings = ClosedConnections(context.loop.call_soon)
-        fates = SendOutcomes(self._clock, state, retries, replies, closings)
+        outcomes = SendOutcomes(self._clock, state, retries, replies, closings)
         self.proposals = proposals = Proposals(
             context,
             state,
             Gate(config, requests.refused, requests.quota_refused),
             store_host=store_host,
-            replies=fates,
+            replies=outcomes,
             before_open=self.consistency.before_open,
             metrics=self.traffic,
             ledger=Ledger(context.fs, self.storage.directory.path, config.limits.batches_inflight_max),
@@ -329,7 +328,6 @@ class Assembly:
             services,
             proposals,
             retries,
-            incarnation=incarnation,
             route=arrived,
             refuse=replies.refuse,
             reads=self.modes.reads,
@@ -369,20 +367,14 @@ class Assembly:
         self.remoting = remoting = Remoting(
             context,
             broker,
-            services,
             proposals,
-            retries,
             self.transport,
             arrived=arrived,
-            replies=replies,
-            closings=closings,
-            fates=fates,
+            answers=SendAnswers(replies, closings, outcomes),
             figures=figures.by_name,
             read_entries=lambda positions, told: self._lanes.entries.ask(positions, told),
             log_begins=self.installs.log_begins,
-            unheard=self.unheard,
-            confirms=self.confirmed,
-            keyed=self._keyed,
+            trust=Trust(self.unheard, self.confirmed, self._keyed),
             security=self.tls.security,
             metrics=requests,
         )
