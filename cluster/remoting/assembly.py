@@ -71,7 +71,7 @@ class SendAnswers(NamedTuple):
 
 
 class Trust(NamedTuple):
-    """What a node knows of whether it may judge who asks."""
+    """Says whether this node may judge who asks."""
 
     unheard: Callable[[], str]
     """Returns the reason why this node may have missed changes of users and rules, or ""."""
@@ -107,7 +107,7 @@ class Remoting:
         self._judge = Judge(services.state.access, broker.denials, context.config.cluster.name)
         self._figures, self._read_entries, self._metrics = figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
-        rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate)
+        memory = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate)
         sends = SendHandler(
             broker.sends,
             replies,
@@ -122,7 +122,7 @@ class Remoting:
             leads=services.writes_open,
             local=handed,
             names=sends,
-            room=rooms.unsent,
+            room=memory.unsent,
             gate=proposals.gate,
             closings=closings,
             level=lambda: state.level,
@@ -151,11 +151,11 @@ class Remoting:
             config.limits,
             state.access,
             proposals,
-            rooms=rooms,
+            memory=memory,
             members=broker.members,
             parked=broker.pulls.long_polls.has,
             closings=closings,
-            fates=answers.outcomes,
+            outcomes=answers.outcomes,
             rates=MinuteRates(
                 proposals.flow.paced.buckets.rules, (CONNECTIONS,), proposals.gate, services.monotonic_ms
             ),

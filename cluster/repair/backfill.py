@@ -17,7 +17,7 @@ from cluster.config.local_layout import node_object
 from cluster.repair.fetch import FetchError
 from cluster.repair.log_source import ask_place
 from cluster.repair.peer_requests import Fetches, end_task, fill, in_executor
-from cluster.repair.progress import InstallMetrics, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.runtime.context import NodeContext
 from cluster.runtime.findings import Code
 from raftlog.errors import FrameError, RaftLogError
@@ -55,7 +55,7 @@ class Backfill:
         applied: Callable[[], int],
         peers: Callable[[], list[NodeId]],
         metrics: InstallMetrics,
-        progress: Progress,
+        progress: InstallProgress,
     ) -> None:
         """`path`: DATA. `trim_position()` returns the beginning of the group's log as of the entry `applied()`."""
         self._raw = context.raw

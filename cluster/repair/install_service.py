@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster.repair.backfill import Backfill
 from cluster.repair.fetch import LOG, STATE
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
-from cluster.repair.progress import InstallMetrics, InstallView, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress, InstallView
 from cluster.repair.repair_service import Repairs
 from cluster.repair.snapshot_fetch import Where
 from cluster.repair.snapshot_install import SnapshotInstaller
@@ -49,7 +49,7 @@ class InstallService:
         self._storage = storage
         self._fs = fs
         self._metrics = metrics = InstallMetrics()
-        self.progress = progress = Progress(metrics, context.loop.time, directory.identity.group_id)
+        self.progress = progress = InstallProgress(metrics, context.loop.time, directory.identity.group_id)
         where = Where(fs, directory.path, directory.identity.group_id, context.environment.count_rows)
         self._service = SnapshotInstaller(
             context,

@@ -36,7 +36,7 @@ class InstallView(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str = ""
 
 
-class Progress:
+class InstallProgress:
     """The progress of one node. Event loop only."""
 
     def __init__(self, metrics: InstallMetrics, now_s: Callable[[], float], group: int = FIRST_GROUP) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cluster.config.local_layout import node_object
-from cluster.members.address_change import ASK_MS, FOUND_AT, Moves, Place
+from cluster.members.address_change import ASK_MS, FOUND_AT, MemberPlace, Moves
 from cluster.members.addresses import probe_http
 from cluster.members.service import MembersService
 from cluster.peer.keyring import Keyring
@@ -301,11 +301,11 @@ class _Prober:
         self._transport = transport
         self._dialling = dialling
 
-    async def peer(self, place: Place) -> str:
+    async def peer(self, place: MemberPlace) -> str:
         """Returns why the node is not at the peer address; "" if it is."""
         return await probe(self._transport, place.node, place.node_uuid, (place.host, place.port))
 
-    async def http(self, place: Place) -> str:
+    async def http(self, place: MemberPlace) -> str:
         """Returns why the node's HTTP API is not at its address; "" if it is."""
         membership = self._transport.roster.membership
         return await probe_http(

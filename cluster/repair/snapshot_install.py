@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from cluster.config.local_layout import node_object
 from cluster.repair.peer_requests import Backoff, Fetches, end_task, in_executor
-from cluster.repair.progress import InstallMetrics, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.repair.snapshot_fetch import Needless, Snapshot, SnapshotTake, Where
 from cluster.runtime.context import NodeContext
 from cluster.runtime.findings import Code
@@ -45,7 +45,7 @@ class SnapshotInstaller:
         *,
         peers: Callable[[], list[NodeId]],
         metrics: InstallMetrics,
-        progress: Progress,
+        progress: InstallProgress,
         restart: Callable[[str], None],
     ) -> None:
         """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again."""

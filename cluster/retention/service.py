@@ -22,7 +22,7 @@ from cluster.retention.file_removal import FileRemoval
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pinned_messages import Gather, PinAlarm, ReadIntact, Slice
 from cluster.retention.policy import Decision
-from cluster.retention.retention_worker import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
+from cluster.retention.retention_worker import CHECKPOINT, Held, Remove, Removed, RetentionLane, Survey, SurveyAsk
 from cluster.retention.sweeps import Remover, Sweeper
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
@@ -97,7 +97,7 @@ class Retention:
             read_intact=read_intact,
             tier=context.config.tier if context.config.tier.url else None,
         )
-        self._runner: StartedLane[Ask | Remove | Gather] = StartedLane(
+        self._runner: StartedLane[SurveyAsk | Remove | Gather] = StartedLane(
             lambda: context.environment.runner("retention", self._lane, context.loop, self._on_done, context.fail)
         )
         self._carrier = None if carries is None else carries(self._job, self._soon)
@@ -218,12 +218,12 @@ class Retention:
         self._looking = True
         leads = self._leads() and self._settled()
         now = self._raw.log_time_ms() if leads else 0
-        ask = Ask(leads, now, hour, self._freed_bytes(), asked, consumers)
+        ask = SurveyAsk(leads, now, hour, self._freed_bytes(), asked, consumers)
         found: Survey = yield self._job(ask)
         self._looking = False
         return found
 
-    def _job(self, job: Ask | Remove | Gather) -> Question[Any]:
+    def _job(self, job: SurveyAsk | Remove | Gather) -> Question[Any]:
         """Returns the question that gives the lane this job. The lane answers its jobs in order."""
 
         def ask(done: Callable[[Any], None]) -> None:

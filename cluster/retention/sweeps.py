@@ -1,5 +1,5 @@
-"""What a leader proposes slice by slice, because applying it at once would hold the node: TRIMs, and the removal of the
-rows of what was deleted."""
+"""Proposes slice by slice what would hold the node if it were applied at once: TRIMs, and the removal of the rows of
+deleted topics and groups."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
 from cluster.repair.peer_requests import at_once
-from cluster.repair.progress import InstallMetrics, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.repair.snapshot_fetch import Snapshot, SnapshotTake, Where
 from cluster.runtime.figures.row_count import counted
 from cluster.state.checkpoints import Checkpoints
@@ -162,5 +162,5 @@ class Taker:
         assert digest(kv) == digest(giver.kv)
 
 
-def progress() -> Progress:
-    return Progress(InstallMetrics(), lambda: 0.0)
+def progress() -> InstallProgress:
+    return InstallProgress(InstallMetrics(), lambda: 0.0)

@@ -159,7 +159,7 @@ class ClientPath(ReplyPath):
     """A client's connection: requests go in as frames, replies come out as (code, remark, ext)."""
 
     def __init__(self, node: SimNode, port: int = 4000) -> None:
-        rooms = node.running.router.rooms
+        rooms = node.running.router.memory
         super().__init__(("10.0.0.9", port), "broker", rooms.unsent, rooms.gate)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}

@@ -368,13 +368,13 @@ class Members:
             raise Refused(Reason.BUSY, remark)
 
     def _check_text(
-        self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription], wish: frozenset[str]
+        self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription], topics_wanted: frozenset[str]
     ) -> None:
         for subscription in subscriptions:
             check_text(subscription.sub_string)
         held = found.text.held if found is not None and found.text is not None else 0
-        size = text_bytes(subscriptions) + wish_bytes(wish)
-        if found is not None and wish not in found.wishes:
+        size = text_bytes(subscriptions) + wish_bytes(topics_wanted)
+        if found is not None and topics_wanted not in found.wishes:
             size += held  # it comes to what the other members want
         if size > held and not self._text.fits(size - held):
             remark = (

@@ -318,7 +318,7 @@ def copied_properties(message: Message) -> bytes:
     whole = topic + _unless_there(kept, ORIGIN_ID, encode_message_id(message.store_host, message.position))
     lean, mark = without(kept, *_WHERE), NO_ORIGIN + b"true\x02"
     wishes = (kept + whole, lean + whole, lean + mark + topic, lean + mark)
-    return next((wish for wish in wishes if len(wish) <= PROPERTIES_BYTES_MAX), kept)
+    return next((choice for choice in wishes if len(choice) <= PROPERTIES_BYTES_MAX), kept)
 
 
 def _unless_there(properties: bytes, mark: bytes, value: str) -> bytes:

@@ -77,7 +77,7 @@ TRIES, RETRY_MS = 10, 200
 copy has no room."""
 
 
-class Wish(Enum):
+class Decision(Enum):
     """The decision of a producer about its transaction."""
 
     COMMIT = "commit"
@@ -95,7 +95,7 @@ class Ending(NamedTuple):
     group: str
     """The group of the producer."""
     unique_key: str
-    wish: Wish
+    decision: Decision
     party: Party
     """The author of the request."""
 
@@ -184,9 +184,9 @@ class Transactions:
             self.metrics.mismatched.inc()
             logger.warning("a transaction was not ended: %s", why)
             settled(Refused(Reason.ERROR, why))
-        elif asked.wish is Wish.UNKNOWN:
+        elif asked.decision is Decision.UNKNOWN:
             settled(End.OPEN)
-        elif asked.wish is Wish.ROLLBACK:
+        elif asked.decision is Decision.ROLLBACK:
             self._first(half, settled, self._rollback)
         else:
             self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))

@@ -40,7 +40,7 @@ before the ends of queues."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
-class Progress(NamedTuple):
+class Consumption(NamedTuple):
     """A group's progress in one queue, as this node has observed it."""
 
     committed: int | None
@@ -64,7 +64,7 @@ class GroupWatch:
         """`member_count` returns the number of connected consumers of a group, `unread` what `Members.unread` does."""
         self._services = services
         self._member_count, self._unread, self._wall_ms = member_count, unread, wall_ms
-        self._seen: dict[str, dict[tuple[str, int], Progress]] = {}
+        self._seen: dict[str, dict[tuple[str, int], Consumption]] = {}
         self._conditions: dict[str, list[Condition]] = {}
         self._walk = Walk(self._judge_all)
         self._now_ms = 0
@@ -123,7 +123,7 @@ class GroupWatch:
             was = before.get(key)
             if was is None or was.committed != each.committed or not each.lag:
                 moved = was is not None and (was.moved or was.committed != each.committed)
-                was = Progress(each.committed, now_ms, moved)
+                was = Consumption(each.committed, now_ms, moved)
             seen[key] = was
         beyond = [self._beyond(name, each) for each in lags if each.beyond_end][:NAMED_MAX]
         return [*beyond, *self._late(name, lags, now_ms)]

@@ -11,7 +11,7 @@ import msgspec
 
 from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
-from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Wishes
+from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, ScrubOptions
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import RaftLogError
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
 DAMAGED = Code("tier_damaged", "warning", "raftmq tier repair")
-BY_ITSELF = Wishes(reads=True, repairs=True, sweeps=True)
+BY_ITSELF = ScrubOptions(reads=True, repairs=True, sweeps=True)
 """The work of a scheduled scrub."""
 AFTER_MS = 60_000
 """Milliseconds after an unclean start at which the first scrub begins, once the node leads."""
@@ -118,7 +118,7 @@ class TierScrubs:
             wishes, self._after_unclean = AFTER_UNCLEAN if self._after_unclean else BY_ITSELF, False
             self.begin(wishes)
 
-    def begin(self, wishes: Wishes) -> bool:
+    def begin(self, wishes: ScrubOptions) -> bool:
         """Begins a scrub; returns False if one is under way."""
         if self._task is not None and not self._task.done():
             return False
@@ -135,7 +135,7 @@ class TierScrubs:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, wishes: Wishes) -> None:
+    async def _run(self, wishes: ScrubOptions) -> None:
         failure, report = "", _NOTHING
         try:
             report = await self._scrubber.scrub(wishes)

@@ -54,7 +54,7 @@ from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules
 from cluster.flow.requests_at_once import RequestsAtOnce
-from cluster.members.address_change import CheckUnderWay, Place, Proof
+from cluster.members.address_change import CheckUnderWay, MemberPlace, Proof
 from cluster.members.changes import MemberChanges
 from cluster.members.cluster_level import Levels, unfinished_upgrade
 from cluster.members.service import MembersService
@@ -136,9 +136,9 @@ class FakeMoves:
         self.not_by: dict[NodeId, str] = {}
         """Voter -> why not."""
         self.busy = False
-        self.checked: list[Place] = []
+        self.checked: list[MemberPlace] = []
 
-    async def check(self, place: Place) -> Proof:
+    async def check(self, place: MemberPlace) -> Proof:
         self.checked.append(place)
         if self.busy:
             raise CheckUnderWay

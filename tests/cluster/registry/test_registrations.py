@@ -22,7 +22,7 @@ from cluster.placement.groups_file import GroupsFile
 from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.registry_state import RegistryState, decode_state, encode_state
 from cluster.registry import registrations
-from cluster.registry.records import Place, Records
+from cluster.registry.records import Records, TopicPlace
 from cluster.registry.registrations import Identity, Registrations
 from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
@@ -55,7 +55,7 @@ class Registry:
         self.records = Records(cluster.bytes)
         self.handed: list[GroupRecord] = []
         identity = Identity(cluster, number, ("127.0.0.1", self.port))
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, TopicPlace] = {}
         self.links = Registrations(
             identity, KEY, self.records, 5, self.handed.extend, self.places.update, lambda: self.state
         )
@@ -309,17 +309,17 @@ async def test_the_first_group_tells_the_places_of_topics_and_nobody_else(regist
     (first,), (second,) = (each.links.to(REGISTRY_GROUP) for each in nodes)
     second.send(Kind.PLACES, [], msgpack.packb([["t", 9, [2]]]))
     first.send(Kind.PLACES, [], msgpack.packb([["t", 5, [1, 2]], ["u", 6, [1]]]))
-    await until(lambda: one.places == {"t": Place(5, (1, 2)), "u": Place(6, (1,))})
+    await until(lambda: one.places == {"t": TopicPlace(5, (1, 2)), "u": TopicPlace(6, (1,))})
     one.places.clear()
     first.send(Kind.PLACES, [], msgpack.packb([["t", 4, [1]], ["u", 6, [1]], ["v", 7, [1, 64]]]))
-    await until(lambda: one.places == {"v": Place(7, (1, 64))})
-    assert one.records.view.topics["t"] == Place(5, (1, 2)), "an older version changes nothing"
+    await until(lambda: one.places == {"v": TopicPlace(7, (1, 64))})
+    assert one.records.view.topics["t"] == TopicPlace(5, (1, 2)), "an older version changes nothing"
     for bad in (b"\xc1", msgpack.packb([["t", 8, [2, 1]]]), msgpack.packb([["t", 8, []]]), bytes(40_000)):
         (link,) = nodes[0].links.to(REGISTRY_GROUP)
         link.send(Kind.PLACES, [], bad)
         await until(lambda link=link: link not in nodes[0].links.all())  # type: ignore[misc]
         await until(lambda: nodes[0].links.to(REGISTRY_GROUP))
-    assert one.records.view.topics["t"] == Place(5, (1, 2))
+    assert one.records.view.topics["t"] == TopicPlace(5, (1, 2))
 
 
 async def test_a_bad_frame_ends_a_link_and_nothing_else(registry: Make, node: Make) -> None:
