@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster.broker.access.denials import Denials
 from cluster.broker.access.guesses import Guesses
@@ -46,10 +46,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from cluster.broker.evicted.evicted_key_search import EvictedKeys
+    from cluster.broker.evicted.evicted_pulls import EvictedMessages
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
+    from cluster.broker.reads.tier_read_policy import ReadLevels
     from cluster.broker.services import Services
     from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads
     from cluster.broker.transactions.staged_delivery import StagedAsk, StagedFound, StagedReads
+    from cluster.replication.follower_reads import FollowerReads
     from cluster.replication.proposals import Proposals
     from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.context import NodeContext
@@ -70,8 +73,16 @@ class EvictedReads(Protocol):
         """Searches by key among evicted messages."""
 
     @property
-    def for_pulls(self) -> tuple[Any, Any]:
+    def for_pulls(self) -> tuple[EvictedMessages, ReadLevels]:
         """The last two arguments of `Pulls`."""
+
+
+class SendIntake(NamedTuple):
+    """The ways of sends that come in, as explained at Sends."""
+
+    incarnation: bytes
+    route: Callable[[Any], None]
+    refuse: Callable[[Any, Any], None]
 
 
 class Broker:
@@ -84,16 +95,15 @@ class Broker:
         proposals: Proposals,
         retries: RetryMemory,
         *,
-        route: Callable[[Any], None],
-        refuse: Callable[[Any, Any], None],
-        reads: Any,
+        intake: SendIntake,
+        reads: FollowerReads,
         evicted: EvictedReads | None,
         transport: PeerLinks,
         unreached: Callable[[], Collection[NodeId]],
         keyed: Callable[[], bool],
         denied: Callable[[bool], None],
     ) -> None:
-        """`route` and `refuse` are explained at Sends, `reads` at Pulls.
+        """`reads` is explained at Pulls.
         `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every node has proven the
         cluster's secret. `denied` counts a denial; its argument is True if it was enforced."""
         config, environment, clock = context.config, context.environment, context.clock
@@ -107,10 +117,10 @@ class Broker:
             clock,
             proposals,
             retries,
-            environment.entropy(8),
+            intake.incarnation,
             entropy=environment.entropy,
-            route=route,
-            refuse=refuse,
+            route=intake.route,
+            refuse=intake.refuse,
         )
         self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
         self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch, self.rights)

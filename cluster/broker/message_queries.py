@@ -39,7 +39,7 @@ class MessageQueries:
     confirms that there is no such message."""
 
     def __init__(self, services: Services, rights: Rights, evicted: EvictedKeys | None = None) -> None:
-        """`old`: access to evicted messages; None if this node has no tier."""
+        """`evicted`: access to evicted messages; None if this node has no tier."""
         self._services = services
         self._rights = rights
         self._old = evicted

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
-from cluster.broker.assembly import Broker
+from cluster.broker.assembly import Broker, SendIntake
 from cluster.broker.reads.entry_reads import EntryReads
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.sends.closed_connections import ClosedConnections
@@ -285,6 +285,7 @@ class Assembly:
         """Makes the services that take requests, propose their commands, and answer them."""
         context, config, state, requests = self._context, self.config, self.state, self.requests
         modes = self.traffic.modes
+        incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
         self.group_links = group_links = GroupLinks(self.transport, lambda group: self.other_groups.leader(group))
@@ -328,8 +329,7 @@ class Assembly:
             services,
             proposals,
             retries,
-            route=arrived,
-            refuse=replies.refuse,
+            intake=SendIntake(incarnation, arrived, replies.refuse),
             reads=self.modes.reads,
             evicted=self.tier_access,
             transport=self.transport,

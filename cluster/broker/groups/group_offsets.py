@@ -34,7 +34,7 @@ class Offsets:
     """Consumer offsets of all groups. Callers that ask for offsets or bounds of queues hold a ReadIndex round."""
 
     def __init__(self, services: Services, evicted: EvictedBounds | None = None) -> None:
-        """`old`: access to evicted messages; None if this node has no tier."""
+        """`evicted`: access to evicted messages; None if this node has no tier."""
         self._services = services
         self._old = evicted
         self._named = NamedCommits(services)

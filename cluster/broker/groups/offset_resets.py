@@ -84,7 +84,7 @@ class OffsetResets:
     """Makes resets, and ends those of which the consumers know."""
 
     def __init__(self, services: Services, evicted: EvictedBounds | None = None) -> None:
-        """`old`: access to evicted messages; None if this node has no tier."""
+        """`evicted`: access to evicted messages; None if this node has no tier."""
         self._services = services
         self._old = evicted
         self._ending: set[tuple[str, Queue, int]] = set()

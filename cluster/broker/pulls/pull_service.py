@@ -71,9 +71,9 @@ class Pulls:
         rules: QuotaRules | None = None,
     ) -> None:
         """`reads`: tells which node should serve next, and how stale this node may be; with None the leader serves and
-        answers have no such labels. `old`: access to evicted messages; None if there are none. `levels`: decides which
-        messages are read from the tier before they are evicted; None for none. `rules`: the quotas, of which the node
-        shows together what was asked for; None for rules that nobody shows."""
+        answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`: decides
+        which messages are read from the tier before they are evicted; None for none. `rules`: the quotas, of which the
+        node shows together what was asked for; None for rules that nobody shows."""
         self._services = services
         self._access = services.state.access
         self._members = members
