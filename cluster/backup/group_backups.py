@@ -34,7 +34,8 @@ from statemachine.rows.kv import META
 
 
 class Truth(NamedTuple):
-    """The part of a state that says which groups a cluster has, and how far they know the same."""
+    """The part of a state that says which groups a cluster has, and how much this one has of what they share (topics,
+    users): the first group writes that into a journal, and the others copy it, version by version."""
 
     groups: tuple[int, ...] = ()
     """The numbers of the groups but the first that have not retired, ascending; none if the cluster has one group."""

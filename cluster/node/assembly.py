@@ -409,7 +409,8 @@ class Assembly:
         )
 
     def _slots(self) -> int:
-        """Returns the number of aliases of each group, which a cluster of several groups has fixed; else 0."""
+        """Returns the number of aliases of each group: the names under which a route lists its nodes. It is fixed when
+        a cluster gets its second group; 0 before, when each node has one name."""
         rows = self.state.broker_groups.by_number
         return next(iter(rows.values())).aliases if rows else 0
 

@@ -61,7 +61,8 @@ class WriteDecisions:
         self._asking = False
         self._due_ms = self._look_ms = 0
         self._after: int | None = None
-        """The decider of the last write that was asked for, None to begin with the first."""
+        """The number of the last prepared write about which this round has asked the first group; None: the next round
+        begins with the first one."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""

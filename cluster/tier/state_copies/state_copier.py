@@ -320,12 +320,11 @@ async def read_copy(store: ObjectStore, folder: str, name: str) -> StateCopy:
     return copy
 
 
-# The description of a state copy, its names, and the choice of the copies that stay. No I/O.
+# --- names and descriptions of copies, and which of them stay (no I/O) -----------------------------------------------
 #
-# ::
-#
-#     <cluster id>/state/<index>-<term>-<crc>.json      description; the name of the checkpoint that was copied
-#     <cluster id>/state/<index>-<sha256>.part          <index>: of the copy that wrote the part first
+# A copy is one description and the parts that it names, below the cluster's folder in the tier:
+#     <cluster id>/state/<index>-<term>-<crc>.json      its description, named after the checkpoint that was copied
+#     <cluster id>/state/<index>-<sha256>.part          a part; <index> is that of the copy that wrote it first
 
 STATE = "state"
 KEPT = 8
