@@ -28,11 +28,11 @@ from cluster.broker.rights import Party, Rights
 from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends
 from cluster.broker.timers.recalls import Recalls
-from cluster.broker.timers.timer_delivery import TimerDelivery, TimerMetrics
+from cluster.broker.timers.timer_delivery import TimerDelivery
 from cluster.broker.topic_sizes import TopicSizeMetrics, TopicSizes
 from cluster.broker.transactions.group_writes import GroupWriteRequests
 from cluster.broker.transactions.staged_delivery import StagedDelivery
-from cluster.broker.transactions.staged_writes import StagedMetrics, StagedWriteRequests
+from cluster.broker.transactions.staged_writes import StagedWriteRequests
 from cluster.broker.transactions.transaction_end import Transactions
 from cluster.broker.watches.group_watch import GroupWatch
 from cluster.broker.watches.hidden_watch import HiddenWatch
@@ -107,7 +107,7 @@ class Broker:
         `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every node has proven the
         cluster's secret. `denied` counts a denial; its argument is True if it was enforced."""
         config, environment, clock = context.config, context.environment, context.clock
-        self._loop, self._wall_ms = context.loop, clock.wall_ms
+        self._wall_ms = clock.wall_ms
         self.services, self.retries = services, retries
         self.denials = Denials(clock.wall_ms, denied)
         self.guesses = Guesses(services.monotonic_ms, clock.wall_ms, services.call_later)
@@ -188,31 +188,18 @@ class Broker:
 
     def delivery_parts(self) -> tuple[Part, ...]:
         """Returns the parts that deliver waiting messages, and those that are informed of sends."""
-        loop, timers, staged, long_polls = self._loop, self.timers, self.staged, self.pulls.long_polls
-        services, proposals = self.services, self._proposals
+        services, proposals, long_polls = self.services, self._proposals, self.pulls.long_polls
         return (
-            Part(
-                name="timers",
-                close=lambda: loop.run_in_executor(None, timers.close),
-                tick=timers.tick,
-                opened=timers.writes_opened,
-                metrics=(TimerMetrics(services.state),),
-            ),
-            Part(
-                name="staged writes",
-                close=lambda: loop.run_in_executor(None, staged.close),
-                tick=staged.tick,
-                opened=staged.writes_opened,
-                metrics=(StagedMetrics(services.state.writes),),
-            ),
-            Part(name="transactions", opened=self.transactions.writes_opened, metrics=(self.transactions.metrics,)),
-            Part(name="send backs", opened=self.send_backs.writes_opened, reload=self.send_backs.reload),
-            Part(name="sends", reload=self.sends.reload),
-            Part(name="backlog sizes", tick=self.backlog_sizes.tick),
-            Part(name="spreading", tick=self.spreading.tick),
-            Part(name="gathering", tick=self.gathering.tick, opened=self.gathering.forget),
+            self.timers.part(),
+            self.staged.part(),
+            self.transactions.part(),
+            self.send_backs.part(),
+            self.sends.part(),
+            self.backlog_sizes.part(),
+            self.spreading.part(),
+            self.gathering.part(),
             self.group_watch.part(),
-            Part(name="hidden messages", findings=HiddenWatch(services).look),
+            HiddenWatch(services).part(),
             Part(name="hot spots", findings=lambda: hot_conditions(services, proposals.figures.hot.last)),
             Part(name="quotas", findings=lambda: quota_conditions(services, proposals.flow.paced)),
             Part(name="learnt limits", findings=lambda: learnt_conditions(services, proposals.flow.learnt)),

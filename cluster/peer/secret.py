@@ -25,6 +25,7 @@ from cluster.peer.keyring import Keyring
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.findings import Code
 from cluster.runtime.key_file import KeyFileError, key_id, parse
+from cluster.runtime.service_lifecycle import Part
 from raftlog.storage.files.fs import FileSystem, read_file, storage_error, write_file
 from raftlog.types import NodeId
 
@@ -174,6 +175,10 @@ class SecretKeeper:
             return False
         self._use(keyring)
         return True
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="secret", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
         """Requires the newest key once every member has proven it. Called several times a second."""

@@ -41,6 +41,7 @@ from cluster.replication.send_identity import (
     content_hash,
     names_in,
 )
+from cluster.runtime.service_lifecycle import Part
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from raftmq_wire.names import NAME
@@ -101,6 +102,10 @@ class Sends(Generic[_Origin]):
         self._key_prefix = incarnation.hex().upper().encode()
         self._keys = 0
         self.reload(config)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="sends", reload=self.reload)
 
     def reload(self, config: Config) -> None:
         """Applies another configuration."""

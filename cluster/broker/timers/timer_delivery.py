@@ -19,6 +19,7 @@ from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads, DueRow
 from cluster.broker.timers.row_delivery import AGAIN_MS, RowDelivery, RowTerm
 from cluster.replication.internal_sends import submit_copies
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.service_lifecycle import Part
 from raftmq_wire.properties import without
 from statemachine.broker_state import BrokerState
 from statemachine.delivery.timers import DeliverTimers
@@ -89,6 +90,10 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
 
         super().__init__(services, proposals, _DueTerm, lane)
         self._rows: deque[DueRow] = deque()
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return self._part("timers", TimerMetrics(self._services.state))
 
     def _has_due(self) -> bool:
         return self._services.state.timers.earliest <= self._services.log_time_ms()

@@ -25,6 +25,7 @@ from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.service_lifecycle import Part
 from raftmq_wire.message_format import Message, decode_message
 from statemachine.delivery.half_messages import CheckHalves, EndHalves, HalfMessage
 from statemachine.payload import RowKind
@@ -143,6 +144,10 @@ class Transactions:
         still be stored."""
         self._client = NoClient(proposals.gate)
         self.metrics = TransactionMetrics(node.state.halves)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="transactions", opened=self.writes_opened, metrics=(self.metrics,))
 
     def writes_opened(self) -> None:
         """Forgets undecided requests, because writes have opened: everything that this node proposed before is

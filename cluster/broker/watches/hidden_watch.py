@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.broker.groups.hidden_queues import hidden_queues, named, unread
 from cluster.runtime.findings import Code, Condition
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.turns.walk import Walk
 from raftlog.work import ITEM_UNITS, charge
 
@@ -32,6 +33,10 @@ class HiddenWatch:
         self._services = services
         self._conditions: dict[str, Condition] = {}
         self._walk = Walk(self._judge_all)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="hidden messages", findings=self.look)
 
     def look(self) -> Iterator[Condition]:
         """Checks some topics, and returns the conditions of all topics. Returns none unless this node leads."""
