@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cluster.broker.rights import Rights
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
+    from cluster.broker.watches.group_watch import GroupWatch
     from cluster.config.config import Config
     from cluster.config.ranges import Held
     from cluster.config.reload import KeyChange, ReloadView
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from cluster.members.cluster_level import Levels
     from cluster.members.service import MembersService
     from cluster.peer.links import Links
-    from cluster.placement.known_groups import RegistryProcess
+    from cluster.placement.registry_state import RegistryProcess
     from cluster.repair.consistency import Consistency
     from cluster.repair.repair_service import Repairs
     from cluster.replication.hot_spots import Window
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints.failpoints import FailpointSet
+    from cluster.runtime.figures.service_metrics import ServiceMetrics
+    from cluster.runtime.findings import Condition
     from cluster.runtime.tls.tls_maintenance import TlsMaintenance
     from cluster.state.scrub import Scrubber
     from cluster.tier.scrub.scrub_service import TierScrubs
@@ -223,24 +226,12 @@ class Counted(NamedTuple):
     """Reason -> requests refused before anything was proposed."""
 
 
-class Figures(Protocol):
+class Exports(Protocol):
     """The node's metrics (`cluster.node.metrics`)."""
 
-    def scraped(
-        self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int
-    ) -> Generator[None, None, list[bytes]]:
-        """Updates the gauges and returns the exposition text, in steps. Only one scrape may be in progress. `now_ms` is
-        the wall clock."""
-
-    def counted(self) -> Counted:
-        """Returns the counters for the history of the last hour."""
-
-    def topic_sizes(self, sizes: Mapping[str, int], total: int) -> None:
-        """Sets the sizes of topics: topic -> bytes of its messages in this node's log, of the largest. `total` is the
-        number of all topics."""
-
-    def findings(self, found: Iterable[tuple[str, str]]) -> None:
-        """Sets the cluster's findings as this node knows them, each given as (code, severity)."""
+    def scraped(self, *more: ServiceMetrics) -> Generator[None, None, list[bytes]]:
+        """Returns the exposition text in parts, made in steps. Only one scrape may be in progress. `more`: the metrics
+        of services of the HTTP API."""
 
 
 class Clients(Protocol):
@@ -281,7 +272,9 @@ class AdminPort:
     levels: Levels
     moves: Moves
     services: Services
-    metrics: Figures
+    exporter: Exports
+    counted: Callable[[], Counted]
+    """Returns the counters for the history of the last hour."""
     events: EventLog
     clients: Clients
     topic_sizes: TopicSizes
@@ -310,8 +303,10 @@ class AdminPort:
     """Returns True if connected consumers of a group read by broadcasting, and keep their places themselves."""
     sharers: Callable[[str, str], list[str | None]]
     """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
-    unread: Callable[[str], Mapping[str, Sequence[str]]]
-    """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
+    findings: Sequence[Callable[[], Iterable[Condition]]]
+    """Return the problems that the services of the node see now, besides its alarms."""
+    group_watch: GroupWatch
+    """Knows when groups last committed."""
     registry: Callable[[], list[RegistryProcess]]
     """Returns the processes of the registry, and which of them this node reaches."""
     paced: PacedSends

@@ -36,7 +36,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 Stage = Callable[[str], None]
 
 
-class Wish(NamedTuple):
+class TierRestore(NamedTuple):
     """A request to restore from a tier."""
 
     url: str
@@ -74,7 +74,7 @@ class Rebuilt(NamedTuple):
     """The highest entry that the cluster is known to have applied."""
 
 
-def rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage = lambda stage: None) -> Rebuilt:
+def rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: Stage = lambda stage: None) -> Rebuilt:
     """Makes the backup in `folder`, which is made too. If it raises LocalError, nothing is left."""
     if folder.exists():
         raise LocalError(
@@ -85,11 +85,11 @@ def rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage = lambda stag
         )
     try:
         folder.mkdir(parents=True)
-        return run(wish.url, _rebuild(wish, folder, now_ms, on_stage))
+        return run(asked.url, _rebuild(asked, folder, now_ms, on_stage))
     except OSError as error:
         left = files.remove_tree(folder)
         raise LocalError(
-            f"what {wish.url} holds could not be brought to {folder}",
+            f"what {asked.url} holds could not be brought to {folder}",
             f"{error.strerror or error}; {files.free_text(folder.parent)}{left}",
             "free space, or restore onto another disk",
         ) from error
@@ -105,10 +105,10 @@ def rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage = lambda stag
         raise
 
 
-async def _rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage) -> Rebuilt:
-    async with opened(wish.url, None) as store:
-        given = None if wish.backup is None else manifests.load(wish.backup)
-        wanted = wish.cluster_id or (given.cluster_uuid if given else None)
+async def _rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: Stage) -> Rebuilt:
+    async with opened(asked.url, None) as store:
+        given = None if asked.backup is None else manifests.load(asked.backup)
+        wanted = asked.cluster_id or (given.cluster_uuid if given else None)
         if given is not None and given.cluster_uuid != wanted:
             raise LocalError(
                 f"the backup {given.name} is of cluster {given.cluster_uuid}",
@@ -117,19 +117,19 @@ async def _rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage) -> Re
                 ExitCode.REFUSED,
             )
         on_stage("listing the store")
-        clusters = await find_clusters(store, wish.url, wanted)
+        clusters = await find_clusters(store, asked.url, wanted)
         if len(clusters) > 1:
-            raise await _several(wish, store, clusters, on_stage)
+            raise await _several(asked, store, clusters, on_stage)
         (cluster,) = clusters
         objects = TierObjects(store, cluster)
         await objects.load(given.origin if given else ())
-        if given is not None and wish.backup is not None:
-            began, replay = f"backup {given.name}", _begin_with_backup(wish, given, folder)
+        if given is not None and asked.backup is not None:
+            began, replay = f"backup {given.name}", _begin_with_backup(asked, given, folder)
         else:
-            began, replay = await _begin(wish, objects, folder, on_stage)
+            began, replay = await _begin(asked, objects, folder, on_stage)
         try:
-            reached = await _go_on(replay, objects, wish, on_stage)
-            _check_end(replay, wish, reached)
+            reached = await _go_on(replay, objects, asked, on_stage)
+            _check_end(replay, asked, reached)
             name = name_of(now_ms, cluster, 0, replay.log.tail.index)
             manifest = replay.finish(name, now_ms)
         finally:
@@ -137,17 +137,17 @@ async def _rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage) -> Re
     return Rebuilt(folder, manifest, began, objects.known_index)
 
 
-async def _several(wish: Wish, store: ObjectStore, clusters: Sequence[str], on_stage: Stage) -> LocalError:
+async def _several(asked: TierRestore, store: ObjectStore, clusters: Sequence[str], on_stage: Stage) -> LocalError:
     """Returns the error for a store with the tiers of several clusters: what tells them apart, and which is meant."""
     found = []
     for at, cluster in enumerate(clusters[:MEASURED_MAX], 1):
         on_stage(f"looking at cluster {at} of {len(clusters)}")
         found.append(await coverage_of(store, cluster))
     more = len(clusters) - len(found)
-    chosen, why = choose(found, wish.target)
-    command = wish.command(cluster_id=chosen.cluster_id, target=chosen.nearest(wish.target))
+    chosen, why = choose(found, asked.target)
+    command = asked.command(cluster_id=chosen.cluster_id, target=chosen.nearest(asked.target))
     return LocalError(
-        f"{wish.url} holds the tiers of {len(clusters)} clusters",
+        f"{asked.url} holds the tiers of {len(clusters)} clusters",
         "; ".join([*map(str, found), *([f"and {more} more"] if more else [])]),
         f"{command}    ({why})",
         ExitCode.REFUSED,
@@ -157,11 +157,11 @@ async def _several(wish: Wish, store: ObjectStore, clusters: Sequence[str], on_s
 # --- what the rows begin with ----------------------------------------------------------------------------------------
 
 
-async def _begin(wish: Wish, objects: TierObjects, folder: Path, on_stage: Stage) -> tuple[str, Replay]:
+async def _begin(asked: TierRestore, objects: TierObjects, folder: Path, on_stage: Stage) -> tuple[str, Replay]:
     """Begins with the newest sound copy of the state that is not above the target, or with GENESIS if there is none.
     Returns (its description, the replay)."""
     problems = list(objects.bad_copies)
-    below = [copy for copy in objects.copies if not wish.target.is_below(copy.index, copy.timestamp_ms)]
+    below = [copy for copy in objects.copies if not asked.target.is_below(copy.index, copy.timestamp_ms)]
     for copy in below:
         begins = LogTail(*copy.log_begins)
         if objects.reaches(begins.end_position) < copy.position:
@@ -176,10 +176,10 @@ async def _begin(wish: Wish, objects: TierObjects, folder: Path, on_stage: Stage
             continue
         return f"the state copied at index {copy.index}", Replay(folder, _facts_of(copy), begins)
     if objects.begins() == 0:
-        facts = await _facts_of_genesis(objects, wish)
+        facts = await _facts_of_genesis(objects, asked)
         if facts is not None:
             return "GENESIS", Replay(folder, facts, EMPTY_TAIL)
-    raise _nothing_to_begin_with(wish, objects, problems)
+    raise _nothing_to_begin_with(asked, objects, problems)
 
 
 async def _fetch_state(objects: TierObjects, copy: StateCopy, folder: Path) -> None:
@@ -203,7 +203,7 @@ def _facts_of(copy: StateCopy | Manifest) -> Facts:
     )
 
 
-async def _facts_of_genesis(objects: TierObjects, wish: Wish) -> Facts | None:
+async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> Facts | None:
     """Returns the facts of the cluster as its log's first entry tells them; None if the log in the store begins with
     another cluster's. Raises LocalError if the target lies before that entry."""
     for wanted in objects.at(0):
@@ -212,12 +212,12 @@ async def _facts_of_genesis(objects: TierObjects, wish: Wish) -> Facts | None:
             entry = next(decode_entries(data))
             began = genesis_format.decode(entry)
             if str(began.cluster_uuid) == objects.cluster_id:
-                if wish.target.is_below(entry.index, entry.timestamp_ms):
+                if asked.target.is_below(entry.index, entry.timestamp_ms):
                     first = Moment(entry.index, entry.timestamp_ms)
                     raise LocalError(
-                        f"{wish.target} lies before the first entry of the log",
+                        f"{asked.target} lies before the first entry of the log",
                         f"the earliest moment in the tier is {first}",
-                        wish.command(target=wish.target.like(*first)),
+                        asked.command(target=asked.target.like(*first)),
                         ExitCode.REFUSED,
                     )
                 named = ClusterSection()
@@ -235,42 +235,42 @@ async def _facts_of_genesis(objects: TierObjects, wish: Wish) -> Facts | None:
     return None
 
 
-def _begin_with_backup(wish: Wish, given: Manifest, folder: Path) -> Replay:
+def _begin_with_backup(asked: TierRestore, given: Manifest, folder: Path) -> Replay:
     """Begins with a copy of a local backup, which the caller has verified."""
-    assert wish.backup is not None
-    if wish.target.is_below(given.index, given.timestamp_ms):
+    assert asked.backup is not None
+    if asked.target.is_below(given.index, given.timestamp_ms):
         raise LocalError(
-            f"the backup {given.name} lies above {wish.target}",
+            f"the backup {given.name} lies above {asked.target}",
             f"it was made at {Moment(given.index, given.timestamp_ms)}, and nothing can be taken back",
-            f"{wish.command(anew=True)}    (the tier may have an older state; or use an older backup)",
+            f"{asked.command(anew=True)}    (the tier may have an older state; or use an older backup)",
             ExitCode.REFUSED,
         )
     files.need(folder, given.bytes_total)
-    shutil.copytree(wish.backup / STATE, folder / WORK)
-    shutil.copytree(wish.backup / LOG, folder / LOG)
+    shutil.copytree(asked.backup / STATE, folder / WORK)
+    shutil.copytree(asked.backup / LOG, folder / LOG)
     last = folder / LOG / segment_name(given.segments[-1].base_position)
     tail, _ = last_of(last, given.group_id)
     return Replay(folder, _facts_of(given), tail, given.segments)
 
 
-def _nothing_to_begin_with(wish: Wish, objects: TierObjects, problems: list[str]) -> LocalError:
+def _nothing_to_begin_with(asked: TierRestore, objects: TierObjects, problems: list[str]) -> LocalError:
     begins = objects.begins()
     where = "there is no object of its log" if begins is None else f"its log there begins at position {begins}"
     oldest = objects.oldest_copy()
     if oldest is not None and not problems:
         first = Moment(oldest.index, oldest.timestamp_ms)
         return LocalError(
-            f"{wish.target} lies below the oldest copy of the state",
+            f"{asked.target} lies below the oldest copy of the state",
             f"the earliest moment in the tier is {first}, and {where}",
-            f"{wish.command(target=wish.target.like(*first))}    (or begin with an older backup: add --from BACKUP)",
+            f"{asked.command(target=asked.target.like(*first))}    (or begin with an older backup: add --from BACKUP)",
             ExitCode.REFUSED,
         )
     if oldest is None and objects.copies and not problems:
         problems = ["no copy of the state has the log that it needs there"]
     return LocalError(
-        f"{wish.url} has no copy of the state of cluster {objects.cluster_id} that can be used",
+        f"{asked.url} has no copy of the state of cluster {objects.cluster_id} that can be used",
         "; ".join([*problems[:3], where]),
-        f"{wish.command()} --from BACKUP    (begin with a backup)",
+        f"{asked.command()} --from BACKUP    (begin with a backup)",
         ExitCode.REFUSED,
     )
 
@@ -278,10 +278,10 @@ def _nothing_to_begin_with(wish: Wish, objects: TierObjects, problems: list[str]
 # --- the log after it ------------------------------------------------------------------------------------------------
 
 
-async def _go_on(replay: Replay, objects: TierObjects, wish: Wish, on_stage: Stage) -> bool:
+async def _go_on(replay: Replay, objects: TierObjects, asked: TierRestore, on_stage: Stage) -> bool:
     """Applies entries up to the target, or to the last entry in the store. Returns True if the target is known to be
     reached. Raises LocalError, StoreError."""
-    while wish.target.index is None or replay.log.tail.index < wish.target.index:
+    while asked.target.index is None or replay.log.tail.index < asked.target.index:
         position = replay.log.tail.end_position
         on_stage(f"applying the log from index {replay.log.tail.index + 1}")
         problems = []
@@ -290,22 +290,22 @@ async def _go_on(replay: Replay, objects: TierObjects, wish: Wish, on_stage: Sta
             if problem:
                 problems.append(problem)
                 continue
-            if _take(replay, wanted, data, wish.target):
+            if _take(replay, wanted, data, asked.target):
                 return True
             if replay.log.tail.end_position > position:
                 break
         else:
             if problems:
-                raise _damaged_log(wish, replay.log.tail, problems)
-            return wish.target.time_ms is not None and replay.log.tail.timestamp_ms == wish.target.time_ms
+                raise _damaged_log(asked, replay.log.tail, problems)
+            return asked.target.time_ms is not None and replay.log.tail.timestamp_ms == asked.target.time_ms
     return True
 
 
-def _damaged_log(wish: Wish, tail: LogTail, problems: list[str]) -> LocalError:
+def _damaged_log(asked: TierRestore, tail: LogTail, problems: list[str]) -> LocalError:
     return LocalError(
-        f"the log in {wish.url} is damaged after {Moment(tail.index, tail.timestamp_ms)}",
+        f"the log in {asked.url} is damaged after {Moment(tail.index, tail.timestamp_ms)}",
         "; ".join(problems),
-        f"{wish.command(target=Target(tail.index))}    (what lies below; or mend the object, and try again)",
+        f"{asked.command(target=Target(tail.index))}    (what lies below; or mend the object, and try again)",
         ExitCode.REFUSED,
     )
 
@@ -329,10 +329,10 @@ def _take(replay: Replay, wanted: LogObject, data: bytes, target: Target) -> boo
     return target.index == replay.log.tail.index
 
 
-def _check_end(replay: Replay, wish: Wish, reached: bool) -> None:
+def _check_end(replay: Replay, asked: TierRestore, reached: bool) -> None:
     tail = replay.log.tail
     last = f"the last entry in the tier is that of {Moment(tail.index, tail.timestamp_ms)}"
-    command = wish.command(target=Target(tail.index), anew=tail.index < replay.state.applied.index)
+    command = asked.command(target=Target(tail.index), anew=tail.index < replay.state.applied.index)
     if tail.index < replay.state.applied.index:
         raise LocalError(
             f"the log there ends below the state, which is at index {replay.state.applied.index}",
@@ -340,5 +340,5 @@ def _check_end(replay: Replay, wish: Wish, reached: bool) -> None:
             f"{command}    (it begins with an older state)",
             ExitCode.REFUSED,
         )
-    if wish.target != Target() and not reached:
-        raise LocalError(f"{wish.target} lies beyond what is there", last, command, ExitCode.REFUSED)
+    if asked.target != Target() and not reached:
+        raise LocalError(f"{asked.target} lies beyond what is there", last, command, ExitCode.REFUSED)

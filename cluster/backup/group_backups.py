@@ -23,7 +23,7 @@ from cluster.backup import files
 from cluster.backup import manifest as manifests
 from cluster.backup.manifest import STATE, Manifest
 from cluster.backup.remote import backups_at, is_url, split
-from cluster.backup.restore import Found, Source, found_source
+from cluster.backup.restore import ChosenBackup, Source, found_source
 from cluster.config.node_files import of_group
 from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
@@ -34,7 +34,8 @@ from statemachine.rows.kv import META
 
 
 class Truth(NamedTuple):
-    """The part of a state that says which groups a cluster has, and how far they know the same."""
+    """The part of a state that says which groups a cluster has, and how much this one has of what they share (topics,
+    users): the first group writes that into a journal, and the others copy it, version by version."""
 
     groups: tuple[int, ...] = ()
     """The numbers of the groups but the first that have not retired, ascending; none if the cluster has one group."""
@@ -107,8 +108,8 @@ def check_together(first: Truth, others: Mapping[int, Truth]) -> None:
 
 @contextmanager
 def further_sources(
-    wanted: Source, first: Found, into: Path, now_ms: int, on_stage: Callable[[str], None]
-) -> Iterator[dict[int, Found]]:
+    wanted: Source, first: ChosenBackup, into: Path, now_ms: int, on_stage: Callable[[str], None]
+) -> Iterator[dict[int, ChosenBackup]]:
     """Provides the backups of all further groups that the first group knows as of its moment, and removes at the end
     what was fetched. `wanted`: the source of the first group, `first` what was found there. Raises LocalError."""
     manifest = manifests.load(first.path)
@@ -128,7 +129,7 @@ def further_sources(
             ExitCode.USAGE,
         )
     with ExitStack() as stack:
-        found: dict[int, Found] = {}
+        found: dict[int, ChosenBackup] = {}
         for group in truth.groups:
             try:
                 backup = None if wanted.backup is None else beside(wanted.backup, group, _begun_with(wanted, manifest))

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from cluster.backup import files
 from cluster.backup import manifest as manifests
-from cluster.backup.from_tier import Rebuilt, Wish, rebuild
+from cluster.backup.from_tier import Rebuilt, TierRestore, rebuild
 from cluster.backup.manifest import LOG, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.remote import fetch_backup, is_url
 from cluster.backup.replay import Target
@@ -69,7 +69,7 @@ class Source(NamedTuple):
     """All other options of the command as they were typed."""
 
 
-class Found(NamedTuple):
+class ChosenBackup(NamedTuple):
     """The backup that a restore reads."""
 
     path: Path
@@ -84,46 +84,46 @@ class Found(NamedTuple):
 @contextmanager
 def found_source(
     source: Source, into: Path, now_ms: int, on_stage: Callable[[str], None], *, is_first: bool = True
-) -> Iterator[Found]:
+) -> Iterator[ChosenBackup]:
     """Provides the backup as a directory, and removes at the end what was fetched. `is_first`: False for a further
     group, whose users are a copy and are not compared with newer ones. Raises LocalError."""
     into = into.absolute()
     check_unused(source.backup or source.tier or "", into)
-    wish = Wish(source.tier or "URL", source.target, source.cluster_id, None, source.backup or "", source.rest)
+    asked = TierRestore(source.tier or "URL", source.target, source.cluster_id, None, source.backup or "", source.rest)
     if source.tier is None:
         if source.target != Target():
-            _check_not_before(wish)
+            _check_not_before(asked)
             raise LocalError(
                 "a backup alone is restored as it is",
                 f"{source.target} is reached by applying the log after it, which lies in the tier",
-                f"{wish.command()}    (URL: tier.url)",
+                f"{asked.command()}    (URL: tier.url)",
                 ExitCode.USAGE,
             )
         with local_copy(source.backup or "", into, FETCHED, on_stage) as path:
             newest, name = _newest_beside(path) if is_first else (None, "")
-            yield Found(path, None, newest, name)
+            yield ChosenBackup(path, None, newest, name)
         return
     with _to_begin_with(source.backup, into, on_stage) as path:
-        wish = wish._replace(backup=path)
-        made = rebuild(wish, into.with_name(into.name + FETCHED), now_ms, on_stage)
+        asked = asked._replace(backup=path)
+        made = rebuild(asked, into.with_name(into.name + FETCHED), now_ms, on_stage)
         try:
-            newest = _at_the_end(wish, made, into, now_ms, on_stage) if is_first else None
-            yield Found(made.path, made, newest, "the end of the log in the tier" if newest else "")
+            newest = _at_the_end(asked, made, into, now_ms, on_stage) if is_first else None
+            yield ChosenBackup(made.path, made, newest, "the end of the log in the tier" if newest else "")
         finally:
             files.remove_tree(made.path)
 
 
-def _check_not_before(wish: Wish) -> None:
+def _check_not_before(asked: TierRestore) -> None:
     """Raises LocalError if a local backup was made after the target: no log that follows it leads back there."""
-    path = Path(wish.backup_name)
-    if is_url(wish.backup_name) or not (path / manifests.MANIFEST).exists():
+    path = Path(asked.backup_name)
+    if is_url(asked.backup_name) or not (path / manifests.MANIFEST).exists():
         return
     made = manifests.load(path)
-    if wish.target.is_below(made.index, made.timestamp_ms):
+    if asked.target.is_below(made.index, made.timestamp_ms):
         raise LocalError(
-            f"{wish.target} lies before the backup {made.name}",
+            f"{asked.target} lies before the backup {made.name}",
             f"it was made at {Moment(made.index, made.timestamp_ms)}, and nothing can be taken back",
-            f"{shlex.join(['raftmq', 'restore', '--from', wish.backup_name, *wish.rest])}    "
+            f"{shlex.join(['raftmq', 'restore', '--from', asked.backup_name, *asked.rest])}    "
             f"(its own moment; raftmq backup list {shlex.quote(str(path.parent))} shows older ones)",
             ExitCode.REFUSED,
         )
@@ -138,13 +138,15 @@ def _newest_beside(backup: Path) -> tuple[Revived | None, str]:
     return revived_in(backup.with_name(newest.name) / STATE), newest.name
 
 
-def _at_the_end(wish: Wish, made: Rebuilt, into: Path, now_ms: int, on_stage: Callable[[str], None]) -> Revived | None:
+def _at_the_end(
+    asked: TierRestore, made: Rebuilt, into: Path, now_ms: int, on_stage: Callable[[str], None]
+) -> Revived | None:
     """Returns the users at the end of the log in the tier; None if that is restored, or if it cannot be read."""
-    if wish.target == Target():
+    if asked.target == Target():
         return None
     on_stage("reading the users at the end of the log")
     try:
-        last = rebuild(wish._replace(target=Target()), into.with_name(into.name + LATEST), now_ms, on_stage)
+        last = rebuild(asked._replace(target=Target()), into.with_name(into.name + LATEST), now_ms, on_stage)
     except LocalError:  # only the comparison is lost
         return None
     try:
@@ -154,7 +156,7 @@ def _at_the_end(wish: Wish, made: Rebuilt, into: Path, now_ms: int, on_stage: Ca
         files.remove_tree(last.path)
 
 
-def users_from(source: str, found: Found, into: Path, on_stage: Callable[[str], None]) -> tuple[Revived, str]:
+def users_from(source: str, found: ChosenBackup, into: Path, on_stage: Callable[[str], None]) -> tuple[Revived, str]:
     """Returns the users of the backup DIR/NAME or URL/NAME, and its name, to be given to `restore`. Raises
     LocalError."""
     with local_copy(source, into.absolute(), USERS, on_stage) as path:

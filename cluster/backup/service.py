@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +23,12 @@ from cluster.backup.worker import Line
 from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.awaited import told
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.host.versions import versions
 from cluster.runtime.read_leases import Leases
+from cluster.runtime.service_lifecycle import Closing, Part
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import StorageError
 from raftlog.storage.files import layout
@@ -38,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT = "backup.tmp"
 """A folder in DATA/checkpoints that exists while a backup is made. What a crash leaves there has no meaning."""
-OVERDUE, FAILED = "backup_overdue", "backup_failed"
+OVERDUE = Code("backup_overdue", "warning", "raftmq backup create --help", finding="backup_old")
+FAILED = Code("backup_failed", "warning", "raftmq backup create --help")
 WATCH_S = 5.0
 WORKER_END_S = 5.0
 """Seconds that a worker may take to remove an unfinished backup."""
@@ -136,6 +141,12 @@ class Backups:
     def running(self) -> bool:
         """True while a backup is being made."""
         return self._task is not None and not self._task.done()
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(
+            name="backups", start=self.start, close=self.close, closes=Closing.WORK, metrics=(BackupMetrics(self),)
+        )
 
     @property
     def age_s(self) -> float | None:
@@ -341,6 +352,23 @@ class Backups:
             f"{since}: a backup is due every {self.schedule.every_s:.0f} s in {self.schedule.to}; "
             f"raftmq backup create --to {self.schedule.to}",
         )
+
+
+class BackupMetrics(ServiceMetrics):
+    """The gauge of the newest backup."""
+
+    def __init__(self, backups: Backups) -> None:
+        super().__init__()
+        self._backups = backups
+        self._age = self.gauge(
+            "raftmq_backup_age_seconds",
+            "Age of the newest good backup of this node that it knows of; NaN if there is none",
+        )
+
+    def look(self) -> None:
+        """Sets the age."""
+        age_s = self._backups.age_s
+        self._age.set(math.nan if age_s is None else age_s)
 
 
 async def _ended(worker: asyncio.subprocess.Process) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster.broker.access.denials import Denials
 from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.secrets import Resealing, Secrets, read_keys
 from cluster.broker.access.user_admin import FirstUser, UserAdmin
 from cluster.broker.backlog_sizes import BacklogSizes
+from cluster.broker.broker_metrics import ConnectionCounts, ConnectionMetrics, DeliveryMetrics
 from cluster.broker.gathering import Gathering
 from cluster.broker.groups.client_relay import ClientRelay
+from cluster.broker.groups.group_lag import LagMetrics
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.other_members import OtherMembers
@@ -27,10 +29,16 @@ from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends
 from cluster.broker.timers.recalls import Recalls
 from cluster.broker.timers.timer_delivery import TimerDelivery
+from cluster.broker.topic_sizes import TopicSizeMetrics, TopicSizes
 from cluster.broker.transactions.group_writes import GroupWriteRequests
 from cluster.broker.transactions.staged_delivery import StagedDelivery
 from cluster.broker.transactions.staged_writes import StagedWriteRequests
 from cluster.broker.transactions.transaction_end import Transactions
+from cluster.broker.watches.group_watch import GroupWatch
+from cluster.broker.watches.hidden_watch import HiddenWatch
+from cluster.broker.watches.hot_watch import hot_conditions
+from cluster.broker.watches.quota_watch import learnt_conditions, quota_conditions
+from cluster.config.loading import own_object
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import FIRST_GROUP
 
@@ -38,12 +46,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from cluster.broker.evicted.evicted_key_search import EvictedKeys
+    from cluster.broker.evicted.evicted_pulls import EvictedMessages
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
-    from cluster.broker.groups.client_relay import RelayMetrics
+    from cluster.broker.reads.tier_read_policy import ReadLevels
     from cluster.broker.services import Services
     from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads
     from cluster.broker.transactions.staged_delivery import StagedAsk, StagedFound, StagedReads
-    from cluster.broker.transactions.transaction_end import TransactionMetrics
+    from cluster.replication.follower_reads import FollowerReads
     from cluster.replication.proposals import Proposals
     from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.context import NodeContext
@@ -64,8 +73,16 @@ class EvictedReads(Protocol):
         """Searches by key among evicted messages."""
 
     @property
-    def for_pulls(self) -> tuple[Any, Any]:
+    def for_pulls(self) -> tuple[EvictedMessages, ReadLevels]:
         """The last two arguments of `Pulls`."""
+
+
+class SendIntake(NamedTuple):
+    """The ways of sends that come in, as explained at Sends."""
+
+    incarnation: bytes
+    route: Callable[[Any], None]
+    refuse: Callable[[Any, Any], None]
 
 
 class Broker:
@@ -78,23 +95,20 @@ class Broker:
         proposals: Proposals,
         retries: RetryMemory,
         *,
-        incarnation: bytes,
-        route: Callable[[Any], None],
-        refuse: Callable[[Any, Any], None],
-        reads: Any,
+        intake: SendIntake,
+        reads: FollowerReads,
         evicted: EvictedReads | None,
         transport: PeerLinks,
         unreached: Callable[[], Collection[NodeId]],
         keyed: Callable[[], bool],
         denied: Callable[[bool], None],
-        relay_metrics: RelayMetrics,
-        transaction_metrics: TransactionMetrics,
     ) -> None:
-        """`route` and `refuse` are explained at Sends, `reads` at Pulls.
+        """`reads` is explained at Pulls.
         `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every node has proven the
         cluster's secret. `denied` counts a denial; its argument is True if it was enforced."""
         config, environment, clock = context.config, context.environment, context.clock
-        self._loop = context.loop
+        self._wall_ms = clock.wall_ms
+        self.services, self.retries = services, retries
         self.denials = Denials(clock.wall_ms, denied)
         self.guesses = Guesses(services.monotonic_ms, clock.wall_ms, services.call_later)
         self.rights = Rights(services.state.access, self._note_denied)
@@ -103,10 +117,10 @@ class Broker:
             clock,
             proposals,
             retries,
-            incarnation,
+            intake.incarnation,
             entropy=environment.entropy,
-            route=route,
-            refuse=refuse,
+            route=intake.route,
+            refuse=intake.refuse,
         )
         self.staged = StagedDelivery(services, proposals, context.alarms, self._staged_lane(context))
         self.writes = StagedWriteRequests(services, proposals, self.sends.split_batch, self.rights)
@@ -129,7 +143,7 @@ class Broker:
         self.other_members = OtherMembers(services, members)
         self.early_routes = EarlyRoutes(services, members, unreached)
         self.reply_notes = ReplyNotes(services)
-        self.relay = ClientRelay(services, members, transport, self.rights, self.reply_notes, relay_metrics)
+        self.relay = ClientRelay(services, members, transport, self.rights, self.reply_notes)
         self.reply_delivery = ReplyDelivery(
             services, members, self.reply_notes, self.relay, transport, self.rights, self.shared_ids
         )
@@ -139,7 +153,13 @@ class Broker:
         old, levels = (None, None) if evicted is None else evicted.for_pulls
         self.pulls = Pulls(services, members, self.resets, reads, old, levels, proposals.flow.paced.buckets.rules)
         self.locks = QueueLocks(services, environment.lock_ttl_ms)
-        self.transactions = Transactions(services, proposals, transaction_metrics, self.rights)
+        self.transactions = Transactions(services, proposals, self.rights)
+        self.group_watch = GroupWatch(
+            services, member_count=members.member_count, unread=members.unread, wall_ms=clock.wall_ms
+        )
+        self._proposals = proposals
+        self.deliveries = DeliveryMetrics(services.state)
+        self.topic_sizes = TopicSizes(services.state, clock.monotonic_ms)
         self.send_backs = SendBacks(services, proposals, self.rights)
         self.timers = TimerDelivery(services, proposals, self._timer_lane(context))
         self.recalls = Recalls(services, proposals, self.timers, self.rights)
@@ -168,26 +188,34 @@ class Broker:
 
     def delivery_parts(self) -> tuple[Part, ...]:
         """Returns the parts that deliver waiting messages, and those that are informed of sends."""
-        loop, timers, staged, long_polls = self._loop, self.timers, self.staged, self.pulls.long_polls
+        services, proposals, long_polls = self.services, self._proposals, self.pulls.long_polls
         return (
+            self.timers.part(),
+            self.staged.part(),
+            self.transactions.part(),
+            self.send_backs.part(),
+            self.sends.part(),
+            self.backlog_sizes.part(),
+            self.spreading.part(),
+            self.gathering.part(),
+            self.group_watch.part(),
+            HiddenWatch(services).part(),
+            Part(name="hot spots", findings=lambda: hot_conditions(services, proposals.figures.hot.last)),
+            Part(name="quotas", findings=lambda: quota_conditions(services, proposals.flow.paced)),
+            Part(name="learnt limits", findings=lambda: learnt_conditions(services, proposals.flow.learnt)),
             Part(
-                name="timers",
-                close=lambda: loop.run_in_executor(None, timers.close),
-                tick=timers.tick,
-                opened=timers.writes_opened,
+                name="shared client ids",
+                findings=lambda: self.shared_ids.conditions(services.state.access.by_id, own_object(services.config)),
             ),
             Part(
-                name="staged writes",
-                close=lambda: loop.run_in_executor(None, staged.close),
-                tick=staged.tick,
-                opened=staged.writes_opened,
+                name="broker metrics",
+                metrics=(
+                    LagMetrics(services.state, services.writes_open, self._wall_ms),
+                    ConnectionMetrics(ConnectionCounts(self.members, services.turns)),
+                    TopicSizeMetrics(self.topic_sizes, services.state),
+                    self.deliveries,
+                ),
             ),
-            Part(name="transactions", opened=self.transactions.writes_opened),
-            Part(name="send backs", opened=self.send_backs.writes_opened, reload=self.send_backs.reload),
-            Part(name="sends", reload=self.sends.reload),
-            Part(name="backlog sizes", tick=self.backlog_sizes.tick),
-            Part(name="spreading", tick=self.spreading.tick),
-            Part(name="gathering", tick=self.gathering.tick, opened=self.gathering.forget),
             Part(
                 name="long polls",
                 reload=lambda config: long_polls.reload(config.limits.node_inflight_bytes_max),

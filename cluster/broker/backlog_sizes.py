@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker.topic_sizes import BLOCKS_MAX, measure
+from cluster.runtime.service_lifecycle import Part
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -24,6 +25,10 @@ class BacklogSizes:
     def __init__(self, services: Services, backlogs: Backlogs, loop: AbstractEventLoop) -> None:
         self._services, self._backlogs, self._loop = services, backlogs, loop
         self._running = False
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="backlog sizes", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
         """Begins to measure the topics that are due. Called several times a second; cheap without such quotas."""

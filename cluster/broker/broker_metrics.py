@@ -1,40 +1,40 @@
-"""Metrics of a broker under RocketMQ 5's names, and the digest. They are read from the node at each scrape.
+"""Metrics of a broker under RocketMQ 5's names: dead letters, deliveries and connections.
 
 docs/metrics.md has the table of RocketMQ's names: the ones that exist here, and what replaces the others.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX
+from cluster.runtime.figures.counters import TopicTallies
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
     from cluster.runtime.turns.work import Turns
+    from statemachine.broker_state import BrokerState
 
 
-class DeadLetterMetrics:
+class DeadLetterMetrics(ServiceMetrics):
     """RocketMQ's counter of dead letters: the messages stored in dead-letter topics, in whatever way they got there.
 
     It is derived at a scrape from the messages stored per topic, so nothing is counted for it.
     """
 
-    def __init__(self, registry: CollectorRegistry, stored: Callable[[], Iterable[tuple[str, float]]]) -> None:
+    def __init__(self, stored: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """`stored` returns (topic, messages acknowledged since the start) for each topic."""
+        super().__init__()
         self._stored = stored
-        registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the counter for the registry."""
+        """Yields the counter for the exporter."""
         family = CounterMetricFamily(
             "rocketmq_send_to_dlq_messages", "Dead letters stored", labels=("consumer_group", "topic")
         )
@@ -44,49 +44,61 @@ class DeadLetterMetrics:
         yield family
 
 
+class DeliveryMetrics(ServiceMetrics):
+    """Metrics of pulls, and of the messages that they were answered with. Updated per pull. Event loop only."""
+
+    def __init__(self, state: BrokerState) -> None:
+        super().__init__()
+        self._state = state
+        self.messages_given = self.bytes_given = 0
+        """Delivered messages and their bytes, of all topics, including deleted ones."""
+        self._pulls = self.tallies("raftmq_pulls", "Pulls answered", "outcome")
+        self._given = TopicTallies(
+            self.tallies("rocketmq_messages_out", "Messages delivered to consumers", "topic"),
+            self.tallies("rocketmq_throughput_out", "Bytes of messages delivered to consumers", "topic"),
+        )
+
+    def pulled(self, outcome: str) -> None:
+        """Counts an answered pull: "found", "empty" (the long poll ran out), "moved" or "refused"."""
+        counts = self._pulls.values
+        counts[outcome] = counts.get(outcome, 0) + 1
+
+    def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Counts messages that a pull was answered with."""
+        self.messages_given += messages
+        self.bytes_given += size_bytes
+        self._given.add(topic, messages, size_bytes)
+
+    def look(self) -> None:
+        """Removes the series of topics that are gone, whichever node was asked to delete them."""
+        self._given.forget_all_but(self._state.topics)
+
+
 SERIES_MAX: Final = 1000
 """The most series of the metric of consumers' connections. The last series, without a group, has the sum of the
 rest."""
 CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
-IO_TICKS: Final = 9
-"""Number of the field in /sys/dev/block/*/stat that counts the milliseconds in which the device had requests."""
 
 Producers = Mapping[tuple[str, str], int]
 """(language, version) -> connections."""
 Consumers = Mapping[tuple[str, str, str, str], int]
 """(consumer_group, language, version, consume_mode) -> connections."""
-Counts = TypeVar("Counts")
 
 
-class BrokerLook(NamedTuple):
-    """The figures of a node at one moment."""
+class ConnectionMetrics(ServiceMetrics):
+    """Metrics of the connected clients. A scrape shows the last finished count, and begins the next."""
 
-    permission: int
-    producers: Producers
-    consumers: Consumers
-    compared_index: int
-    uncompared_s: float
-    disk_busy_s: float | None
-
-
-class BrokerMetrics:
-    """The metrics of a broker. Event loop only."""
-
-    def __init__(self, registry: CollectorRegistry, look: Callable[[], BrokerLook]) -> None:
-        """Shows at each scrape what `look` returns."""
-        self._look = look
-        registry.register(self)
+    def __init__(self, counts: ConnectionCounts) -> None:
+        super().__init__()
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics for the registry."""
-        seen = self._look()
-        yield GaugeMetricFamily(
-            "rocketmq_broker_permission", "RocketMQ's bits: 4 reads, 2 sends that this node would take", seen.permission
-        )
+        """Yields the metrics for the exporter."""
+        counted = self._counts.count()
         producers = GaugeMetricFamily(
             "rocketmq_producer_connections", "Connected producers, by heartbeat", labels=("language", "version")
         )
-        for labels, count in seen.producers.items():
+        for labels, count in counted.producers.items():
             producers.add_metric(labels, count)
         yield producers
         consumers = GaugeMetricFamily(
@@ -94,25 +106,9 @@ class BrokerMetrics:
             "Connected consumers, by heartbeat",
             labels=("consumer_group", "language", "version", "consume_mode"),
         )
-        for row, count in seen.consumers.items():
+        for row, count in counted.consumers.items():
             consumers.add_metric(row, count)
         yield consumers
-        yield GaugeMetricFamily(
-            "raftmq_digest_compared_index",
-            "Newest index at which this node's rows were compared with the leader's and equal; -1 before the first",
-            seen.compared_index,
-        )
-        yield GaugeMetricFamily(
-            "raftmq_digest_uncompared_seconds",
-            "For how long rows have changed here that were not compared; 0 if there are none",
-            seen.uncompared_s,
-        )
-        if seen.disk_busy_s is not None:
-            yield CounterMetricFamily(
-                "raftmq_disk_busy_seconds",
-                "Time in which the block device of the data directory had requests",
-                seen.disk_busy_s,
-            )
 
 
 class ConnectionCounts:
@@ -166,14 +162,3 @@ def consumers_of(members: Members) -> Generator[None, None, Consumers]:
     if left := counted.total() - sum(shown.values()):
         shown["", "", "", ""] = left
     return shown
-
-
-def disk_busy_s(path: Path) -> float | None:
-    """Returns the seconds in which the device that holds `path` was busy; None where the kernel does not tell, as for a
-    file system without a device."""
-    try:
-        device = path.stat().st_dev
-        stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
-        return int(stat.split()[IO_TICKS]) / 1000
-    except (OSError, IndexError, ValueError):
-        return None

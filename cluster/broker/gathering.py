@@ -17,6 +17,7 @@ from cluster.broker.refusal import Refused
 from cluster.broker.topics import Topics, home_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import ROUTE_AGE_MS
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.turns.walk import Walk
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.cluster_wide.broker_groups import active_groups
@@ -80,6 +81,10 @@ class Gathering:
         """The topics to which `Proposals` refuses sends."""
         self._asked = False
         self._due_ms = 0
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="gathering", tick=self.tick, opened=self.forget)
 
     def tick(self, now_ms: int) -> None:
         """Looks at some topics."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.broker.refusal import Refused
 from cluster.broker.topics import SPREAD_HOME, Topics
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.service_lifecycle import Part
 from statemachine.cluster_wide.broker_groups import active_groups
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class Spreading:
         self._before: int | None = None
         """Id of the topic that was hot in the window before."""
         self._asked = False
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="spreading", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
         """Looks at a window that has ended."""

@@ -38,11 +38,11 @@ class MessageQueries:
     """Finds messages on any node. Each query calls `done` or `failed` once. It is refused as UNAVAILABLE if no leader
     confirms that there is no such message."""
 
-    def __init__(self, services: Services, rights: Rights, old: EvictedKeys | None = None) -> None:
-        """`old`: access to evicted messages; None if this node has no tier."""
+    def __init__(self, services: Services, rights: Rights, evicted: EvictedKeys | None = None) -> None:
+        """`evicted`: access to evicted messages; None if this node has no tier."""
         self._services = services
         self._rights = rights
-        self._old = old
+        self._old = evicted
 
     def by_key(
         self, client: Client, topic: str, query: KeyQuery, done: Callable[[QueryResult | Refused], None], failed: Failed

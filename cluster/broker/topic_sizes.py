@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from raftlog.errors import InvariantViolationError
 from statemachine.consume_queue import BLOCK
 from statemachine.payload import ITEM
@@ -130,6 +131,11 @@ class TopicSizes:
         self._fresh_until_ms = self._begun_ms = 0
         self._running: asyncio.Future[Measured] | None = None
 
+    @property
+    def last(self) -> Measured:
+        """The last measurement of all topics; of none before the first."""
+        return self._last
+
     async def all(self) -> Measured:
         """Returns the sizes of all topics, at most FRESH_MS old, or REST times as old as their measurement took.
         Several callers share one measurement."""
@@ -167,3 +173,29 @@ class TopicSizes:
             self._last = looked.result()
             now_ms = self._monotonic_ms()
             self._fresh_until_ms = now_ms + max(FRESH_MS, REST * (now_ms - self._begun_ms))
+
+
+class TopicSizeMetrics(ServiceMetrics):
+    """Gauges of the sizes of topics, as of the last measurement: a scrape asks for a new one before it looks."""
+
+    def __init__(self, sizes: TopicSizes, state: BrokerState) -> None:
+        super().__init__()
+        self._sizes = sizes
+        self._state = state
+        self._bytes = self.gauge(
+            "raftmq_topic_bytes",
+            "Bytes of the topic's messages in this node's log, about (the largest topics)",
+            ["topic"],
+        )
+        self._left_out = self.gauge(
+            "raftmq_topic_bytes_left_out", "Topics left out of raftmq_topic_bytes because there are too many"
+        )
+
+    def look(self) -> None:
+        """Shows the largest topics."""
+        last, topics = self._sizes.last, self._state.topics_by_id
+        self._bytes.clear()
+        for topic, size in last.largest.items():
+            if topic in topics:
+                self._bytes.labels(topics[topic].name).set(size)
+        self._left_out.set(max(0, len(last.sizes) - LARGEST_MAX))

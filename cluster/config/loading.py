@@ -13,6 +13,7 @@ import msgspec
 from cluster.config.config import Config
 from cluster.config.cross_key_rules import check, complete
 from cluster.config.key_facts import meta_of, plain
+from cluster.config.local_layout import node_object
 from cluster.config.ranges import range_of
 from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted, toml_value
 from raftlog.types import NodeId
@@ -181,6 +182,11 @@ def _example(kind: Any, path: KeyPath) -> str:
     return {"id": "1", "port": "10911", "data_dir": '"/var/lib/raftmq"', "name": '"broker"'}.get(
         str(path[-1]), '"127.0.0.1:10911"'
     )
+
+
+def own_object(config: Config) -> str:
+    """Returns this node as findings, events and errors speak of it."""
+    return node_object(config.cluster.group, config.node.id)
 
 
 def own_address(config: Config) -> str:

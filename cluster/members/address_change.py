@@ -33,7 +33,7 @@ WHY_MAX: Final = 300
 UNREACHED: Final = "the leader does not reach it, so it was not asked"
 
 
-class Place(NamedTuple):
+class MemberPlace(NamedTuple):
     """Those addresses of a node that change. The voters must find the node there."""
 
     node: NodeId
@@ -80,10 +80,10 @@ Ask = Callable[[NodeId, list[Any]], Awaitable["list[Any] | str"]]
 class Prober(Protocol):
     """Dials addresses (implemented with `cluster.peer.probe`, `cluster.members.addresses`)."""
 
-    async def peer(self, place: Place) -> str:
+    async def peer(self, place: MemberPlace) -> str:
         """Returns the reason why the node was not found at its peer address; "" if it was."""
 
-    async def http(self, place: Place) -> str:
+    async def http(self, place: MemberPlace) -> str:
         """Returns the reason why the node's HTTP API was not found at its address; "" if it was."""
 
 
@@ -99,12 +99,14 @@ class Group(Protocol):
         """Id of this node."""
 
 
-def place_of(node: NodeId, node_uuid: str, before: MemberAddresses | None, after: MemberAddresses) -> Place | None:
+def place_of(
+    node: NodeId, node_uuid: str, before: MemberAddresses | None, after: MemberAddresses
+) -> MemberPlace | None:
     """Returns those of a member's addresses that change; None if none changes."""
     is_same = before is not None and (before.host, before.port) == (after.host, after.port)
     host, port = ("", 0) if is_same else (after.host, after.port)
     admin = "" if before is not None and before.admin == after.admin else after.admin
-    return Place(node, node_uuid, host, port, admin) if host or admin else None
+    return MemberPlace(node, node_uuid, host, port, admin) if host or admin else None
 
 
 class Moves:
@@ -118,7 +120,7 @@ class Moves:
         self._prober = prober
         self._asking = self._dialling = False
 
-    async def check(self, place: Place) -> Proof:
+    async def check(self, place: MemberPlace) -> Proof:
         """Asks the voters; takes a few seconds at most. Raises CheckUnderWay."""
         if self._asking:
             raise CheckUnderWay
@@ -131,7 +133,7 @@ class Moves:
             self._asking = False
         return judge(place.node, voters, dict(zip(asked, answers, strict=True)))
 
-    async def _asked(self, voter: NodeId, place: Place) -> str:
+    async def _asked(self, voter: NodeId, place: MemberPlace) -> str:
         """Returns the reason why that voter did not find the node; "" if it did."""
         if voter == self._members.own_id:
             return _told(place, await self._dial(place))
@@ -159,7 +161,7 @@ class Moves:
         finally:
             self._dialling = False
 
-    async def _dial(self, place: Place) -> tuple[str, str]:
+    async def _dial(self, place: MemberPlace) -> tuple[str, str]:
         peer, http = self._prober.peer, self._prober.http
         found = await asyncio.gather(
             peer(place) if place.host else _not_asked(), http(place) if place.admin else _not_asked()
@@ -180,7 +182,7 @@ def judge(node: NodeId, voters: list[NodeId], answers: Mapping[NodeId, str]) -> 
     return Proof(sorted(by), not_by, majority(len(voters)))
 
 
-def decode(arguments: list[Any]) -> Place:
+def decode(arguments: list[Any]) -> MemberPlace:
     """Decodes the question's arguments. Raises ValueError."""
     match arguments:
         case [int() as node, str() as node_uuid, str() as host, int() as port, str() as admin] if (
@@ -192,11 +194,11 @@ def decode(arguments: list[Any]) -> Place:
         ):
             if admin:
                 split_address(admin)
-            return Place(NodeId(node), node_uuid, host, port, admin)
+            return MemberPlace(NodeId(node), node_uuid, host, port, admin)
     raise ValueError("a question about a node's address that makes no sense")
 
 
-def _told(place: Place, found: tuple[str, str]) -> str:
+def _told(place: MemberPlace, found: tuple[str, str]) -> str:
     """Describes the addresses at which a voter did not find the node, with the reasons; "" if it found it."""
     peer, http = (why[:WHY_MAX] if why.isprintable() else "its answer is not printable" for why in found)
     parts = [f"{place.host}:{place.port}: {peer}"] if peer else []

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cluster.config.local_layout import node_object
 from cluster.members import checks
-from cluster.members.address_change import Place, place_of
+from cluster.members.address_change import MemberPlace, place_of
 from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import Group
 from cluster.members.service import MembersService
@@ -124,7 +124,7 @@ class MemberChanges:
             return self._propose(with_address(members, address), done)
         return self._propose(with_learner(members, Voter(node, uuid), address, manual=manual), done)
 
-    def check_add(self, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Place | None:
+    def check_add(self, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> MemberPlace | None:
         """Returns the new addresses of a member that moves; None if a new node is added, or if the addresses are
         unchanged. Raises LocalError as `add` does."""
         group = self.group()

@@ -9,15 +9,18 @@ know that level is refused.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from cluster.config.local_layout import node_object
+from cluster.runtime.byte_sizes import span_of
+from cluster.runtime.findings import CLUSTER, Code, Condition
 from cluster.runtime.host.versions import versions
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
-from raftlog.types import NodeId
+from raftlog.types import FIRST_GROUP, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -68,6 +71,13 @@ class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
     is raised by itself only after all others."""
 
 
+UPGRADE_UNFINISHED: Final = Code("upgrade_unfinished", "warning", "raftmq upgrade plan")
+MIXED_MS: Final = 86_400_000
+"""Milliseconds for which members may know different levels before it is reported."""
+WAITS_HOLD_MS: Final = 60_000
+"""Milliseconds after which it is a finding that the first group waits for others before it is raised."""
+
+
 class Levels:
     """Tracks the levels that the members announce, and decides on raising the cluster's. Event loop only."""
 
@@ -100,7 +110,10 @@ class Levels:
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
-        return Part(name="levels", tick=self.tick, reload=self._reload)
+        return Part(name="levels", tick=self.tick, reload=self._reload, findings=self._conditions)
+
+    def _conditions(self) -> Iterator[Condition]:
+        return unfinished_upgrade(self.view(self._context.clock.monotonic_ms()))
 
     def _reload(self, config: Config) -> None:
         self._finalize_after_ms = config.upgrade.finalize_after_ms
@@ -207,3 +220,20 @@ class Levels:
             reasons=reasons,
             waits_for=self._waits_for,
         )
+
+
+def unfinished_upgrade(view: UpgradeView) -> Iterator[Condition]:
+    """Yields a condition for an upgrade that was begun and not finished: a downgrade is still possible, and new
+    functions are not available."""
+    if view.waits_for:
+        says = (
+            f"every member knows level {view.newest} for upgrade.finalize_after_ms, and group {FIRST_GROUP} keeps "
+            f"level {view.level} until all other groups are raised: {'; '.join(view.waits_for)}"
+        )
+        yield Condition(UPGRADE_UNFINISHED, CLUSTER, says, hold_ms=WAITS_HOLD_MS)
+    elif view.mixed_ms is not None and view.mixed_ms >= MIXED_MS:
+        why = "; ".join(view.reasons) or "every member knows it: finalize"
+        says = (
+            f"for {span_of(view.mixed_ms // 1000)}, members have known level {view.newest}, and the cluster has level"
+        )
+        yield Condition(UPGRADE_UNFINISHED, CLUSTER, f"{says} {view.level}: {why}")

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Literal
-
-from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
@@ -20,7 +17,10 @@ from cluster.peer.allowed_peers import LEVEL, REMOVED, Address, Addresses, Refus
 from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
+from cluster.runtime.service_lifecycle import Part
 from raftlog.membership import UNSAFE_RECOVER, Membership
 from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId
@@ -28,9 +28,9 @@ from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
 
-ALARM = "removed"
+ALARM = Code("removed", "critical", "raftmq node list")
 HOLD = "removed"
-TOO_OLD = "level_too_low"
+TOO_OLD = Code("level_too_low", "critical", "raftmq upgrade plan")
 
 
 class MembersService:
@@ -40,7 +40,6 @@ class MembersService:
         self,
         context: NodeContext,
         identity: Identity,
-        metrics: MembersMetrics,
         first_ids: Iterable[NodeId] = (),
         levels: Mapping[NodeId, int] = MappingProxyType({}),
     ) -> None:
@@ -51,7 +50,7 @@ class MembersService:
         self._raw = context.raw
         self._alarms = context.alarms
         self._wake = context.wake
-        self._metrics = metrics
+        self._metrics = MembersMetrics()
         self._first_ids = frozenset(first_ids)
         self._levels = levels
         self._addresses: dict[NodeId, MemberAddresses] = {}
@@ -64,6 +63,10 @@ class MembersService:
         """Index of the entry that removed this node; None while it belongs to the cluster, or if it never has belonged
         to it."""
         self._look()
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="membership", tick=self.tick, metrics=(self._metrics,))
 
     # --- who and where -----------------------------------------------------------------------------------------------
 
@@ -230,7 +233,7 @@ class MembersService:
         self._wake()
 
 
-EVENT = "unsafe_recovered"
+EVENT = Code("unsafe_recovered", "critical", "raftmq alarm list")
 
 
 def watch_event(state: BrokerState, alarms: Alarms) -> None:
@@ -246,11 +249,12 @@ def watch_event(state: BrokerState, alarms: Alarms) -> None:
     )
 
 
-class MembersMetrics:
+class MembersMetrics(ServiceMetrics):
     """The metrics of the membership, updated at each change."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        gauge = self.gauge
         self._members = gauge("raftmq_members", "Members in force, by role", ["role"])
         self._index = gauge(
             "raftmq_membership_index", "Index of the entry that defines the members in force; 0 for GENESIS"

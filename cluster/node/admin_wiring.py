@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.admin.access import HttpAccess
 from cluster.admin.client_list import ClientList
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.signed_identity import Passes
-from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, disk_busy_s
 from cluster.broker.groups.assignment import sharers
-from cluster.broker.name_rules import PERM_READ, PERM_WRITE
-from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.local_layout import name_of
 from cluster.node import node_view
+from cluster.runtime.findings import Condition
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
     from cluster.node.assembly import Assembly
+    from cluster.node.metrics import Exporter
 
 
 async def admin_of(port: AdminPort) -> AdminServer:
@@ -33,10 +32,8 @@ def _server() -> type[AdminServer]:
     return AdminServer
 
 
-def port_of(node: Assembly) -> AdminPort:
+def port_of(node: Assembly, exporter: Exporter, findings: Sequence[Callable[[], Iterable[Condition]]]) -> AdminPort:
     """Returns the node's services and figures in the form in which the HTTP API uses them."""
-    counts = ConnectionCounts(node.clients, node.services.turns)
-    BrokerMetrics(node.metrics.registry, partial(_look_at, node, counts))
     return AdminPort(
         current_config=lambda: node.config,
         state=node.state,
@@ -62,12 +59,13 @@ def port_of(node: Assembly) -> AdminPort:
         levels=node.levels,
         moves=node.moves,
         services=node.services,
-        metrics=node.metrics,
+        exporter=exporter,
+        counted=lambda: node_view.counted(node),
         events=node.events,
         clients=ClientList(
             node.router.connections, node.clients, asyncio.get_running_loop().time, node.environment.clock.wall_ms
         ),
-        topic_sizes=TopicSizes(node.state, node.environment.clock.monotonic_ms),
+        topic_sizes=node.broker.topic_sizes,
         wall_ms=node.environment.clock.wall_ms,
         status=lambda: node_view.status(node),
         connected=node.transport.connected,
@@ -78,7 +76,7 @@ def port_of(node: Assembly) -> AdminPort:
         held=lambda: node.layers.held,
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
-        member_count=lambda group: node_view.member_count(node.clients, group),
+        member_count=node.clients.member_count,
         broadcasts=lambda group: node_view.broadcasts(node.clients, group),
         sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
         registry=node.other_groups.registry,
@@ -86,22 +84,8 @@ def port_of(node: Assembly) -> AdminPort:
         learnt=node.proposals.flow.learnt,
         hot=lambda: node.proposals.figures.hot.last,
         grace_left_ms=lambda: node.proposals.drain.left_ms(node.environment.clock.monotonic_ms()),
-        unread=lambda group: found.unread() if (found := node.clients.consumers.get(group)) is not None else {},
-    )
-
-
-def _look_at(node: Assembly, counts: ConnectionCounts) -> BrokerLook:
-    """Returns the node's present figures for RocketMQ's metrics."""
-    counts.count()
-    uncompared_ms = node.consistency.uncompared_ms()
-    takes = not (node.proposals.refusing or node.changes.drained or node.stopping)
-    return BrokerLook(
-        permission=PERM_READ | (PERM_WRITE if takes else 0),
-        producers=counts.producers,
-        consumers=counts.consumers,
-        compared_index=node.consistency.compared_index,
-        uncompared_s=(uncompared_ms or 0) / 1000,
-        disk_busy_s=disk_busy_s(node.storage.directory.path),
+        findings=findings,
+        group_watch=node.broker.group_watch,
     )
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
-from cluster.broker.assembly import Broker
+from cluster.broker.assembly import Broker, SendIntake
 from cluster.broker.reads.entry_reads import EntryReads
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.sends.closed_connections import ClosedConnections
@@ -29,7 +29,6 @@ from cluster.members.config_activation import LayeredConfig, Reloading
 from cluster.members.service import MembersService
 from cluster.node.cluster_config import ClusterConfig
 from cluster.node.event_watch import EventWatch
-from cluster.node.metrics import NodeMetrics
 from cluster.node.services import NodeServices
 from cluster.peer import secret
 from cluster.peer.admission import Implausible
@@ -41,9 +40,8 @@ from cluster.peer.sync_times import SyncTimes
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups, own_record
 from cluster.placement.quota_exchange import QuotaExchange
-from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.route_map import BrokerGroup, RouteMap
-from cluster.remoting.assembly import Remoting
+from cluster.remoting.assembly import Remoting, SendAnswers, Trust
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
 from cluster.remoting.handlers.broker_stats import NodeFigures
@@ -57,10 +55,13 @@ from cluster.replication.append_lane import RETRY, AppendLane, Persisted, Persis
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
 from cluster.replication.lag.follower_lag import FollowerLag
+from cluster.replication.metrics import AppendMetrics, HaMetrics
 from cluster.replication.mode_assembly import Modes
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
 from cluster.replication.send_identity import RetryMemory
+from cluster.replication.traffic_metrics import TrafficMetrics
+from cluster.requests.request_metrics import RequestMetrics
 from cluster.retention.assembly import disk_of, retention_of
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
@@ -75,6 +76,7 @@ from cluster.runtime.listeners import Signal
 from cluster.runtime.periodic_tasks import Every
 from cluster.runtime.read_leases import Leases
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
+from cluster.runtime.turns.turn_watch import LoopLagSampler
 from cluster.runtime.turns.work import Paused, Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
@@ -177,8 +179,8 @@ class Assembly:
         self.environment = environment
         self.node_id = config.node_id
         self.failpoints = FailpointSet(config.failpoints.enabled)
-        self.metrics = NodeMetrics(config.cluster.group)
-        self.rates = Rates(lambda: Totals(self.metrics.messages_taken, self.metrics.messages_given))
+        self.appends = AppendMetrics()
+        self.loop_lag = LoopLagSampler(asyncio.get_running_loop())
         self.failure: BaseException | None = None
         self._clock = environment.clock
         self.alarms = Alarms(self._clock.wall_ms)
@@ -187,6 +189,9 @@ class Assembly:
         self.storage = NodeStorage(config, self.failpoints, environment, self.alarms)
         self.state: BrokerState = self.storage.state
         self.storage.refuse_retired()
+        self.requests = RequestMetrics()
+        self.traffic = TrafficMetrics(self.state, self.requests, HaMetrics(self._show_ha))
+        self.rates = Rates(lambda: Totals(self.traffic.messages_taken, self.broker.deliveries.messages_given))
         try:
             self._build(config, proposer)
         except BaseException:
@@ -219,11 +224,11 @@ class Assembly:
 
     def _build_consensus(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
         """Makes the Raft core and its driver, the membership, and the connections to the other members."""
-        storage, metrics = self.storage, self.metrics
+        storage = self.storage
         self.raw = raw = storage.raw_node(config, self.environment.random(), self.environment.send_bytes)
         self.inbox = inbox = DriverInbox(loop)
         self.syncs = syncs = SyncTimes(
-            config.node_id, self._clock, metrics.appends.syncs, config.ha.send_heartbeat_interval_ms
+            config.node_id, self._clock, self.appends.syncs, config.ha.send_heartbeat_interval_ms
         )
         self.succession = Succession(raw, inbox.wake, syncs.is_slower)
         share, paused = self.environment.turn_share, Paused(loop, lambda: self.driver.turns)
@@ -245,7 +250,7 @@ class Assembly:
         log, identity = storage.directory.log, storage.directory.identity
         levels: dict[NodeId, int] = {}
         self.membership = members = MembersService(
-            context, identity, metrics.members, (voter.id for voter in log.genesis.voters), levels
+            context, identity, (voter.id for voter in log.genesis.voters), levels
         )
         self.tls = TlsMaintenance(config, self.alarms, context.clock.wall_ms)
         keyring = secret.load(context.fs, config)
@@ -256,18 +261,16 @@ class Assembly:
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
         transfer = self.succession.transfer
-        self.links = links_of(context, transport, metrics.links, transfer, syncs)
+        self.links = links_of(context, transport, transfer, syncs)
         self.lag = FollowerLag(raw, log, config.retention)
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
 
     def _build_repair(self) -> None:
         """Makes the services that repair, install, compare and scrub the log and the state."""
-        context, storage, metrics = self._context, self.storage, self.metrics
-        self.repairs = Repairs(context, storage.directory, self.transport, metrics=metrics.repair)
+        context, storage = self._context, self.storage
+        self.repairs = Repairs(context, storage.directory, self.transport)
         self.moves = moves_of(self.membership, self.transport, self.repairs, self.tls.http_dialling())
-        self.installs = InstallService(
-            context, storage, self.repairs, self.leases, metrics=metrics.install, restart=self.again
-        )
+        self.installs = InstallService(context, storage, self.repairs, self.leases, restart=self.again)
         self.consistency = Consistency(context, self.state, self.repairs, mark_suspect=self._mark_suspect)
         self.scrubber = Scrubber(
             self.node_id,
@@ -276,12 +279,12 @@ class Assembly:
             wall_ms=self._clock.wall_ms,
             report=self.repairs.report,
             on_bad_rows=self.consistency.bad_checkpoint,
-            done=metrics.repair.scrubbed,
         )
 
     def _build_requests(self) -> None:
         """Makes the services that take requests, propose their commands, and answer them."""
-        context, config, state, metrics = self._context, self.config, self.state, self.metrics
+        context, config, state, requests = self._context, self.config, self.state, self.requests
+        modes = self.traffic.modes
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
@@ -295,49 +298,44 @@ class Assembly:
             lambda: state.broker_groups.by_number,
             lambda: context.fail(self.storage.retired()),
         )
-        RegistryMetrics(metrics.registry, self.other_groups.registry)
-        replies = SendReplyWriter(store_host, routes.own.name, metrics)
+        replies = SendReplyWriter(store_host, routes.own.name, requests)
         closings = ClosedConnections(context.loop.call_soon)
-        fates = SendOutcomes(self._clock, state, retries, replies, closings)
+        outcomes = SendOutcomes(self._clock, state, retries, replies, closings)
         self.proposals = proposals = Proposals(
             context,
             state,
-            Gate(config, metrics.refused, metrics.quota_refused),
+            Gate(config, requests.refused, requests.quota_refused),
             store_host=store_host,
-            replies=fates,
+            replies=outcomes,
             before_open=self.consistency.before_open,
-            metrics=metrics,
+            metrics=self.traffic,
             ledger=Ledger(context.fs, self.storage.directory.path, config.limits.batches_inflight_max),
             sync_ms=lambda: self.syncs.of_majority(self.raw.membership.voter_ids),
         )
-        degradation = Degradation(context, proposals, lambda: self.syncs.own_ms, self.inbox.read_index, metrics.modes)
+        degradation = Degradation(context, proposals, lambda: self.syncs.own_ms, self.inbox.read_index, modes)
         self.modes = Modes(
-            context, proposals.early, self.storage.directory.log, self.transport, state, metrics.modes, degradation
+            context, proposals.early, self.storage.directory.log, self.transport, state, modes, degradation
         )
         self.services = services = NodeServices(
             context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs, routes
         )
         self.truth = truth_of(context, state, services, proposals, group_links)
-        self.tier_access = access_of(context, self.storage, services, metrics.registry)
+        self.tier_access = access_of(context, self.storage, services)
         path, others = self.storage.directory.path, self.other_groups
-        self.disk = disk_of(context, path, proposals, metrics.modes, lambda: others.groups_here)
+        self.disk = disk_of(context, path, proposals, lambda: others.groups_here)
         arrived = Signal[[Frame]]()
         self.broker = broker = Broker(
             context,
             services,
             proposals,
             retries,
-            incarnation=incarnation,
-            route=arrived,
-            refuse=replies.refuse,
+            intake=SendIntake(incarnation, arrived, replies.refuse),
             reads=self.modes.reads,
             evicted=self.tier_access,
             transport=self.transport,
             unreached=self.links.unreached,
             keyed=self._keyed,
-            denied=lambda enforced: metrics.denied(enforced=enforced),
-            relay_metrics=metrics.relay,
-            transaction_metrics=metrics.transactions,
+            denied=lambda enforced: requests.denied(enforced=enforced),
         )
         broker.other_members.serve(group_links)
         self.confirmed = ConfirmedIndex(
@@ -369,22 +367,16 @@ class Assembly:
         self.remoting = remoting = Remoting(
             context,
             broker,
-            services,
             proposals,
-            retries,
             self.transport,
             arrived=arrived,
-            replies=replies,
-            closings=closings,
-            fates=fates,
+            answers=SendAnswers(replies, closings, outcomes),
             figures=figures.by_name,
             read_entries=lambda positions, told: self._lanes.entries.ask(positions, told),
             log_begins=self.installs.log_begins,
-            unheard=self.unheard,
-            confirms=self.confirmed,
-            keyed=self._keyed,
+            trust=Trust(self.unheard, self.confirmed, self._keyed),
             security=self.tls.security,
-            metrics=metrics,
+            metrics=requests,
         )
         self.forwarder, self.router, self.admission = remoting.forwarder, remoting.router, remoting.admission
         self.clients, self.pulls = broker.members, broker.pulls
@@ -417,7 +409,8 @@ class Assembly:
         )
 
     def _slots(self) -> int:
-        """Returns the number of aliases of each group, which a cluster of several groups has fixed; else 0."""
+        """Returns the number of aliases of each group: the names under which a route lists its nodes. It is fixed when
+        a cluster gets its second group; 0 before, when each node has one name."""
         rows = self.state.broker_groups.by_number
         return next(iter(rows.values())).aliases if rows else 0
 
@@ -452,16 +445,15 @@ class Assembly:
             storage,
             self.proposals,
             self.leases,
-            self.metrics.retention,
             writes_open=self.services.writes_open,
             read_intact=read_intact,
             report_damage=self.services.report_damage,
             tier_known=lambda: self.tier.known,
         )
-        self.index_files = index_files = index_files_of(context, storage, self.metrics.index_files)
-        access, metrics, points = self.tier_access, self.metrics.tier, self.failpoints
+        self.index_files = index_files = index_files_of(context, storage)
+        access = self.tier_access
         expiry = expiry_of(self.retention, storage.state, access)
-        self.tier = tier_of(context, storage, self.services, self.leases, metrics, points, index_files, access, expiry)
+        self.tier = tier_of(context, storage, self.services, self.leases, index_files, access, expiry)
         self.tier_scrubs = scrubs_of(context, storage, self.services, access, self.tier)
         self._lanes = NodeLanes(
             context,
@@ -471,7 +463,7 @@ class Assembly:
             groups_here=lambda: self.other_groups.groups_here,
             on_persisted=self._on_persisted,
             on_applied=self.inbox.on_applied,
-            on_inline=self.metrics.appended_inline,
+            on_inline=self.appends.inline,
         )
         self.disk.retry.add(self._lanes.retry_append)
 
@@ -505,7 +497,6 @@ class Assembly:
             transport,
             self.membership,
             self.installs,
-            elected=self.metrics.elected,
             group=self.config.cluster.group,
         )
         self._cluster_config = ClusterConfig(
@@ -526,11 +517,14 @@ class Assembly:
     def _on_failure(self, error: BaseException) -> None:
         raise NotImplementedError
 
+    def _show_ha(self, metrics: HaMetrics) -> None:
+        raise NotImplementedError
+
     def _on_persisted(self, persisted: Persisted) -> None:
         if persisted.bytes_written:
-            self.metrics.appends.written(persisted.bytes_written, persisted.seconds, persisted.sync_seconds)
+            self.appends.written(persisted.bytes_written, persisted.seconds, persisted.sync_seconds)
             if not self.proposals.open:
-                self.metrics.ha.received(persisted.bytes_written)
+                self.traffic.ha.received(persisted.bytes_written)
         self.inbox.on_persisted(persisted)
         self.disk.on_persisted(persisted)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from cluster.config.local_layout import link_object, node_object
 from cluster.runtime.events import EventLog
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.turns.turn_watch import LongTurn
 from raftlog.types import FIRST_GROUP, NodeId, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cluster.config.reload import ReloadView
     from cluster.members.service import MembersService
     from cluster.peer.transport import PeerTransport
@@ -50,6 +50,14 @@ def reason_of(why: str) -> str:
     return next((label for part, label in REASONS.items() if part in why), "other")
 
 
+class ElectionMetrics(ServiceMetrics):
+    """The counter of elections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.won = self.counter("raftmq_elections", "Elections that this node has won, by what caused them", ["reason"])
+
+
 class EventWatch:
     """Records the events of one node. Event loop only."""
 
@@ -62,10 +70,9 @@ class EventWatch:
         membership: MembersService,
         installs: InstallService,
         *,
-        elected: Callable[[str], object],
         group: int = FIRST_GROUP,
     ) -> None:
-        """`group`: the group of brokers of the node. `elected` is called with the reason when this node is elected."""
+        """`group`: the group of brokers of the node."""
         self._events = events
         self._node_id = node_id
         self._group = group
@@ -73,7 +80,7 @@ class EventWatch:
         self._transport = transport
         self._membership = membership
         self._installs = installs
-        self._elected = elected
+        self._metrics = ElectionMetrics()
         self._looked_ms: int | None = None
         self._flush_due_ms = 0
         self._flushing: asyncio.Future[None] | None = None
@@ -83,6 +90,10 @@ class EventWatch:
         self._members = membership.in_force.index
         self._damaged = 0
         self._install = "none"
+
+    def part(self) -> Part:
+        """Returns the part that hears of elections. The one that keeps the events starts later and closes last."""
+        return Part(name="elections", role=self.on_role, metrics=(self._metrics,))
 
     def started(self) -> None:
         """Records that the node serves clients."""
@@ -101,7 +112,7 @@ class EventWatch:
         if raw.role is Role.LEADER:
             self._events.note("election", "cluster", f"{self._me} leads term {raw.term}: {raw.why}")
             self._led = (raw.term, raw.raft.id)
-            self._elected(reason_of(raw.why))
+            self._metrics.won.labels(reason_of(raw.why)).inc()
         elif raw.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
             self._events.note("election", self._me, f"{self._me} is {raw.role.name.lower()}: {raw.why}")
         elif raw.leader_id and self._led != (raw.term, raw.leader_id):

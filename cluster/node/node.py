@@ -10,20 +10,27 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.config.config import Config
+from cluster.config.loading import own_object
 from cluster.members.changes import DiskLag
 from cluster.members.service import watch_event
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.assembly import Assembly
+from cluster.node.metrics import Exporter
 from cluster.node.orderly_stop import retire
+from cluster.node.status_metrics import StatusMetrics
 from cluster.peer.transport import Handlers
 from cluster.replication.apply_lane import Applied
+from cluster.replication.metrics import ApplyMetrics, HaMetrics
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.error_containment import contain_each
 from cluster.runtime.periodic_tasks import Chores, Every
 from cluster.runtime.service_lifecycle import Closing, Part, Parts, Step
-from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler, TurnWatch
+from cluster.runtime.turns.turn_watch import LongTurn, TurnMetrics, TurnWatch
+from cluster.state.recovery_views import RecoveryMetrics
+from cluster.tier.tier_assembly import reading_part
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
 from statemachine.cluster_wide.cluster_level import Finalize
@@ -50,9 +57,10 @@ class Node(Assembly):
         self._closing = False
         self._admin: AdminServer | None = None
         super().__init__(config, environment or Environment(), self)
-        self._lag = LoopLagSampler(loop, self.metrics)
+        self._applies, self._turns = ApplyMetrics(), TurnMetrics()
         self._turn_watch = TurnWatch(loop, self._on_long_turn) if self.environment.watches_turns else None
         self._parts = Parts(self._all_parts(loop))
+        self.exporter = Exporter(self._parts.metrics, config.cluster.group)
         self._chores = Chores(loop, self._clock, self._on_late_chores, *self._parts.ticks)
         self.again.add(self.restart)
         self.proposals.opened.add(self._on_open)
@@ -68,14 +76,15 @@ class Node(Assembly):
     def _all_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
         """Returns the parts in the order in which they start, the clock calls them, and they learn of applied entries:
         proposals first, so that waiting requests are answered before any other part acts on an entry."""
-        scrubs, access = self.tier_scrubs, self.tier_access
+        scrubs, recovery = self.tier_scrubs, self.storage.recovery
         return (
             Part(
                 name="storage",
                 close=lambda: loop.run_in_executor(None, self.storage.close, self.failure is None),
                 closes=Closing.STORAGE,
+                metrics=(RecoveryMetrics(lambda: recovery.status(self.storage.checkpointer.run)),),
             ),
-            Part(name="elections", role=self._event_watch.on_role),
+            self._event_watch.part(),
             Part(name="services", tick=self.services.awake.tick, reload=self.services.reconfigure),
             self.proposals.gate.part(),
             self.proposals.part(),
@@ -83,15 +92,15 @@ class Node(Assembly):
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),
             self.repairs.part(),
             self.consistency.part(),
-            Part(name="scrubber", close=self.scrubber.close, tick=self.scrubber.tick),
-            Part(name="membership", tick=self.membership.tick),
-            Part(name="secret", tick=self.secret.tick),
+            self.scrubber.part(),
+            self.membership.part(),
+            self.secret.part(),
             self.tls.part(),
             self.changes.part(),
             Part(name="disk lag", tick=DiskLag(self.raw, self.succession, self.config.cluster.group).tick),
-            Part(name="slow turns", tick=self.links.slow_turns.tick),
+            self.links.slow_turns.part(),
             self.lag.part(),
-            Part(name="sync times", tick=self.syncs.tick),
+            self.syncs.part(),
             self.disk.part(),
             self.modes.part(),
             self.links.part(),
@@ -99,12 +108,12 @@ class Node(Assembly):
             self.other_groups.part(),
             self.quota_exchange.part(),
             *self.truth.parts,
-            Part(name="early routes", tick=self.broker.early_routes.tick),
+            self.broker.early_routes.part(),
             Part(name="rates", tick=self.rates.tick),
             self.retention.part(),
             self.index_files.part(),
             self.tier.part(),
-            *(() if access is None else (access.part(),)),
+            reading_part(self.tier_access),
             self.levels.part(),
             self._cluster_config.part(),
             *(() if scrubs is None else (scrubs.part(),)),
@@ -115,7 +124,7 @@ class Node(Assembly):
 
     def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
         """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
-        watch, events = self._turn_watch, self._event_watch
+        watch, events, lag, status = self._turn_watch, self._event_watch, self.loop_lag, self._status_metrics()
         handlers = Handlers(
             message=self.inbox.receive,
             closed=self._on_peer_closed,
@@ -135,11 +144,24 @@ class Node(Assembly):
             # It ends also if a port before it could not be opened: peers may have queued a turn for it by then.
             Part(name="driver", close=self.driver.stop, closes=Closing.DRIVER),
             Part(name="first turn", start=self.driver.start),
-            Part(name="metrics", role=self._note_role),
+            Part(
+                name="metrics",
+                role=status.on_role,
+                metrics=(
+                    status,
+                    self.requests,
+                    self.traffic,
+                    self.traffic.ha,
+                    DeadLetterMetrics(self.traffic.stored),
+                    self.appends,
+                    self._applies,
+                    self._turns,
+                ),
+            ),
             Part(name="lanes", start=self._lanes.prepare, close=self._lanes.close, closes=Closing.LANES),
             *self._admin_parts(),
             *(() if watch is None else (_work("turn watch", watch.start, watch.stop),)),
-            _work("loop lag", self._lag.start, self._lag.stop),
+            Part(name="loop lag", start=lag.start, close=lag.stop, closes=Closing.WORK, metrics=(lag.metrics,)),
             _work("chores", lambda: self._chores.start(), lambda: self._chores.stop()),
             Part(
                 name="events",
@@ -155,8 +177,15 @@ class Node(Assembly):
                 close=self.failpoints.clear,
                 closes=Closing.WAITS,
                 tick=lambda _: self.failpoints.stall("loop.turn"),
+                findings=lambda: self.failpoints.conditions(own_object(self.config)),
             ),
         )
+
+    def _status_metrics(self) -> StatusMetrics:
+        def takes_sends() -> bool:
+            return not (self.proposals.refusing or self.changes.drained or self.stopping)
+
+        return StatusMetrics(lambda: node_view.status(self), self.state, takes_sends)
 
     def _admin_parts(self) -> tuple[Part, ...]:
         """Returns the parts of the HTTP API, if there is one."""
@@ -164,13 +193,13 @@ class Node(Assembly):
             return ()
         return (
             _work("admin", self._open_admin, self._close_admin),
-            _work("backups", self.backups.start, self.backups.close),
+            self.backups.part(),
         )
 
     async def _open_admin(self) -> None:
         recovery = self.storage.recovery.status(self.storage.checkpointer.run)
         self.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
-        self._admin = await admin_of(port_of(self))
+        self._admin = await admin_of(port_of(self, self.exporter, self._parts.findings))
         await self._admin.start()
 
     async def _close_admin(self) -> None:
@@ -218,8 +247,11 @@ class Node(Assembly):
 
     def _on_long_turn(self, turn: LongTurn) -> None:
         self.links.slow_turns.note(turn.wall_ms, worked=turn.worked, what=turn.what)
-        self.metrics.turns.note(turn)
+        self._turns.note(turn)
         self._event_watch.long_turn(turn)
+
+    def _show_ha(self, metrics: HaMetrics) -> None:
+        node_view.show_ha(self, metrics)
 
     def _on_failure(self, error: BaseException) -> None:
         self.failure = error
@@ -230,7 +262,7 @@ class Node(Assembly):
     def on_applied_run(self, applied: Applied) -> None:
         """Counts an applied run and informs the parts. Pulls that wait for messages come last,
         when all state that they may read is up to date."""
-        self.metrics.applied(len(applied.entries), applied.seconds)
+        self._applies.applied(len(applied.entries), applied.seconds)
         self.storage.recovery.applied(self.state.applied.index)
         if self.state.access.version != self.admission.version:  # a branch, not a part's call: most runs change none
             self.admission.changed()
@@ -254,9 +286,6 @@ class Node(Assembly):
         logger.info("term %d: %s, leader %s: %s", raw.term, role, raw.leader_id or "unknown", raw.why)
         for told in self._parts.role:
             told(raw)
-
-    def _note_role(self, raw: RawNode) -> None:
-        node_view.note_raft(self.metrics, raw.status())
 
     def on_members(self, raw: RawNode) -> None:
         """Informs the membership that the members in force changed."""

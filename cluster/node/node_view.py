@@ -6,17 +6,15 @@ from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.node_interface import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
+from cluster.admin.node_interface import Counted, KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.broker.groups.consumer_group import BROADCASTING
 from cluster.broker.groups.group_members import Members
 from cluster.members.checks import QuorumView, quorum_of
-from cluster.node.metrics import NodeMetrics
 from cluster.replication.lag.follower_lag import end_of
-from cluster.replication.metrics import Delays
+from cluster.replication.metrics import Delays, HaMetrics
 from cluster.retention.views import settings_of
 from cluster.runtime.host.versions import versions
 from raftlog.core.status import PeerStatus as RaftPeer
-from raftlog.core.status import Status
 from raftlog.types import NodeId, Role
 from raftmq_wire import kernel
 
@@ -27,15 +25,9 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
 
 def status(node: Assembly) -> NodeStatus:
-    """Returns the current status and updates the gauges."""
-    raft, load, state = node.raw.status(), _load(node), node.state
+    """Returns the current status."""
+    raft = node.raw.status()
     now_ms = node.services.monotonic_ms()
-    note_raft(node.metrics, raft)
-    peers = [_peer(node, peer, now_ms) for peer in raft.peers]
-    note_ha(node, raft, peers)
-    node.metrics.writes_open(node.services.writes_open())
-    node.metrics.load(load)
-    node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     return NodeStatus(
         node=node.node_id,
         group=node.config.cluster.group,
@@ -58,10 +50,10 @@ def status(node: Assembly) -> NodeStatus:
         failpoints=node.failpoints.enabled,
         failure=str(node.failure) if node.failure else None,
         alarms=node.alarms.all(),
-        peers=peers,
+        peers=[_peer(node, peer, now_ms) for peer in raft.peers],
         sync_ms=_rounded(node.syncs.own_ms),
         quorum=quorum(node),
-        load=load,
+        load=_load(node),
         recovery=node.storage.recovery.status(node.storage.checkpointer.run),
         install=node.installs.view(),
         limits=_numbers(node.config.limits),
@@ -92,11 +84,6 @@ def _peer(node: Assembly, peer: RaftPeer, now_ms: int) -> PeerStatus:
     )
 
 
-def _delays(peer: PeerStatus) -> Delays:
-    snapshot_in_s = inf if peer.snapshot_in_s is None else peer.snapshot_in_s
-    return Delays(peer.lag_ms / 1000, None if peer.sync_ms is None else peer.sync_ms / 1000, snapshot_in_s)
-
-
 def _rounded(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else round(milliseconds, 2)
 
@@ -111,43 +98,6 @@ def quorum(node: Assembly) -> QuorumView:
         return voter == node.node_id or (node.transport.connected(peer) and not node.links.is_silent(peer))
 
     return quorum_of(node.membership.in_force.voter_ids, is_here, node.config.cluster.group)
-
-
-def note_raft(metrics: NodeMetrics, raft: Status) -> None:
-    """Sets the gauges of consensus."""
-    metrics.raft(
-        term=raft.term,
-        role=raft.role,
-        leader_id=raft.leader_id,
-        commit_index=raft.commit_index,
-        applied_index=raft.applied_index,
-        last_index=raft.last_index,
-    )
-    metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in raft.peers)
-
-
-def note_ha(node: Assembly, raft: Status, peers: list[PeerStatus]) -> None:
-    """Sets the gauges of replication and storage, in bytes and seconds."""
-    log = node.storage.directory.log
-    end = log.tail.end_position
-    node.metrics.ha.show(
-        end_position=end,
-        slaves={peer.node: end - peer.lag_bytes for peer in peers},
-        delays={peer.node: _delays(peer) for peer in peers},
-        connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
-        sent_bytes=node.transport.entry_bytes,
-        storage=(
-            end - log.first_position,
-            end - end_of(log, raft.persisted_index),
-            end - end_of(log, raft.applied_index),
-        ),
-    )
-
-
-def member_count(known: Members, group: str) -> int:
-    """Returns the number of a group's consumers that are connected to this node."""
-    found = known.consumers.get(group)
-    return len(found.members) if found is not None else 0
 
 
 def broadcasts(known: Members, group: str) -> bool:
@@ -195,3 +145,44 @@ def _load(node: Assembly) -> LoadStatus:
         decided_bytes_per_second=int(limit.rate),
         overloaded=limit.overloaded,
     )
+
+
+def counted(node: Assembly) -> Counted:
+    """Returns the counters for the history of the last hour."""
+    traffic, given, appends = node.traffic, node.broker.deliveries, node.appends
+    return Counted(
+        messages_in=traffic.messages_taken,
+        messages_out=given.messages_given,
+        bytes_in=traffic.bytes_taken,
+        bytes_out=given.bytes_given,
+        commits=traffic.commit_seconds.counts,
+        commit_bounds_s=traffic.commit_seconds.bounds,
+        appends=appends.counts,
+        append_bounds_s=appends.bounds,
+        loop_lag_s=node.loop_lag.lag_s,
+        refused=node.requests.refusals,
+    )
+
+
+def show_ha(node: Assembly, ha: HaMetrics) -> None:
+    """Sets the gauges of replication and storage, in bytes and seconds."""
+    log, raft, now_ms = node.storage.directory.log, node.raw.status(), node.services.monotonic_ms()
+    peers = [_peer(node, peer, now_ms) for peer in raft.peers]
+    end = log.tail.end_position
+    ha.show(
+        end_position=end,
+        slaves={peer.node: end - peer.lag_bytes for peer in peers},
+        delays={peer.node: _delays(peer) for peer in peers},
+        connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
+        sent_bytes=node.transport.entry_bytes,
+        storage=(
+            end - log.first_position,
+            end - end_of(log, raft.persisted_index),
+            end - end_of(log, raft.applied_index),
+        ),
+    )
+
+
+def _delays(peer: PeerStatus) -> Delays:
+    snapshot_in_s = inf if peer.snapshot_in_s is None else peer.snapshot_in_s
+    return Delays(peer.lag_ms / 1000, None if peer.sync_ms is None else peer.sync_ms / 1000, snapshot_in_s)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.config.local_layout import node_object
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.findings import Code
 from cluster.runtime.logs import Seldom
 from raftlog.errors import ImplausibleMessageError
 from raftlog.types import FIRST_GROUP, NodeId
@@ -69,7 +70,7 @@ class Admission:
 # Either the peer violates the protocol, or this node has lost entries that it acknowledged. Both need an operator;
 # neither requires the node to stop.
 
-ALARM = "implausible_peer"
+ALARM = Code("implausible_peer", "warning", "raftmq links")
 QUIET_S = 600.0
 """Seconds without an implausible message after which the alarm is cleared."""
 

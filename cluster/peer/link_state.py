@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from functools import partial
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId
 
@@ -92,11 +90,12 @@ class LinkFigures(NamedTuple):
     round_trip_ms: float | None
 
 
-class LinkMetrics:
+class LinkMetrics(ServiceMetrics):
     """Metrics of the links. Gauges are set before a scrape, counters when something happens."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        gauge, counter = self.gauge, self.counter
         self._state = gauge("raftmq_link_state", "1 for the current state of the link to the peer", ["peer", "state"])
         self._age = gauge("raftmq_link_state_seconds", "Time since the link entered its state", ["peer"])
         self._round_trip = gauge(

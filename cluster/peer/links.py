@@ -157,7 +157,6 @@ def heartbeat_net(config: Config) -> HeartbeatNet:
 def links_of(
     context: NodeContext,
     transport: PeerTransport,
-    metrics: LinkMetrics,
     transfer: Callable[[NodeId], None],
     syncs: SyncTimes,
 ) -> Links:
@@ -165,6 +164,7 @@ def links_of(
     config = context.config
     raw, patience, group = context.raw, patience_ms(config.raft), config.cluster.group
     slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms, group)
+    metrics = LinkMetrics()
     slow.slower = syncs.is_slower
     slow.on_slow, slow.on_handed = metrics.slow_turn.inc, metrics.slow_turns_handed_over.inc
     links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, slow, syncs, patience)
@@ -252,6 +252,7 @@ class Links:
             tick=self.tick,
             frames=dict.fromkeys(KINDS, lambda peer, kind, header, _: self.on_frame(peer, kind, header)),
             reload=lambda config: self.reload(config.ha),
+            metrics=(self._metrics,),
         )
 
     def reload(self, ha: HaSection) -> None:

@@ -23,7 +23,9 @@ from cluster.config.local_layout import names_of
 from cluster.config.source import ConfigError
 from cluster.peer.keyring import Keyring
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.findings import Code
 from cluster.runtime.key_file import KeyFileError, key_id, parse
+from cluster.runtime.service_lifecycle import Part
 from raftlog.storage.files.fs import FileSystem, read_file, storage_error, write_file
 from raftlog.types import NodeId
 
@@ -35,7 +37,7 @@ MARK = "SECRET_REQUIRED"
 """Name of the mark in the data directory. Its text is "raftmq secret required 10", a blank, and the id of the key in
 hex."""
 MARK_HEAD = b"raftmq secret required 10 "
-ALARM = "peer_secret"
+ALARM = Code("peer_secret", "warning", "raftmq secret status")
 LOOK_EVERY_MS = 500
 RENEW_EVERY_MS = 5000
 
@@ -173,6 +175,10 @@ class SecretKeeper:
             return False
         self._use(keyring)
         return True
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="secret", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
         """Requires the newest key once every member has proven it. Called several times a second."""

@@ -20,8 +20,10 @@ from typing import Any, Final, NamedTuple
 from cluster.config.local_layout import node_object
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
+from cluster.runtime.findings import Code
 from cluster.runtime.leader_handover import Slower, best, none_slower
 from cluster.runtime.peer_frames import WireError
+from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError
@@ -41,7 +43,7 @@ TOLD_MS: Final = 5_000
 LAG_MAX: Final = 256
 """Entries that a successor may be behind: no writes are accepted until it has them."""
 TURNS_MAX: Final = 1_000_000
-ALARM = "slow_turns"
+ALARM = Code("slow_turns", "warning", "raftmq logs {n}")
 
 
 class _Turn(NamedTuple):
@@ -140,6 +142,10 @@ class SlowTurns:
         return self._handed_ms is not None and self._clock.monotonic_ms() - self._handed_ms < PAUSE_MS
 
     # --- by the clock ------------------------------------------------------------------------------------------------
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="slow turns", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
         """Hands leadership over if the node had too many slow turns. Called periodically."""

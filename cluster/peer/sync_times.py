@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from cluster.runtime.clock import Clock
 from cluster.runtime.peer_frames import WireError
+from cluster.runtime.service_lifecycle import Part
 from raftlog.core.state.quorum import majority
 from raftlog.types import NodeId
 
@@ -58,6 +59,10 @@ class SyncTimes:
     def reload(self, interval_ms: int) -> None:
         """Takes another interval of PINGs."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="sync times", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
         """Brings the mean up to date. Called periodically."""

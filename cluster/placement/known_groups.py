@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,8 +32,10 @@ from cluster.placement.group_map import (
     same_names,
 )
 from cluster.placement.groups_file import GroupsFile
-from cluster.placement.registry_state import RegistryState, decode_state
+from cluster.placement.registry_metrics import RegistryMetrics
+from cluster.placement.registry_state import RegistryProcess, RegistryState, decode_state
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.runtime.service_lifecycle import Part
@@ -44,9 +45,9 @@ from statemachine.cluster_wide.broker_groups import BrokerGroup, is_retired, liv
 
 logger = logging.getLogger(__name__)
 
-ALARM = "group_map"
-REGISTRY_ALARM = "registry_no_majority"
-NOT_READY_ALARM = "registry_not_ready"
+ALARM = Code("group_map", "warning", "raftmq status")
+REGISTRY_ALARM = Code("registry_no_majority", "warning", "raftmq registry status")
+NOT_READY_ALARM = Code("registry_not_ready", "warning", "raftmq registry status")
 LOOK_S = 1.0
 """Seconds between two looks: links are tended, and the own group is told."""
 WHOLE_EVERY = 10
@@ -96,17 +97,6 @@ def added(others: Groups, rows: Mapping[int, BrokerGroup]) -> Groups:
     what it hears."""
     living = living_groups(rows)
     return {number: record for number, record in others.items() if number in living} if rows else others
-
-
-class RegistryProcess(NamedTuple):
-    """A process of the registry, as this node reaches it."""
-
-    id: int
-    address: str
-    """The "host:port" where nodes register."""
-    reached: bool
-    state: RegistryState | None = None
-    """The state that it told last; None while it is not reached."""
 
 
 def _registry_of(config: Config) -> list[Target]:
@@ -198,6 +188,7 @@ class KnownGroups:
             close=self._close,
             role=lambda _: self._on_role(),
             reload=self._reload,
+            metrics=(RegistryMetrics(self.registry),),
         )
 
     def others(self) -> Groups:
@@ -399,7 +390,7 @@ class KnownGroups:
             return "the processes of the registry are reached, and none has an operation accepted: its log says why"
         return ""
 
-    def _alarm(self, key: str, text: str) -> None:
+    def _alarm(self, key: Code, text: str) -> None:
         """Raises an alarm, or clears it if the text is empty."""
         if text:
             self._alarms.raise_alarm(key, text)

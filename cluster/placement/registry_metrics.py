@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+
 if TYPE_CHECKING:
-    from cluster.placement.known_groups import RegistryProcess
+    from cluster.placement.registry_state import RegistryProcess
 
 
-class RegistryMetrics:
+class RegistryMetrics(ServiceMetrics):
     """One series for each process that `cluster.registry` names, and none without a registry. Event loop only."""
 
-    def __init__(self, registry: CollectorRegistry, look: Callable[[], list[RegistryProcess]]) -> None:
-        self._look = look
-        registry.register(self)
+    def __init__(self, read: Callable[[], list[RegistryProcess]]) -> None:
+        super().__init__()
+        self._read = read
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics. A process that is not reached has the first one alone."""
@@ -39,7 +40,7 @@ class RegistryMetrics:
         age = gauge("raftmq_registry_accepted_age_seconds", "Time since the process had an operation accepted")
         operations = counter("raftmq_registry_operations", "Operations that were accepted since the process started")
         restarts = counter("raftmq_registry_child_restarts", "Times that the process has started its child again")
-        for process in self._look():
+        for process in self._read():
             labels, state = (str(process.id),), process.state
             reached.add_metric(labels, process.reached)
             if state is None:

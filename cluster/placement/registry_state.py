@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -49,3 +49,14 @@ def decode_state(header: list[Any]) -> RegistryState:
         return msgspec.convert(header, RegistryState, strict=True)
     except msgspec.ValidationError as error:
         raise WireError(f"no state of a process of the registry: {error}") from error
+
+
+class RegistryProcess(NamedTuple):
+    """A process of the registry, as this node reaches it."""
+
+    id: int
+    address: str
+    """The "host:port" where nodes register."""
+    reached: bool
+    state: RegistryState | None = None
+    """The state that it told last; None while it is not reached."""

@@ -60,7 +60,7 @@ Nodes = Callable[[Collection[int]], Sequence[str]]
 """Returns the "host:port" of the listeners of nodes that live: of the groups that are given, of all if none is."""
 
 
-class Ask(NamedTuple):
+class RouteAsk(NamedTuple):
     """A request of a client, or an answer."""
 
     header: Header
@@ -115,7 +115,7 @@ class Front:
             upstream.leave()
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    async def _answer(self, ask: Ask, upstream: Upstream) -> bytes:
+    async def _answer(self, ask: RouteAsk, upstream: Upstream) -> bytes:
         code = ask.header.code
         if ask.header.flag & FLAG_RESPONSE:
             return b""
@@ -136,7 +136,7 @@ class Front:
             why = str(error) or "none has answered in time"
             return _refused(ask, ResponseCode.SYSTEM_ERROR, f"no node answers the name server now: {why}")
 
-    async def _again(self, ask: Ask, upstream: Upstream) -> Ask | None:
+    async def _again(self, ask: RouteAsk, upstream: Upstream) -> RouteAsk | None:
         """Asks a node of a group that has the topic; returns its answer, None if there is no such group or node."""
         groups = self._groups_of(ext_of(ask.header).get("topic", ""))
         if not groups or not self._nodes(groups):
@@ -154,7 +154,7 @@ def _why_refused(code: int) -> str:
     return f"the registry answers {' and '.join(name_of_request(each) for each in sorted(PASSED))}, not {name}"
 
 
-def _refused(ask: Ask, code: ResponseCode, remark: str) -> bytes:
+def _refused(ask: RouteAsk, code: ResponseCode, remark: str) -> bytes:
     header, kind = ask.header, ask.serialize_type
     return encode_frame(
         code,
@@ -174,7 +174,7 @@ class Upstream:
         self._nodes = nodes
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, ask: Ask, within: Collection[int] = ()) -> Ask:
+    async def ask(self, ask: RouteAsk, within: Collection[int] = ()) -> RouteAsk:
         """Returns the answer of a node, of one of the groups `within` if there are any. Raises OSError, EOFError,
         CodecError if none gives one; the caller limits the time."""
         last: Exception = ConnectionRefusedError("none is connected to it")
@@ -196,7 +196,7 @@ class Upstream:
                 last = bare(error)
         raise last
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: Ask) -> Ask:
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: RouteAsk) -> RouteAsk:
         try:
             writer.write(ask.frame)
             await writer.drain()
@@ -217,7 +217,7 @@ class Upstream:
             streams[1].transport.abort()
 
 
-async def _read_request(reader: asyncio.StreamReader) -> Ask | None:
+async def _read_request(reader: asyncio.StreamReader) -> RouteAsk | None:
     """Returns the next request; None at the end. Raises OSError, EOFError, TimeoutError, CodecError."""
     try:
         return await _read_frame(reader, REQUEST_BYTES_MAX, IDLE_S)
@@ -227,10 +227,10 @@ async def _read_request(reader: asyncio.StreamReader) -> Ask | None:
         return None
 
 
-async def _read_frame(reader: asyncio.StreamReader, limit: int, idle_s: float | None = None) -> Ask:
+async def _read_frame(reader: asyncio.StreamReader, limit: int, idle_s: float | None = None) -> RouteAsk:
     begun = await asyncio.wait_for(reader.readexactly(HEADER_AT), idle_s)
     size, kind, header_size = int.from_bytes(begun[:4]), begun[4], int.from_bytes(begun[5:HEADER_AT])
     if not 4 + header_size <= size <= limit:
         raise CodecError(f"a frame of {size} bytes with a header of {header_size}")
     rest = await asyncio.wait_for(reader.readexactly(size - 4), REST_S)
-    return Ask(decode_header(kind, rest[:header_size]), kind, begun + rest)
+    return RouteAsk(decode_header(kind, rest[:header_size]), kind, begun + rest)

@@ -43,7 +43,7 @@ Answer = tuple[str, bytes]
 """(error, value): the error is "" if the operation is held, and then the value is msgpack of what is held."""
 
 
-class Place(NamedTuple):
+class TopicPlace(NamedTuple):
     """The groups that have a topic, as of a version of the truth. The order of tuples is that of ranks."""
 
     version: _Number
@@ -55,7 +55,7 @@ class View(NamedTuple):
     """All records at one moment; never changed."""
 
     groups: Groups
-    topics: Mapping[str, Place]
+    topics: Mapping[str, TopicPlace]
     beats: Mapping[int, int]
     """Registry node -> the greatest number that its watchdog has sent."""
 
@@ -116,7 +116,7 @@ class Records:
             groups = {**view.groups, **news(view.groups, heard)}
             return view._replace(groups=groups), [[each.group, *groups[each.group].epoch] for each in heard]
         if kind == "topics":
-            places = [(name, Place(version, groups)) for name, version, groups in _decoded(_topics, rest)]
+            places = [(name, TopicPlace(version, groups)) for name, version, groups in _decoded(_topics, rest)]
             topics = _with_topics(view.topics, places)
             return view._replace(topics=topics), [[name, topics[name].version] for name, _ in places]
         if kind == "beat":
@@ -162,12 +162,12 @@ class Records:
             raise WireError(f"records of another cluster, {cluster.hex()}")
         return View(
             {**view.groups, **news(view.groups, decode(payload))},
-            _with_topics(view.topics, [(name, Place(version, groups)) for name, version, groups in topics]),
+            _with_topics(view.topics, [(name, TopicPlace(version, groups)) for name, version, groups in topics]),
             {**view.beats, **{node: max(number, view.beats.get(node, 0)) for node, number in beats}},
         )
 
 
-def _with_topics(known: Mapping[str, Place], heard: Iterable[tuple[str, Place]]) -> dict[str, Place]:
+def _with_topics(known: Mapping[str, TopicPlace], heard: Iterable[tuple[str, TopicPlace]]) -> dict[str, TopicPlace]:
     merged = dict(known)
     for name, place in heard:
         if not name.isprintable() or " " in name:
@@ -203,14 +203,16 @@ PLACES_PER_OPERATION = 90
 """Topics in one operation: so many fit, however long their names are."""
 
 
-def read_places(payload: bytes) -> dict[str, Place]:
+def read_places(payload: bytes) -> dict[str, TopicPlace]:
     """Returns the places of topics in the payload of a frame PLACES. Raises WireError."""
     if len(payload) > OPERATION_BYTES_MAX:
         raise WireError(f"places of topics in {len(payload)} bytes")
-    return _with_topics({}, [(name, Place(version, groups)) for name, version, groups in _decoded(_topics, payload)])
+    return _with_topics(
+        {}, [(name, TopicPlace(version, groups)) for name, version, groups in _decoded(_topics, payload)]
+    )
 
 
-def topics_operation(cluster: bytes, places: Mapping[str, Place]) -> bytes:
+def topics_operation(cluster: bytes, places: Mapping[str, TopicPlace]) -> bytes:
     """Returns the operation that merges the places of topics; PLACES_PER_OPERATION of any names fit."""
     return _encoder.encode([cluster, "topics", [[name, *places[name]] for name in sorted(places)]])
 

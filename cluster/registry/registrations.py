@@ -26,8 +26,8 @@ from cluster.placement.group_map import GroupRecord, decode, encode, news
 from cluster.placement.registry_state import RegistryState, encode_state
 from cluster.registry.records import (
     RECORDS_PER_OPERATION,
-    Place,
     Records,
+    TopicPlace,
     groups_operation,
     read_places,
     topics_operation,
@@ -66,7 +66,7 @@ class Registrations:
         records: Records,
         incarnation: int,
         on_news: Callable[[Iterable[GroupRecord]], None],
-        on_places: Callable[[Mapping[str, Place]], None],
+        on_places: Callable[[Mapping[str, TopicPlace]], None],
         state: Callable[[], RegistryState],
     ) -> None:
         """`keyring` must demand a proof. `on_news` and `on_places` are called with records that were new. `state`

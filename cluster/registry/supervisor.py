@@ -22,8 +22,8 @@ from cluster.registry.records import (
     NOTHING,
     PLACES_PER_OPERATION,
     RECORDS_PER_OPERATION,
-    Place,
     Records,
+    TopicPlace,
     View,
     beat_operation,
     groups_operation,
@@ -86,7 +86,7 @@ class Supervisor:
         self._log = log
         self._pending: dict[int, GroupRecord] = {}
         """Records of groups that no answer of a child has confirmed yet."""
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, TopicPlace] = {}
         """The same of topics."""
         self._news = asyncio.Event()
         self._child: Child | None = None
@@ -130,7 +130,7 @@ class Supervisor:
                 self._pending[record.group] = record
         self._news.set()
 
-    def hand_places(self, places: Mapping[str, Place]) -> None:
+    def hand_places(self, places: Mapping[str, TopicPlace]) -> None:
         """Does the same with the places of topics."""
         for name, place in places.items():
             self._places[name] = max(place, self._places.get(name, place))

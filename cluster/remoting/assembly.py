@@ -4,7 +4,7 @@ codes."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.groups.group_admin import Groups
 from cluster.broker.groups.group_offsets import Offsets
@@ -38,9 +38,9 @@ from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
 from cluster.remoting.handlers.transactions import TransactionRequests, ask_producer
 from cluster.remoting.handlers.unsupported_codes import RefusedCodes
 from cluster.remoting.handlers.users_admin import UserRequests
-from cluster.remoting.request import RequestFigures
 from cluster.remoting.router import Listeners, Router
 from cluster.requests.judge import Judge
+from cluster.requests.request_metrics import RequestMetrics
 from cluster.requests.table import by_row
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part, codes_of
@@ -52,19 +52,32 @@ if TYPE_CHECKING:
     from cluster.broker.reads.entry_reads import ReadEntries
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.broker.sends.send_outcomes import SendOutcomes
-    from cluster.broker.services import Confirms, Services
+    from cluster.broker.services import Confirms
     from cluster.config.config import TlsMode
     from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
     from cluster.remoting.handlers.send_reply import SendReplyWriter
     from cluster.replication.proposals import Proposals
-    from cluster.replication.send_identity import RetryMemory
     from cluster.runtime.context import NodeContext
     from cluster.runtime.peer_frames import PeerLinks
     from cluster.runtime.tls.port_security import Security
 
 
-class Metrics(RequestFigures, Protocol):
-    """Counts requests."""
+class SendAnswers(NamedTuple):
+    """The ways in which sends are answered. They are made before the proposals, which answer through them."""
+
+    replies: SendReplyWriter
+    closings: ClosedConnections
+    outcomes: SendOutcomes
+
+
+class Trust(NamedTuple):
+    """Says whether this node may judge who asks."""
+
+    unheard: Callable[[], str]
+    """Returns the reason why this node may have missed changes of users and rules, or ""."""
+    confirms: Confirms
+    keyed: Callable[[], bool]
+    """Returns True if every node has proven the cluster's secret."""
 
 
 class Remoting:
@@ -75,37 +88,30 @@ class Remoting:
         self,
         context: NodeContext,
         broker: Broker,
-        services: Services,
         proposals: Proposals,
-        retries: RetryMemory,
         transport: PeerLinks,
         *,
         arrived: Signal[[Frame]],
-        replies: SendReplyWriter,
-        closings: ClosedConnections,
-        fates: SendOutcomes,
+        answers: SendAnswers,
         figures: NamedFigures,
         read_entries: ReadEntries,
         log_begins: Callable[[], int],
-        unheard: Callable[[], str],
-        confirms: Confirms,
-        keyed: Callable[[], bool],
+        trust: Trust,
         security: Callable[[str, TlsMode], Security],
-        metrics: Metrics,
+        metrics: RequestMetrics,
     ) -> None:
         """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
-        explained at Router, `security` at Listeners. `unheard` returns the reason why this node
-        may have missed changes of users and rules, or "". `keyed` returns True if every node has proven the cluster's
-        secret."""
-        self._context, self._broker, self._services = context, broker, services
+        explained at Router, `security` at Listeners."""
+        self._context, self._broker, self._services = context, broker, broker.services
+        services, replies, closings = broker.services, answers.replies, answers.closings
         self._judge = Judge(services.state.access, broker.denials, context.config.cluster.name)
         self._figures, self._read_entries, self._metrics = figures, read_entries, metrics
         config, state, handed = context.config, services.state, Signal[[Frame]]()
-        rooms = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate)
+        memory = ConnectionMemory(config.limits, context.loop.call_soon, proposals.gate)
         sends = SendHandler(
             broker.sends,
             replies,
-            partial(make_intake, proposals, broker.sends, retries),
+            partial(make_intake, proposals, broker.sends, broker.retries),
             config.limits,
             RequesterNotes(broker.reply_notes).note,
         )
@@ -116,19 +122,18 @@ class Remoting:
             leads=services.writes_open,
             local=handed,
             names=sends,
-            room=rooms.unsent,
+            room=memory.unsent,
             gate=proposals.gate,
             closings=closings,
             level=lambda: state.level,
-            trusted=keyed,
+            trusted=trust.keyed,
             slow=proposals.figures.slow,
         )
         self._check_back = CheckBack(
             services, broker.transactions, partial(ask_producer, broker.relay, services.routes)
         )
-        self._retries = retries
         forwards = PullForwards(self.forwarder, services.writes_open, log_begins)
-        pulls = PullRequests(broker.pulls, forwards.elsewhere, forwards.to_leader, metrics)
+        pulls = PullRequests(broker.pulls, forwards.elsewhere, forwards.to_leader, broker.deliveries)
         self.serving = self._serving(pulls)
         """The parts that serve all request codes but those of sends."""
         self.admission = Admission(
@@ -136,21 +141,21 @@ class Remoting:
             broker.secrets,
             self._judge,
             polls=broker.pulls.long_polls,
-            stale=unheard,
+            stale=trust.unheard,
             refuse=replies.refuse,
             turns=services.turns,
             guesses=broker.guesses,
-            confirms=confirms,
+            confirms=trust.confirms,
         )
         self.clients = OpenConnections(
             config.limits,
             state.access,
             proposals,
-            rooms=rooms,
+            memory=memory,
             members=broker.members,
             parked=broker.pulls.long_polls.has,
             closings=closings,
-            fates=fates,
+            outcomes=answers.outcomes,
             rates=MinuteRates(
                 proposals.flow.paced.buckets.rules, (CONNECTIONS,), proposals.gate, services.monotonic_ms
             ),
@@ -173,7 +178,7 @@ class Remoting:
             admission=self.admission,
             log_begins=log_begins,
         )
-        withdrawn = WithdrawnSends(proposals, fates, broker.rights, services.turns, context.loop.call_soon)
+        withdrawn = WithdrawnSends(proposals, answers.outcomes, broker.rights, services.turns, context.loop.call_soon)
         closings.listen(withdrawn.connections_closed)
         self.forwarder.client_gone.add(withdrawn.client_gone)
         self.admission.rules_changed.add(withdrawn.judge_again)
@@ -227,7 +232,7 @@ class Remoting:
             broker.reply_notes.part(),
             broker.reply_delivery.part(),
             Part(name="check back", tick=self._check_back.tick),
-            Part(name="retries", tick=self._retries.expire),
+            Part(name="retries", tick=broker.retries.expire),
             self.router.part(),
             self.admission.part(),
             Part(name="secrets of users", tick=broker.resealing.tick),

@@ -203,22 +203,3 @@ def handle_late(handler: Handler, request: Request) -> None:
     except Exception as error:
         logger.exception("request code %d failed", request.code)
         request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-
-
-class RequestFigures(Protocol):
-    """Counts requests: called once for each refused request, and for each answered pull or query."""
-
-    def refused(self, reason: str) -> None:
-        """Counts a request that was refused before anything was proposed; `reason` is one of a few short words."""
-
-    def code_refused(self, code: str, language: str) -> None:
-        """Counts a request whose code has no handler; both labels have few values."""
-
-    def pulled(self, outcome: str) -> None:
-        """Counts an answered pull: "found", "empty" (the long poll ran out), "moved" or "refused"."""
-
-    def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Counts the messages of a pull's answer."""
-
-    def queried(self, kind: str, outcome: str) -> None:
-        """Counts an answered query of single messages by "key" or "id": "found", "none" or "refused"."""

@@ -68,9 +68,9 @@ class Router(Dispatch):
         that others have (`cluster.repair`), 0 if it has all."""
         config, state = services.config, services.state
         self.clients = clients
-        self.rooms, self.closings, self.connections = clients.rooms, clients.closings, clients.all
+        self.memory, self.closings, self.connections = clients.memory, clients.closings, clients.all
         self.on_open, self.on_close = clients.opened, clients.closed  # type: ignore[method-assign]
-        self.follow = clients.patience.follow  # type: ignore[method-assign]
+        self.follow = clients.stuck.follow  # type: ignore[method-assign]
         self.turns = services.turns
         self.table = table
         self._over_tls_alone = frozenset(

@@ -17,8 +17,9 @@ from cluster.config.local_layout import node_object
 from cluster.repair.fetch import FetchError
 from cluster.repair.log_source import ask_place
 from cluster.repair.peer_requests import Fetches, end_task, fill, in_executor
-from cluster.repair.progress import InstallMetrics, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from raftlog.errors import FrameError, RaftLogError
 from raftlog.storage.files import layout
 from raftlog.storage.log.segmented_log import SegmentedLog
@@ -32,7 +33,8 @@ STAGED = "backfill.tmp"
 LOOK_S, LEADERLESS_S = 0.2, 10.0
 """Seconds between two looks at a state that is behind, and seconds without a leader after which this node may
 campaign."""
-ALARM, LOST = "backfill_failing", "older_log_lost"
+ALARM = Code("backfill_failing", "warning", "raftmq logs {n}")
+LOST = Code("older_log_lost", "critical", "raftmq backup list")
 ALARM_AFTER = 3
 """The number of failed rounds over all peers after which an alarm is raised."""
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
@@ -53,7 +55,7 @@ class Backfill:
         applied: Callable[[], int],
         peers: Callable[[], list[NodeId]],
         metrics: InstallMetrics,
-        progress: Progress,
+        progress: InstallProgress,
     ) -> None:
         """`path`: DATA. `trim_position()` returns the beginning of the group's log as of the entry `applied()`."""
         self._raw = context.raw

@@ -18,15 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgpack
 
-from cluster.config.local_layout import names_of
+from cluster.config.local_layout import names_of, node_object
 from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
 from cluster.repair.repair_service import Repairs
 from cluster.runtime.context import NodeContext
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code, Condition
 from cluster.runtime.service_lifecycle import AppliedRun, Part
 from raftlog.core.state.quorum import majority
 from raftlog.errors import NotLeaderError, ProposalDroppedError
@@ -46,7 +48,11 @@ MISSING_S, MISSING_S_MAX = 0.001, 0.02
 longest. They are short because a new leader takes no writes meanwhile."""
 AGAIN_EVERY_MS = 5000
 """Milliseconds between questions to all nodes, as long as a node's sums differ."""
-MISMATCH, FENCED = "digest_mismatch", "fenced"
+MISMATCH = Code("digest_mismatch", "critical", "raftmq inspect-consistency", finding="digest_unequal")
+DIGEST_NOT_COMPARED: Final = Code("digest_not_compared", "warning", "raftmq inspect-consistency")
+DIGESTS_MISSED: Final = 10
+DIGEST_MIN_MS: Final = 60_000
+FENCED = Code("fenced", "critical", "raftmq restart {n}")
 
 
 class State(Protocol):
@@ -97,6 +103,8 @@ class Consistency:
             tick=self.tick,
             applied=self.on_applied,
             reload=lambda config: self.reload(config.consistency.digest_every_ms),
+            metrics=(DigestMetrics(self),),
+            findings=self._conditions,
         )
 
     def reload(self, every_ms: int) -> None:
@@ -184,6 +192,9 @@ class Consistency:
         """The newest index at which the sums agreed with a leader's, or were this node's own as the leader; -1 before
         the first."""
         return self._compared
+
+    def _conditions(self) -> Iterator[Condition]:
+        return uncompared(self.uncompared_ms(), self._every_ms, node_object(self._group, self._raw.raft.id))
 
     def uncompared_ms(self) -> int | None:
         """Returns for how many milliseconds this node has had changed rows that were not compared with the leader's;
@@ -360,3 +371,35 @@ def decode(payload: bytes) -> Digest | None:
 def differing(mine: Mapping[str, int], theirs: Mapping[str, int]) -> list[str]:
     """Returns the names of the families whose sums differ. A family that one side lacks counts as empty."""
     return sorted(name for name in {*mine, *theirs} if mine.get(name, 0) != theirs.get(name, 0))
+
+
+def uncompared(behind_ms: int | None, every_ms: int, node: str) -> Iterator[Condition]:
+    """Yields a condition if changed rows of `node` were not compared for long. The leader compares every
+    `digest_every_ms` while entries are applied, followers compare with each DIGEST entry."""
+    if behind_ms is not None and every_ms and behind_ms > max(DIGESTS_MISSED * every_ms, DIGEST_MIN_MS):
+        says = (
+            f"the rows of {node} were last compared with the leader's {behind_ms // 1000} s ago, although "
+            f"entries were applied since (consistency.digest_every_ms = {every_ms})"
+        )
+        yield Condition(DIGEST_NOT_COMPARED, node, says)
+
+
+class DigestMetrics(ServiceMetrics):
+    """Gauges of the comparison of rows."""
+
+    def __init__(self, consistency: Consistency) -> None:
+        super().__init__()
+        self._consistency = consistency
+        self._compared = self.gauge(
+            "raftmq_digest_compared_index",
+            "Newest index at which this node's rows were compared with the leader's and equal; -1 before the first",
+        )
+        self._uncompared = self.gauge(
+            "raftmq_digest_uncompared_seconds",
+            "For how long rows have changed here that were not compared; 0 if there are none",
+        )
+
+    def look(self) -> None:
+        """Sets the gauges."""
+        self._compared.set(self._consistency.compared_index)
+        self._uncompared.set((self._consistency.uncompared_ms() or 0) / 1000)

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-
 from cluster.config.config import Config
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import peer_addresses
@@ -25,7 +23,7 @@ from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchClient, FetchError, early_client
 from cluster.repair.log_extension import LogForward
 from cluster.repair.peer_requests import ask, at_once
-from cluster.repair.progress import InstallMetrics, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.repair.snapshot_fetch import Snapshot, SnapshotTake, Where
 from cluster.runtime.environment import Environment
 from cluster.runtime.figures.row_count import count_apart
@@ -199,9 +197,7 @@ async def _snapshot(
 ) -> Snapshot | None:
     """Fetches a checkpoint above the end of this log, with the log that leads to it, and records it for the opening."""
     where = Where(environment.fs, directory.path, directory.identity.group_id, environment.count_rows)
-    progress = Progress(
-        InstallMetrics(CollectorRegistry()), asyncio.get_running_loop().time, directory.identity.group_id
-    )
+    progress = InstallProgress(InstallMetrics(), asyncio.get_running_loop().time, directory.identity.group_id)
     least = directory.log.tail.index + 1
     snapshot = await SnapshotTake(where, client, at_once, progress, at_least=lambda: least).run(peers)
     if snapshot is not None:

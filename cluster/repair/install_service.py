@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster.repair.backfill import Backfill
 from cluster.repair.fetch import LOG, STATE
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
-from cluster.repair.progress import InstallMetrics, InstallView, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress, InstallView
 from cluster.repair.repair_service import Repairs
 from cluster.repair.snapshot_fetch import Where
 from cluster.repair.snapshot_install import SnapshotInstaller
@@ -39,7 +39,6 @@ class InstallService:
         repairs: Repairs,
         leases: Leases,
         *,
-        metrics: InstallMetrics,
         restart: Callable[[str], None],
     ) -> None:
         """`restart(why)` ends the node so that its process opens it again."""
@@ -49,8 +48,8 @@ class InstallService:
         self._loop = context.loop
         self._storage = storage
         self._fs = fs
-        self._metrics = metrics
-        self.progress = progress = Progress(metrics, context.loop.time, directory.identity.group_id)
+        self._metrics = metrics = InstallMetrics()
+        self.progress = progress = InstallProgress(metrics, context.loop.time, directory.identity.group_id)
         where = Where(fs, directory.path, directory.identity.group_id, context.environment.count_rows)
         self._service = SnapshotInstaller(
             context,
@@ -87,6 +86,7 @@ class InstallService:
             name="installs",
             start=self.start,
             close=self.close,
+            metrics=(self._metrics,),
         )
 
     def start(self) -> None:

@@ -11,15 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
-
-from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cluster.config.local_layout import node_object
 from cluster.repair.fetch import LOG, PAYLOAD_MAX, FetchError, Status
 from cluster.repair.peer_requests import Backoff, Fetches, end_task
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from raftlog.errors import FrameError, OutOfRangeError, RaftLogError
 from raftlog.storage.log.log_repair import RangeRepair
 from raftlog.storage.log.segmented_log import SegmentedLog
@@ -28,7 +27,7 @@ from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)
 
-ALARM = "log_damage"
+ALARM = Code("log_damage", "warning", "raftmq repair --node {n}")
 FETCH_MS = 5_000
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
 """The shortest and the longest pause after a round in which no range could be repaired, in seconds; it doubles each
@@ -47,7 +46,6 @@ class LogRepairer:
         peers: Callable[[], list[NodeId]],
         on_change: Callable[[], None],
         alarms: Alarms,
-        metrics: RepairMetrics,
     ) -> None:
         """`peers`: the peers to ask, best first. `on_change` is called when damage was found or repaired."""
         self._log = log
@@ -56,7 +54,7 @@ class LogRepairer:
         self._peers = peers
         self._on_change = on_change
         self._alarms = alarms
-        self._metrics = metrics
+        self.metrics = RepairMetrics()
         self._task: asyncio.Task[None] | None = None
         self._last_failure = ""
         self._closing = False
@@ -82,7 +80,7 @@ class LogRepairer:
 
     def _changed(self) -> None:
         ranges = self._log.damage.ranges
-        self._metrics.damaged.set(self._log.damage.bytes)
+        self.metrics.damaged.set(self._log.damage.bytes)
         if ranges:
             self._raise_alarm(ranges)
             if not self._closing and (self._task is None or self._task.done()):
@@ -126,7 +124,7 @@ class LogRepairer:
                 return True  # a conflict cut the range off, or it grew: damage.ranges has the new extent
             except (FetchError, RaftLogError) as error:
                 failures.append(f"{giver}: {error}")
-                self._metrics.failed.labels(str(peer)).inc()
+                self.metrics.failed.labels(str(peer)).inc()
                 logger.warning(
                     "positions %d..%d of the log cannot be repaired from %s: %s",
                     damaged.first_position,
@@ -135,7 +133,7 @@ class LogRepairer:
                     error,
                 )
             else:
-                self._metrics.repaired(damaged.size)
+                self.metrics.repaired(damaged.size)
                 logger.warning(
                     "positions %d..%d of the log (entries %d..%d) have been repaired from %s",
                     damaged.first_position,
@@ -186,25 +184,16 @@ def _check_committed(giver: str, damaged: DamagedRange, fields: list[Any]) -> No
         )
 
 
-class RepairMetrics:
+class RepairMetrics(ServiceMetrics):
     """Metrics of repairs, set once per range."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        gauge, counter = self.gauge, self.counter
         self.damaged = gauge("raftmq_log_damaged_bytes", "Damaged bytes of the log that wait for repair")
         self._repaired_bytes = counter("raftmq_log_repaired_bytes", "Bytes of the log repaired with a peer's copy")
         self._repairs = counter("raftmq_log_repairs", "Damaged ranges of the log repaired")
         self.failed = counter("raftmq_log_repair_failures", "Damaged ranges that a peer could not supply", ["peer"])
-
-        self._scrub_seconds = gauge("raftmq_scrub_seconds", "Duration of the last scrub")
-        self._scrub_findings = gauge("raftmq_scrub_findings", "Number of findings of the last scrub")
-        self._scrub_share = gauge("raftmq_scrub_percent_per_day", "Share of this node's log that scrubs read per day")
-
-    def scrubbed(self, findings: int, seconds: float, percent_per_day: float) -> None:
-        """Counts a scrub that ended."""
-        self._scrub_findings.set(findings)
-        self._scrub_seconds.set(seconds)
-        self._scrub_share.set(percent_per_day)
 
     def repaired(self, size_bytes: int) -> None:
         """Counts a repaired range."""

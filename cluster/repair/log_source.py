@@ -74,7 +74,7 @@ class Spans(Protocol):
         """The segment file that holds `position`."""
 
 
-class Place(NamedTuple):
+class SegmentPlace(NamedTuple):
     """A segment file of a peer."""
 
     previous: LogTail
@@ -98,12 +98,12 @@ def segment_source(log: Spans) -> Source:
     return answer
 
 
-async def ask_place(client: Fetches, peer: NodeId, position: int) -> Place:
+async def ask_place(client: Fetches, peer: NodeId, position: int) -> SegmentPlace:
     """Returns the segment file in which `peer` has this position. Raises FetchError, FrameError."""
     fields = (await ask(client, peer, SEGMENT, [position], TIMEOUT_MS)).fields
     if len(fields) != _FIELDS or not all(type(field) is int for field in fields):
         raise FrameError(f"{node_object(client.group, peer)} describes its segment as {fields!r:.80}")
-    place = Place(LogTail(*fields[:6]), fields[6], bool(fields[7]))
+    place = SegmentPlace(LogTail(*fields[:6]), fields[6], bool(fields[7]))
     if not place.previous.end_position <= position < place.end_position or place.previous.index < -1:
         raise FrameError(f"{node_object(client.group, peer)} names a segment without position {position}: {place}")
     return place

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cluster.config.local_layout import node_object
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from raftlog.types import FIRST_GROUP, NodeId
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ class InstallView(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str = ""
 
 
-class Progress:
+class InstallProgress:
     """The progress of one node. Event loop only."""
 
     def __init__(self, metrics: InstallMetrics, now_s: Callable[[], float], group: int = FIRST_GROUP) -> None:
@@ -98,11 +97,12 @@ class Progress:
         )
 
 
-class InstallMetrics:
+class InstallMetrics(ServiceMetrics):
     """Metrics of installs, set once per piece that arrives."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        gauge, counter = self.gauge, self.counter
         self.offered = counter(
             "raftmq_install_offers",
             "Snapshot offers received because the leader has trimmed entries that this node needs",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cluster.config.local_layout import node_object
-from cluster.members.address_change import ASK_MS, FOUND_AT, Moves, Place
+from cluster.members.address_change import ASK_MS, FOUND_AT, MemberPlace, Moves
 from cluster.members.addresses import probe_http
 from cluster.members.service import MembersService
 from cluster.peer.keyring import Keyring
@@ -23,10 +23,11 @@ from cluster.peer.links import heartbeat_net
 from cluster.peer.probe import probe
 from cluster.peer.transport import PLAIN_REFUSAL, PeerTransport
 from cluster.repair.fetch import LOG, FetchClient, FetchError, FetchServer, FrameSender, Status
-from cluster.repair.log_repair import LogRepairer, RepairMetrics
+from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
@@ -62,8 +63,6 @@ class Repairs:
         context: NodeContext,
         directory: NodeDir,
         transport: RepairLinks,
-        *,
-        metrics: RepairMetrics,
     ) -> None:
         raw, loop, alarms = context.raw, context.loop, context.alarms
         self._raw = raw
@@ -85,9 +84,7 @@ class Repairs:
         )
         self.server.sources[LOG] = log_source(self.log, lambda: raw.commit_index)
         self._votes = VoteKeeper(context.fs, directory.path, raw, alarms, context.wake)
-        self._ranges = LogRepairer(
-            self.log, self.client, loop, peers=self.sources, on_change=self.judge, alarms=alarms, metrics=metrics
-        )
+        self._ranges = LogRepairer(self.log, self.client, loop, peers=self.sources, on_change=self.judge, alarms=alarms)
         self._unfit_since_ms: int | None = None
         self._loop = loop
         self.bad_row: Signal[[str]] = Signal()
@@ -103,6 +100,7 @@ class Repairs:
             peer_closed=self.peer_closed,
             frames={Kind.FETCH: self.on_frame, Kind.FETCHED: self.on_frame},
             reload=lambda config: self.server.reload(config.repair.bytes_per_second),
+            metrics=(self._ranges.metrics,),
         )
 
     def start(self) -> None:
@@ -217,7 +215,7 @@ class Repairs:
             logger.warning("leadership cannot be transferred: %s", error)
 
 
-ALARM = "vote_withheld"
+ALARM = Code("vote_withheld", "warning", "raftmq repair --node {n}")
 
 
 class VoteKeeper:
@@ -303,11 +301,11 @@ class _Prober:
         self._transport = transport
         self._dialling = dialling
 
-    async def peer(self, place: Place) -> str:
+    async def peer(self, place: MemberPlace) -> str:
         """Returns why the node is not at the peer address; "" if it is."""
         return await probe(self._transport, place.node, place.node_uuid, (place.host, place.port))
 
-    async def http(self, place: Place) -> str:
+    async def http(self, place: MemberPlace) -> str:
         """Returns why the node's HTTP API is not at its address; "" if it is."""
         membership = self._transport.roster.membership
         return await probe_http(

@@ -19,7 +19,7 @@ from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchError
 from cluster.repair.log_source import ask_place
 from cluster.repair.peer_requests import Blocking, Fetches, ask, fill
-from cluster.repair.progress import Progress
+from cluster.repair.progress import InstallProgress
 from cluster.state.checkpoints import INSTALLING, Checkpoints
 from cluster.state.manifest import Manifest
 from raftlog.errors import FrameError, StorageError
@@ -76,7 +76,7 @@ class SnapshotTake:
         where: Where,
         client: Fetches,
         blocking: Blocking,
-        progress: Progress,
+        progress: InstallProgress,
         *,
         at_least: Callable[[], int],
     ) -> None:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 from cluster.config.local_layout import node_object
 from cluster.repair.peer_requests import Backoff, Fetches, end_task, in_executor
-from cluster.repair.progress import InstallMetrics, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.repair.snapshot_fetch import Needless, Snapshot, SnapshotTake, Where
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from raftlog.errors import RaftLogError
 from raftlog.messages import InstallSnapshot
 from raftlog.types import LogTail, NodeId
@@ -26,7 +27,7 @@ from statemachine.rows.kv import KVError
 
 logger = logging.getLogger(__name__)
 
-ALARM = "install_failing"
+ALARM = Code("install_failing", "warning", "raftmq logs {n}")
 ALARM_AFTER = 3
 """Failed rounds over all peers after which an alarm is raised."""
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
@@ -44,7 +45,7 @@ class SnapshotInstaller:
         *,
         peers: Callable[[], list[NodeId]],
         metrics: InstallMetrics,
-        progress: Progress,
+        progress: InstallProgress,
         restart: Callable[[str], None],
     ) -> None:
         """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again."""

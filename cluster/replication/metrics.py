@@ -1,18 +1,18 @@
-"""Metrics of replication: RocketMQ's names of its HA service, writes to the log, disk space, early answers and reads
-from followers. docs/metrics.md has names and meanings.
+"""Metrics of replication: RocketMQ's names of its HA service, writes to the log, applied entries and early answers.
+docs/metrics.md has names and meanings.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from cluster.runtime.figures.counters import buckets
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 
 TRANSFER = "rocketmq_ha_transfer_byte_total"
 SLAVE_OFFSET = "rocketmq_ha_slave_max_offset"
@@ -51,22 +51,25 @@ STORAGE_TEXTS = (
 )
 
 
-class HaMetrics:
+class HaMetrics(ServiceMetrics):
     """Replication metrics, in bytes, under the names that dashboards of RocketMQ's HA service use, exactly as they are
-    spelt there.
-
-    The class is a collector of its own, because prometheus_client would add `_total` to the names of counters. The
-    event loop counts; a scrape reads.
+    spelt there: prometheus_client would add `_total` to the names of counters.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, read: Callable[[HaMetrics], object]) -> None:
+        """`read` is called before each scrape, and calls `show`."""
+        super().__init__()
+        self._read = read
         self._sent_bytes = self._received_bytes = self._send_timeouts = 0
         self._storage: tuple[int, int, int] = (0, 0, 0)
         self._master_offset = 0
         self._slaves: dict[str, int] = {}
         self._delays: dict[str, Delays] = {}
         self._connections = 0
-        registry.register(self)
+
+    def look(self) -> None:
+        """Takes the present figures."""
+        self._read(self)
 
     def received(self, size_bytes: int) -> None:
         """Counts bytes of a leader's entries that have become durable on this node."""
@@ -96,7 +99,7 @@ class HaMetrics:
         self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics for the registry."""
+        """Yields the metrics for the exporter."""
         transfer = CounterMetricFamily(
             TRANSFER, "Bytes of the log sent to followers (master) or received from leaders (slave)", labels=["role"]
         )
@@ -130,23 +133,34 @@ class HaMetrics:
             yield GaugeMetricFamily(name, what, value)
 
 
+SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+"""Bucket bounds in seconds of a disk write or an apply: from a fast NVMe flush to a failing disk."""
 WHOLE = "raftmq_append_seconds", "Duration of one write to the log, fdatasync included"
 SYNC = "raftmq_fdatasync_seconds", "Duration of fdatasync alone, of one write to the log"
 BYTES = "raftmq_append_bytes", "Bytes made durable in the log"
 
 
-class AppendMetrics:
+class AppendMetrics(ServiceMetrics):
     """Metrics of writes to the log: how many bytes, how long, and how much of that was fdatasync. Called once per
     write. Event loop only."""
 
-    def __init__(self, registry: CollectorRegistry, bounds: tuple[float, ...]) -> None:
-        """`bounds`: the greatest value of each histogram bucket, ascending, in seconds; one more bucket takes the
-        rest."""
-        self.bounds = (*bounds, inf)
+    def __init__(self) -> None:
+        super().__init__()
+        self.bounds = (*SYNC_BUCKETS, inf)
         self._whole, self._sync = [0] * len(self.bounds), [0] * len(self.bounds)
         self._whole_s = self._sync_s = 0.0
         self._bytes = 0
-        registry.register(self)
+        self._inline = self.tally("raftmq_appends_inline", "Writes to the log done on the event loop")
+        self._stalls = self.tally(
+            "raftmq_append_stalls", "Writes to the log that held the event loop for more than 1 ms"
+        )
+
+    def inline(self, stalled: bool) -> None:
+        """Counts a drain of the append lane that ran on the event loop. `stalled`: True if it took so long that the
+        lane's thread gets the next ones."""
+        self._inline.inc()
+        if stalled:
+            self._stalls.inc()
 
     def written(self, size_bytes: int, seconds: float, sync_seconds: float) -> None:
         """Counts one write to the log."""
@@ -166,36 +180,35 @@ class AppendMetrics:
         return sum(self._sync), self._sync_s
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics for the registry."""
+        """Yields the metrics for the exporter."""
         for (name, text), counts, total_s in (WHOLE, self._whole, self._whole_s), (SYNC, self._sync, self._sync_s):
             family = HistogramMetricFamily(name, text)
             family.add_metric([], buckets(self.bounds, counts), total_s)
             yield family
         yield CounterMetricFamily(*BYTES, self._bytes)
+        yield from super().collect()
 
 
-class ModeMetrics:
-    """Metrics of disk space, early answers and reads from followers. Updated once per look at the disk, per entry or
-    per pull. Event loop only."""
+class ApplyMetrics(ServiceMetrics):
+    """Metrics of applied entries, counted once per drain of the apply lane. Event loop only."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        self._seconds = self.spread("raftmq_apply_seconds", "Duration of applying one run of entries", SYNC_BUCKETS)
+        self._entries = self.tally("raftmq_apply_entries", "Entries applied")
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=registry)
+    def applied(self, entries: int, seconds: float) -> None:
+        """Counts one drain of the apply lane."""
+        self._seconds.observe(seconds)
+        self._entries.inc(entries)
 
-        self._disk_used = gauge("rocketmq_disk_ratio", "Share of the data directory's file system that is used, 0 to 1")
-        self._disk_refusing = gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
-        self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log cannot be written for lack of space")
 
-        self._full_in = gauge(
-            "raftmq_disk_full_in_seconds",
-            "Time until sends will be refused at the growth rate of the last hour; +Inf if that is not expected",
-        )
-        self._full_in.set(float("inf"))
-        self.slow_append = counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
+class ModeMetrics(ServiceMetrics):
+    """Metrics of early answers, updated once per entry. Event loop only."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        gauge, counter = self.gauge, self.counter
         self._early = counter("raftmq_early_answers", "Messages acknowledged before they were committed")
         self.window = gauge("raftmq_loss_window_messages", "Messages acknowledged and not yet committed")
         self.degraded = gauge("raftmq_degraded", "1 while sends are acknowledged early because the majority is slow")
@@ -206,13 +219,3 @@ class ModeMetrics:
         undecided."""
         self._early.inc(messages)
         self.window.set(window)
-
-    def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
-        """Sets the figures of the disk as the last look found them."""
-        self._disk_used.set(used)
-        self._disk_refusing.set(refusing)
-        self._log_waits.set(parked)
-
-    def outlook(self, full_in_ms: int | None) -> None:
-        """Sets the time until the disk will be full, by the last look; None: it does not fill up."""
-        self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)

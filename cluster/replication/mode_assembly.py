@@ -113,6 +113,7 @@ class Modes:
             role=lambda _: self._degradation.on_role(),
             frames=dict.fromkeys(KINDS, lambda peer, kind, header, _: self.on_frame(peer, kind, header)),
             reload=self.reload,
+            metrics=(self._metrics,),
         )
 
     def reload(self, config: Config) -> None:

@@ -7,24 +7,21 @@ from typing import TYPE_CHECKING
 
 from cluster.retention.carry_forward import Carrier
 from cluster.retention.disk_space import DiskSpace
+from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.service import Retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cluster.replication.metrics import ModeMetrics
     from cluster.replication.proposals import Proposals
-    from cluster.retention.metrics import RetentionMetrics
     from cluster.retention.pinned_messages import ReadIntact
     from cluster.runtime.context import NodeContext
     from cluster.runtime.read_leases import Leases
     from cluster.state.node_storage import NodeStorage
 
 
-def disk_of(
-    context: NodeContext, directory: Path, proposals: Proposals, metrics: ModeMetrics, groups_here: Callable[[], int]
-) -> DiskSpace:
+def disk_of(context: NodeContext, directory: Path, proposals: Proposals, groups_here: Callable[[], int]) -> DiskSpace:
     """Makes the watch over the disk, which refuses sends and keeps the node from campaigning while the disk lacks
     space. `directory` is DATA. `groups_here`: `KnownGroups.groups_here`."""
     return DiskSpace(
@@ -34,7 +31,6 @@ def disk_of(
         context.alarms,
         refuse=proposals.refuse,
         hold=partial(context.raw.hold_campaigns, "disk"),
-        metrics=metrics,
         slow_append_ms=context.config.log.slow_append_ms,
         groups_here=groups_here,
     )
@@ -45,7 +41,6 @@ def retention_of(
     storage: NodeStorage,
     proposals: Proposals,
     leases: Leases,
-    metrics: RetentionMetrics,
     *,
     writes_open: Callable[[], bool],
     read_intact: ReadIntact,
@@ -54,6 +49,7 @@ def retention_of(
 ) -> Retention:
     """Makes the retention of the node, not started yet. `report_damage` is told the position and size of messages that
     cannot be read; the others are explained at `Retention`."""
+    metrics = RetentionMetrics(storage.state)
     carries = partial(
         Carrier,
         context.raw,

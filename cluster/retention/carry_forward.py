@@ -18,6 +18,7 @@ from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_batch import BatchMessage
 from cluster.replication.outcome import Outcome
 from cluster.retention.pinned_messages import Gather, PinnedRow, Slice
+from cluster.runtime.awaited import Question, Steps, answer_to, carry_out
 from statemachine.commands import Command
 
 if TYPE_CHECKING:
@@ -29,18 +30,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Round:
-    """One round of carrying. A look of retention begins it, and it goes on slice by slice up to the position `end`."""
+class _Appends:
+    """The rows of one slice on their way into the log."""
 
-    def __init__(self, end: int) -> None:
-        self.end = end
-        self.left = 0
-        """Rows of the present slice whose appends have not been answered."""
-        self.next_position = 0
-        self.failed = False
-        self.carried = 0
-        """Messages that were carried so far."""
-        self.dropped = False
+    def __init__(self, settled: Callable[[bool], None]) -> None:
+        """`settled` receives, once, if all of them are in the log."""
+        self._settled = settled
+        self._left = 1  # until all of them are queued
+        self._failed = False
+
+    def begin(self) -> None:
+        """Adds one append, which is answered later."""
+        self._left += 1
+
+    def end(self, outcome: Outcome) -> None:
+        """Takes the outcome of one append, or OK once all are queued."""
+        self._left -= 1
+        self._failed = self._failed or outcome is not Outcome.OK
+        if not self._left:
+            self._settled(not self._failed)
 
 
 class Carrier:
@@ -54,10 +62,10 @@ class Carrier:
         *,
         report_damage: Callable[[int, int], None],
         metrics: RetentionMetrics,
-        gather: Callable[[Gather], None],
+        gather: Callable[[Gather], Question[Slice]],
         ended: Callable[[], None],
     ) -> None:
-        """`gather` has the lane read a slice; the lane's answer comes to `on_slice`. `ended` is called when a round has
+        """`gather` asks the lane for a slice. `ended` is called when a round has
         moved something. `report_damage` receives the position and the size of a message that cannot be read intact."""
         self._raw = raw
         self._state = state
@@ -66,7 +74,10 @@ class Carrier:
         self._metrics = metrics
         self._gather, self._ended = gather, ended
         self._client = NoClient(proposals.gate)
-        self._round: _Round | None = None
+        self._round: object = None
+        """The round under way; another one takes its place if this node was deposed meanwhile."""
+        self._moved = 0
+        """Messages that the round has carried."""
 
     @property
     def busy(self) -> bool:
@@ -78,68 +89,70 @@ class Carrier:
         if self.busy:
             return
         self._round = None
-        if not self._proposals.open:
-            return
-        self._round = _Round(end)
-        self._next(self._round)
+        if self._proposals.open:
+            carry_out(self._carry(end))
 
-    def _next(self, round_: _Round) -> None:
-        # On a disk that is full nothing is delivered, so what is due is carried as well.
-        due_after_ms = 0 if self._proposals.refusing else self._raw.log_time_ms()
-        self._gather(Gather(round_.next_position, round_.end, due_after_ms))
+    def _carry(self, end: int) -> Steps[None]:
+        """One round: slice by slice, until one of them could not be appended."""
+        this = self._round = object()
+        self._moved, dropped, position, appended = 0, False, 0, True
+        while position < end and appended:
+            # On a disk that is full nothing is delivered, so what is due is carried as well.
+            due_after_ms = 0 if self._proposals.refusing else self._raw.log_time_ms()
+            slice_ = yield from answer_to(self._gather(Gather(position, end, due_after_ms)))
+            if this is not self._round:
+                return
+            if not self._proposals.open:  # the next leader finds the rows that are left
+                self._round = None
+                return
+            position = slice_.next_position
+            drops = self._rows_to_drop(slice_)
+            dropped = dropped or bool(drops)
+            appended = yield from answer_to(partial(self.append, slice_, drops))
+            if this is not self._round:
+                return
+        self._round = None
+        if self._moved:
+            logger.info("%d messages that wait were carried forward from below %d", self._moved, end)
+        if self._moved or dropped:
+            self._ended()
 
-    def on_slice(self, slice_: Slice) -> None:
-        """Queues the rows of a slice that the lane has read."""
-        round_ = self._round
-        if round_ is None or not self._proposals.open:
-            self._round = None
-            return
+    def _rows_to_drop(self, slice_: Slice) -> list[Command]:
+        """Reports what cannot be read, and returns the commands that drop rows of deleted topics."""
         for item in slice_.damaged:
             self._report_damage(item.position, item.size)
-        round_.next_position = slice_.next_position
-        drops: list[Command] = []
-        round_.left = 1  # until all of them are queued
-        for row in slice_.rows:
-            topic = self._state.topics_by_id.get(row.topic_id)
-            if topic is None:
-                drops.append(row.drop)
-            else:
-                self._submit(round_, row, topic.name)
+        drops: list[Command] = [row.drop for row in slice_.rows if row.topic_id not in self._state.topics_by_id]
         if drops:
             logger.warning("%d rows of messages that wait are dropped: their topic was deleted", len(drops))
-            round_.left += 1
-            round_.dropped = True
-            self._proposals.submit_commands(drops, lambda result: self._settled(round_, 0, 0, result.outcome))
-        self._settled(round_, 0, 0, Outcome.OK)
+        return drops
 
-    def _submit(self, round_: _Round, row: PinnedRow, topic: str) -> None:
+    def append(self, slice_: Slice, drops: list[Command], settled: Callable[[bool], None]) -> None:
+        """Queues the rows of a slice. `settled` receives, once, if all of them are in the log."""
+        appends = _Appends(settled)
+        for row in slice_.rows:
+            topic = self._state.topics_by_id.get(row.topic_id)
+            if topic is not None:
+                self._submit(appends, row, topic.name)
+        if drops:
+            appends.begin()
+            self._proposals.submit_commands(drops, lambda result: appends.end(result.outcome))
+        appends.end(Outcome.OK)
+
+    def _submit(self, appends: _Appends, row: PinnedRow, topic: str) -> None:
+        appends.begin()
         slot = self._proposals.slot(topic)
         if slot is None or slot.topic_id != row.topic_id:
-            round_.failed = True  # a change of the topic is under way
+            appends.end(Outcome.FAIL)  # a change of the topic is under way
             return
-        round_.left += 1
         messages = [
             BatchMessage(0, message, b"", tag_hash, 0)
             for message, tag_hash in zip(row.messages, row.tag_hashes, strict=True)
         ]
-        done = partial(self._settled, round_, len(messages), sum(map(len, row.messages)))
+        done = partial(self._settled, appends, len(messages), sum(map(len, row.messages)))
         submit_copies(self._proposals, self._client, messages, slot, row.queue_id, row.kind, None, done, row.name)
 
-    def _settled(self, round_: _Round, count: int, size: int, outcome: Outcome) -> None:
-        round_.left -= 1
+    def _settled(self, appends: _Appends, count: int, size: int, outcome: Outcome) -> None:
         if outcome is Outcome.OK:
-            round_.carried += count
-            if count:
-                self._metrics.carried(count, size)
-        else:
-            round_.failed = True
-        if round_.left or round_ is not self._round:
-            return
-        if round_.next_position < round_.end and not round_.failed:
-            self._next(round_)
-            return
-        self._round = None
-        if round_.carried:
-            logger.info("%d messages that wait were carried forward from below %d", round_.carried, round_.end)
-        if round_.carried or round_.dropped:
-            self._ended()
+            self._moved += count
+            self._metrics.carried(count, size)
+        appends.end(outcome)

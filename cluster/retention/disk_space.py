@@ -23,6 +23,8 @@ import msgspec
 
 from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_warnings import Filling, SlowAppends
+from cluster.retention.metrics import DiskMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.errors import DiskFullError
@@ -30,7 +32,6 @@ from statemachine.rows.kv import KVFullError
 
 if TYPE_CHECKING:
     from cluster.config.config import RetentionSection
-    from cluster.replication.metrics import ModeMetrics
     from cluster.runtime.alarms import Alarms
     from raftlog.storage.files.fs import FileSystem
 
@@ -45,8 +46,8 @@ RESERVE_BYTES_MAX = 512 << 20
 above the line."""
 OPENING_BYTES = 64 << 20
 """Bytes that opening the node may write at once, because RocksDB writes its buffers to disk."""
-FULL = "disk_full"
-PARKED = "log_waits_for_space"
+FULL = Code("disk_full", "critical", "raftmq retention --run")
+PARKED = Code("log_waits_for_space", "critical", "df -h")
 """Keys of the alarms."""
 
 
@@ -107,7 +108,6 @@ class DiskSpace:
         *,
         refuse: Callable[[str], None],
         hold: Callable[[bool], None] = lambda held: None,
-        metrics: ModeMetrics | None = None,
         slow_append_ms: int = 0,
         groups_here: Callable[[], int] = lambda: 1,
     ) -> None:
@@ -123,7 +123,7 @@ class DiskSpace:
         """Tells the append lane, which asks `reserved`, to try again what it has put aside."""
         self._hold = hold
         self._groups_here = groups_here
-        self._metrics = metrics
+        self._metrics = DiskMetrics(directory)
         self._filling = Filling(str(directory), limits, alarms)
         self._slow_appends = SlowAppends(slow_append_ms, alarms)
         self._appends = 0
@@ -142,6 +142,7 @@ class DiskSpace:
             name="disk",
             tick=self.tick,
             reload=lambda config: self.reload(config.retention),
+            metrics=(self._metrics,),
         )
 
     def reload(self, limits: RetentionSection) -> None:
@@ -187,16 +188,15 @@ class DiskSpace:
         line = self._limit - RESUME_POINTS if self._refusing else self._limit
         self._set_refusing(self._used > line)
         self._filling.look(self._now_ms, self._used, refusing=self._refusing)
-        if self._metrics is not None:
-            self._metrics.disk(self._used / 100, refusing=self._refusing, parked=bool(self._parked))
-            self._metrics.outlook(self._filling.full_in_ms)
+        self._metrics.disk(self._used / 100, refusing=self._refusing, parked=bool(self._parked))
+        self._metrics.outlook(self._filling.full_in_ms)
 
     def on_persisted(self, persisted: Persisted) -> None:
         """Evaluates one drain of the append lane: whether it was slow, and whether it put something aside."""
         if persisted.bytes_written:
             self._appends += 1
             slow = self._slow_appends
-            if persisted.seconds > slow.suspect_s and slow.note(persisted.seconds) and self._metrics is not None:
+            if persisted.seconds > slow.suspect_s and slow.note(persisted.seconds):
                 self._metrics.slow_append.inc()
         if persisted.parked:
             if not self._parked:

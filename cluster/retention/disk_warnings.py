@@ -19,12 +19,14 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from cluster.runtime.findings import Code
+
 if TYPE_CHECKING:
     from cluster.config.config import RetentionSection
     from cluster.runtime.alarms import Alarms
 
-FILLING = "disk_filling"
-SLOW = "disk_slow"
+FILLING = Code("disk_filling", "warning", "raftmq retention")
+SLOW = Code("disk_slow", "warning", "raftmq doctor")
 """Keys of the alarms."""
 
 SAMPLES_PER_RATE = 10

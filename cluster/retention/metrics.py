@@ -1,17 +1,30 @@
-"""Metrics of retention, in the node's registry (docs/metrics.md)."""
+"""Metrics of retention and of the disk (docs/metrics.md)."""
 
 from __future__ import annotations
 
-from functools import partial
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+IO_TICKS: Final = 9
+"""Number of the field in /sys/dev/block/*/stat that counts the milliseconds in which the device had requests."""
 
 
-class RetentionMetrics:
+class RetentionMetrics(ServiceMetrics):
     """The metrics of retention, updated when something happens and at each look."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self, state: BrokerState) -> None:
+        super().__init__()
+        self._state = state
+        gauge, counter = self.gauge, self.counter
         self.trimmed = counter("raftmq_trims", "TRIM entries applied, by reason", ["reason"])
         self._position = gauge("raftmq_trim_position", "Position at which the log begins, in bytes")
         self._bytes = gauge("raftmq_log_bytes", "Size of this node's log in bytes")
@@ -20,7 +33,7 @@ class RetentionMetrics:
             "raftmq_trimmed_bytes_left", "Bytes of the segment files below the TRIM that this node still has"
         )
         self.removed = counter("raftmq_segments_removed", "Segment files removed by retention")
-        self.removals = gauge(
+        self._removals = gauge(
             "raftmq_removals_pending",
             "Deletions of topics, groups, sessions and attempts whose rows are not all gone yet",
         )
@@ -42,6 +55,10 @@ class RetentionMetrics:
         self._carried = counter("raftmq_carried_messages", "Messages that wait stored again further on (leader)")
         self._carried_bytes = counter("raftmq_carried_bytes", "Stored bytes of these messages")
 
+    def look(self) -> None:
+        """Shows the deletions that are under way."""
+        self._removals.set(self._state.removing)
+
     def pinned(self, position: int, age_ms: int, held_bytes: int) -> None:
         """Shows what pins the log, as found by the last look."""
         self._pinned_position.set(position)
@@ -59,3 +76,51 @@ class RetentionMetrics:
         self._bytes.set(size_bytes)
         self._left.set(files_left)
         self._left_bytes.set(bytes_left)
+
+
+class DiskMetrics(ServiceMetrics):
+    """The metrics of the data directory's disk, set at each look at it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+        self._used = self.gauge("rocketmq_disk_ratio", "Share of the data directory's file system that is used, 0 to 1")
+        self._refusing = self.gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
+        self._log_waits = self.gauge(
+            "raftmq_log_waits_for_space", "1 while the log cannot be written for lack of space"
+        )
+        self._full_in = self.gauge(
+            "raftmq_disk_full_in_seconds",
+            "Time until sends will be refused at the growth rate of the last hour; +Inf if that is not expected",
+        )
+        self._full_in.set(float("inf"))
+        self.slow_append = self.counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
+
+    def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
+        """Sets the figures of the disk as the last look found them."""
+        self._used.set(used)
+        self._refusing.set(refusing)
+        self._log_waits.set(parked)
+
+    def outlook(self, full_in_ms: int | None) -> None:
+        """Sets the time until the disk will be full, by the last look; None: it does not fill up."""
+        self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics for the exporter."""
+        yield from super().collect()
+        busy_s = disk_busy_s(self._directory)
+        if busy_s is not None:
+            text = "Time in which the block device of the data directory had requests"
+            yield CounterMetricFamily("raftmq_disk_busy_seconds", text, busy_s)
+
+
+def disk_busy_s(path: Path) -> float | None:
+    """Returns the seconds in which the device that holds `path` was busy; None where the kernel does not tell, as for a
+    file system without a device."""
+    try:
+        device = path.stat().st_dev
+        stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
+        return int(stat.split()[IO_TICKS]) / 1000
+    except (OSError, IndexError, ValueError):
+        return None

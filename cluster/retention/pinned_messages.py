@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.runtime.findings import Code
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftmq_wire.message_format import store_ms_of
@@ -134,7 +135,7 @@ def _of_half(half: HalfMessage) -> PinnedRow:
     return PinnedRow(RowKind.CARRIED_HALF, half.position, half.topic_id, half.queue_id, (), (0,), drop)
 
 
-LOG_PINNED = "log_pinned"
+LOG_PINNED = Code("log_pinned", "warning", "raftmq retention")
 """Key of the alarm."""
 PATIENCE_MS = 10 * 60_000
 """Milliseconds. Carrying takes seconds: an obstacle that holds the log for so long does not go away by itself."""

@@ -156,7 +156,7 @@ cuts."""
 PAGE_TOPICS = 512
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """A queue at which a look begins."""
 
     topic: str
@@ -167,7 +167,7 @@ class Earlier(NamedTuple):
     """The findings of one look for messages with a shorter retention time than the others."""
 
     queues: list[QueueMin]
-    at: Place | None
+    at: QueuePlace | None
     """The queue at which the next look begins; None to begin again with the first topic."""
 
 
@@ -226,7 +226,7 @@ def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: i
     return items[0].position if items and items[0].position < end else None
 
 
-def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None = None) -> Earlier:
+def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: QueuePlace | None = None) -> Earlier:
     """Returns the queues of topics that keep messages for a shorter time than the others, each with its new first
     offset. Begins at the queue `at` and checks at most LOOKS_MAX queues."""
     found: list[QueueMin] = []
@@ -238,7 +238,7 @@ def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None
             continue
         for queue_id in range(at.queue_id if at is not None and name == at.topic else 0, state.stored_queues(topic)):
             if looks == LOOKS_MAX:
-                return Earlier(found, Place(name, queue_id))
+                return Earlier(found, QueuePlace(name, queue_id))
             looks += 1
             found += _expired(state, topic, queue_id, now_ms - own + 1)
     return Earlier(found, None)

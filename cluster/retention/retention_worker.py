@@ -32,7 +32,7 @@ TIER = "segments that are not verified in the tier"
 """Names the floor while a tier is configured: only segments that the tier holds may go."""
 
 
-class Ask(NamedTuple):
+class SurveyAsk(NamedTuple):
     """A job of the lane: look at everything, and decide what to remove if this node leads."""
 
     leads: bool
@@ -124,7 +124,7 @@ class RetentionLane(NeverIdle):
         self._rules = rules
         self._tier = tier
         self._longer = policy.KeptLonger(state)
-        self._earlier_at: policy.Place | None = None
+        self._earlier_at: policy.QueuePlace | None = None
         """The queue at which the next look for messages with a shorter retention begins."""
         self._grown_at = ""
         """The topic at which the next look for those that keep too much begins."""
@@ -140,12 +140,12 @@ class RetentionLane(NeverIdle):
         if self._tier is not None:
             self._tier = section
 
-    def drain(self, batch: Sequence[Ask | Remove | Gather]) -> list[Survey | Removed | Slice]:
+    def drain(self, batch: Sequence[SurveyAsk | Remove | Gather]) -> list[Survey | Removed | Slice]:
         """Does the jobs one after the other."""
         return [self._do(job) for job in batch]
 
-    def _do(self, job: Ask | Remove | Gather) -> Survey | Removed | Slice:
-        if isinstance(job, Ask):
+    def _do(self, job: SurveyAsk | Remove | Gather) -> Survey | Removed | Slice:
+        if isinstance(job, SurveyAsk):
             return self._look(job)
         if isinstance(job, Remove):
             return self._remove(job)
@@ -193,7 +193,7 @@ class RetentionLane(NeverIdle):
 
     # --- what is to go -----------------------------------------------------------------------------------------------
 
-    def _look(self, job: Ask) -> Survey:
+    def _look(self, job: SurveyAsk) -> Survey:
         disk = self._disk(job.freed_bytes)
         counts, newest = self._checkpoints_now(disk)
         pin = pinned_messages.lowest(self._state, self._log)
@@ -240,7 +240,7 @@ class RetentionLane(NeverIdle):
         longer = self._longer.floor(self._rules.keep_ms, facts.now_ms, first_end, decision.position)
         return facts._replace(kept_longer=longer)
 
-    def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
+    def _with_consumers(self, job: SurveyAsk, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
         """Adds the unconsumed messages to the findings, only where a rule depends on consumption: it costs a seek per
         queue of each group."""
         state, rules = self._state, self._rules
@@ -254,7 +254,7 @@ class RetentionLane(NeverIdle):
         warning = self._warning(job, rows, facts.end) if goes or job.consumers else None
         return found._replace(decision=decision, queues=queues, unread=unread, warning=warning)
 
-    def _warning(self, job: Ask, rows: list[unconsumed_messages.Behind], log_end: int) -> str:
+    def _warning(self, job: SurveyAsk, rows: list[unconsumed_messages.Behind], log_end: int) -> str:
         """Returns the text of the alarm about messages that their groups are about to lose: an eviction loses none."""
         if self._tier is not None and self._tier.evict:
             return unconsumed_messages.warning_in_tier(self._state, self._tier, self._rules, job.now_ms)

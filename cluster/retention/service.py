@@ -14,117 +14,35 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from cluster.config.config import Config, RetentionSection, TierSection
 from cluster.retention.carry_forward import Carrier
+from cluster.retention.file_removal import FileRemoval
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pinned_messages import Gather, PinAlarm, ReadIntact, Slice
 from cluster.retention.policy import Decision
-from cluster.retention.retention_worker import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
+from cluster.retention.retention_worker import CHECKPOINT, Held, Remove, Removed, RetentionLane, Survey, SurveyAsk
+from cluster.retention.sweeps import Remover, Sweeper
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
+from cluster.runtime.awaited import Question, Steps, carry_out
 from cluster.runtime.context import NodeContext
+from cluster.runtime.findings import Code
 from cluster.runtime.lanes import StartedLane
 from cluster.runtime.read_leases import Leases
 from cluster.runtime.service_lifecycle import AppliedRun, Part
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
 from raftlog.types import EntryId, EntryType, Role
-from statemachine.trim import RemoveRows, Trim, decode, encode
-from statemachine.trim import Slice as TrimSlice
-
-if TYPE_CHECKING:
-    from cluster.runtime.context import NodeContext
-    from raftlog.core.raw_node import RawNode
-    from statemachine.broker_state import BrokerState
-
-
-class Sweeper:
-    """Proposes TRIMs that are carried out in slices, and the slices of a sweep (a TRIM in progress). Event loop
-    only."""
-
-    def __init__(self, context: NodeContext, state: BrokerState, leads: Callable[[], bool]) -> None:
-        """`leads()` returns True if this node leads and accepts writes."""
-        self._raw: RawNode = context.raw
-        self._rows = context.environment.sweep_rows
-        self._wake = context.wake
-        self._state = state
-        self._leads = leads
-        self._proposed = EntryId(0, -1)
-
-    @property
-    def busy(self) -> bool:
-        """True while a TRIM is carried out slice by slice. The log begins at the new position once all slices are
-        applied."""
-        return self._state.sweep is not None
-
-    def cut(self, trim: Trim) -> EntryId:
-        """Proposes the TRIM; its slices follow. Raises NotLeaderError or ProposalDroppedError."""
-        return self._raw.propose(EntryType.TRIM, encode(trim._replace(sliced=True)), self._raw.log_time_ms()).id
-
-    def go_on(self) -> None:
-        """Proposes the next slice, if there is one and the last one was applied."""
-        sweep = self._state.sweep
-        if sweep is None or not self._leads() or not self._settled():
-            return
-        raw = self._raw
-        try:
-            slice_ = encode(TrimSlice(sweep.index, self._rows))
-            self._proposed = raw.propose(EntryType.TRIM, slice_, raw.log_time_ms()).id
-        except (NotLeaderError, ProposalDroppedError) as error:
-            logger.info("the sweep pauses: %s", error)
-            return
-        self._wake()
-
-    def _settled(self) -> bool:
-        return self._state.applied.index >= self._proposed.index or self._raw.term != self._proposed.term
-
-
-# Removes the rows of deleted topics and groups slice by slice: the leader proposes one bounded slice after the other.
-#
-# The pending removals and their progress are rows of the state (statemachine/removals.py). Nothing is therefore
-# remembered here: a new leader continues from those rows, and a slice that comes late, or twice, does no harm.
-
-
-class Remover:
-    """Proposes one slice per call while the state has anything to remove. Event loop only."""
-
-    def __init__(self, context: NodeContext, state: BrokerState, leads: Callable[[], bool]) -> None:
-        """`leads()` returns True if this node leads and accepts writes."""
-        self._raw: RawNode = context.raw
-        self._payload = encode(RemoveRows(context.environment.sweep_rows))
-        self._wake = context.wake
-        self._state = state
-        self._leads = leads
-        self._proposed = EntryId(0, -1)
-
-    def go_on(self) -> None:
-        """Proposes the next slice, if there is one and the last one was applied."""
-        if not self._state.removing or not self._leads() or not self._settled():
-            return
-        raw = self._raw
-        try:
-            self._proposed = raw.propose(EntryType.TRIM, self._payload, raw.log_time_ms()).id
-        except (NotLeaderError, ProposalDroppedError) as error:
-            logger.info("what was deleted is removed later: %s", error)
-            return
-        self._wake()
-
-    def _settled(self) -> bool:
-        return self._state.applied.index >= self._proposed.index or self._raw.term != self._proposed.term
-
+from statemachine.trim import RemoveRows, Trim, decode
 
 logger = logging.getLogger(__name__)
 
-AGAIN_MS = 120_000
-"""Milliseconds after which a file that could not be removed is tried again (RocketMQ:
-destroyMapedFileIntervalForcibly)."""
 CONSUMERS_EVERY_MS = 60_000
 """Milliseconds between two searches for groups that are about to lose messages."""
 OLDER = "the older checkpoint"
-UNREAD, FILES = "unconsumed_messages_expire", "trimmed_files_left"
+UNREAD = Code("unconsumed_messages_expire", "warning", "raftmq group list")
 
 
 class Ran(NamedTuple):
@@ -149,7 +67,7 @@ class Retention:
         metrics: RetentionMetrics,
         writes_open: Callable[[], bool],
         read_intact: ReadIntact,
-        carries: Callable[[Callable[[Gather], None], Callable[[], None]], Carrier] | None = None,
+        carries: Callable[[Callable[[Gather], Question[Slice]], Callable[[], None]], Carrier] | None = None,
         tier_known: Callable[[], bool] = lambda: True,
     ) -> None:
         """`writes_open()` returns True if this node leads and accepts writes. `read_intact` reads waiting messages, on
@@ -179,27 +97,25 @@ class Retention:
             read_intact=read_intact,
             tier=context.config.tier if context.config.tier.url else None,
         )
-        self._runner: StartedLane[Ask | Remove | Gather] = StartedLane(
+        self._runner: StartedLane[SurveyAsk | Remove | Gather] = StartedLane(
             lambda: context.environment.runner("retention", self._lane, context.loop, self._on_done, context.fail)
         )
-        self._carrier = None if carries is None else carries(self._runner.submit, self._soon)
+        self._carrier = None if carries is None else carries(self._job, self._soon)
         self._looking = False
         self._due_ms = 0
         self._consumers_due_ms = 0
         self._asked: list[asyncio.Future[Ran | None]] = []
-        self._answering: list[asyncio.Future[Ran | None]] = []
         self._asked_first: list[asyncio.Future[Ran | None]] = []
-        self._rehearses = False
-        """True if the look under way is a dry run: nothing is done about its findings."""
+        self._waiters: set[asyncio.Future[Ran | None]] = set()
+        """Those of both that are not answered, also while a look works for them."""
+        self._jobs: deque[Callable[[Any], None]] = deque()
+        """Callbacks for the answers to the jobs that the lane has, in order."""
         self._proposed = EntryId(0, -1)
         self._more = False
         self._found: Survey | None = None
         self._marks = [state.trim_mark]
         """TRIMs that this node's checkpoints may include, ascending."""
-        self._files: deque[Path] = deque()
-        """Files that the log no longer uses and that are still to be removed."""
-        self._file_due_ms = 0
-        self._removing = False
+        self._files = FileRemoval(context, self._job, metrics, self._changed, rules)
         self._blocked = ""
 
     def part(self) -> Part:
@@ -211,6 +127,7 @@ class Retention:
             tick=self.tick,
             applied=self.on_applied,
             reload=self._reload,
+            metrics=(self._metrics,),
         )
 
     def _reload(self, config: Config) -> None:
@@ -232,11 +149,12 @@ class Retention:
         """Takes new rules; the next look is soon."""
         self._rules = rules
         self._lane.reload(rules)
+        self._files.reload(rules)
         self._due_ms = 0
 
     async def close(self) -> None:
         """Returns when the lane has finished its present job; files that are left are removed after the next start."""
-        for waiter in (*self._asked, *self._asked_first, *self._answering):
+        for waiter in list(self._waiters):
             waiter.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._runner.close)
 
@@ -244,15 +162,15 @@ class Retention:
 
     def tick(self, now_ms: int) -> None:
         """Called several times a second; cheap."""
-        if self._files and not self._removing and now_ms >= self._file_due_ms:
-            self._removing = True
-            self._runner.submit(Remove((self._files[0],)))
+        self._files.tick(now_ms)
         self._sweeper.go_on()
         self._remover.go_on()
-        if not self._looking and (now_ms >= self._due_ms or (self._settled() and (self._asked or self._more))):
-            self._look(now_ms)
-        elif not self._looking and self._asked_first:
-            self._look_only()
+        if self._looking:
+            return
+        if now_ms >= self._due_ms or (self._settled() and (self._asked or self._more)):
+            carry_out(self._look(now_ms))
+        elif self._asked_first:
+            carry_out(self._rehearse())
 
     def _settled(self) -> bool:
         """Returns True if the TRIM that this node proposed is applied, or its term is over, and no sweep is under
@@ -263,53 +181,19 @@ class Retention:
     def _leads(self) -> bool:
         return self._raw.role is Role.LEADER and self._writes_open()
 
-    def _look(self, now_ms: int) -> None:
-        self._looking, self._more = True, False
+    def _look(self, now_ms: int) -> Steps[None]:
+        """Looks once: the lane finds what may go, the leader proposes that it goes, and this node gives up the files
+        below what is gone already."""
+        self._more = False
         self._due_ms = now_ms + self._rules.every_ms
         consumers = now_ms >= self._consumers_due_ms
         if consumers:
             self._consumers_due_ms = now_ms + CONSUMERS_EVERY_MS
-        if self._settled() or not self._leads():
-            self._answering, self._asked = self._asked, []
+        waiters: list[asyncio.Future[Ran | None]] = []
+        if self._settled() or not self._leads():  # else they wait for the TRIM under way, and for the look behind it
+            waiters, self._asked = self._asked, []
         hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour  # noqa: DTZ006 - the operator's day
-        self._ask(hour, asked=bool(self._answering), consumers=consumers)
-
-    def _look_only(self) -> None:
-        """Starts a look that gives nothing up, for callers who want to know what would go. The regular look comes at
-        its own time."""
-        self._looking = self._rehearses = True
-        self._answering, self._asked_first = self._asked_first, []
-        self._ask(0, asked=True, consumers=False)
-
-    def _ask(self, hour: int, *, asked: bool, consumers: bool) -> None:
-        leads = self._leads() and self._settled()
-        now = self._raw.log_time_ms() if leads else 0
-        self._runner.submit(Ask(leads, now, hour, self._freed_bytes(), asked, consumers))
-
-    def _freed_bytes(self) -> int:
-        """Returns the bytes of log that were given up but are still on this node's disk."""
-        return max(0, self._state.trim_position - self._log.first_position) + len(self._files) * self._log.segment_size
-
-    def _on_done(self, done: list[Survey | Removed | Slice]) -> None:
-        for one in done:
-            if isinstance(one, Removed):
-                self._on_removed(one)
-            elif isinstance(one, Survey):
-                self._looking = False
-                self._on_found(one)
-            elif self._carrier is not None:
-                self._carrier.on_slice(one)
-
-    def _soon(self) -> None:
-        """Makes the next look due at once."""
-        self._due_ms = 0
-
-    def _on_found(self, found: Survey) -> None:
-        if self._rehearses:
-            self._rehearses = False
-            self._answer(found, None)
-            return
-        self._found = found
+        self._found = found = yield from self._survey(hour, asked=bool(waiters), consumers=consumers)
         self._pin_alarm.look(self._clock.monotonic_ms(), found.pin, self._held_bytes(), self._carry_held_by())
         if found.warning is not None:
             self._alarm(UNREAD, found.warning)
@@ -319,18 +203,48 @@ class Retention:
             self._carry(found.held)
         elif self._alarms.raised(UNREAD) and not self._leads():
             self._alarms.clear(UNREAD)  # the leader's business
-        self._answer(found, entry)
+        _answer(waiters, found, entry)
         self._let_go(found)
-        self.note()
+        self._changed()
 
-    def _answer(self, found: Survey, entry: EntryId | None) -> None:
-        ran = Ran(found.decision, entry, len(found.queues)) if found.decision is not None else None
-        for waiter in self._answering:
-            if not waiter.done():
-                waiter.set_result(ran)
-        self._answering = []
+    def _rehearse(self) -> Steps[None]:
+        """Looks for callers who want to know what would go, and gives nothing up. The regular look comes at its own
+        time."""
+        waiters, self._asked_first = self._asked_first, []
+        found = yield from self._survey(0, asked=True, consumers=False)
+        _answer(waiters, found, None)
 
-    def _alarm(self, key: str, text: str) -> None:
+    def _survey(self, hour: int, *, asked: bool, consumers: bool) -> Steps[Survey]:
+        self._looking = True
+        leads = self._leads() and self._settled()
+        now = self._raw.log_time_ms() if leads else 0
+        ask = SurveyAsk(leads, now, hour, self._freed_bytes(), asked, consumers)
+        found: Survey = yield self._job(ask)
+        self._looking = False
+        return found
+
+    def _job(self, job: SurveyAsk | Remove | Gather) -> Question[Any]:
+        """Returns the question that gives the lane this job. The lane answers its jobs in order."""
+
+        def ask(done: Callable[[Any], None]) -> None:
+            self._jobs.append(done)
+            self._runner.submit(job)
+
+        return ask
+
+    def _on_done(self, answers: list[Survey | Removed | Slice]) -> None:
+        for answer in answers:
+            self._jobs.popleft()(answer)
+
+    def _freed_bytes(self) -> int:
+        """Returns the bytes of log that were given up but are still on this node's disk."""
+        return max(0, self._state.trim_position - self._log.first_position) + self._files.count * self._log.segment_size
+
+    def _soon(self) -> None:
+        """Makes the next look due at once."""
+        self._due_ms = 0
+
+    def _alarm(self, key: Code, text: str) -> None:
         if text:
             self._alarms.raise_alarm(key, text)
         else:
@@ -425,6 +339,8 @@ class Retention:
         and for a `dry` run also while a TRIM is under way. A dry run proposes nothing."""
         waiter: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
         (self._asked_first if dry else self._asked).append(waiter)
+        self._waiters.add(waiter)
+        waiter.add_done_callback(self._waiters.discard)
         return waiter
 
     # --- every node --------------------------------------------------------------------------------------------------
@@ -457,7 +373,7 @@ class Retention:
         gone = self._log.trim(position)
         if gone:
             self._raw.trimmed()
-            self._files.extend(path for path in gone if path not in self._files)
+            self._files.add(gone)
             self._wake()
 
     def _known_to(self, index: int) -> int:
@@ -470,40 +386,23 @@ class Retention:
 
     def _left(self) -> tuple[int, int]:
         """Returns (files, bytes) of the log below the TRIM that are not removed yet."""
-        count, size, at = len(self._files), 0, self._log.first_position
+        count, size, at = self._files.count, 0, self._log.first_position
         end = self._state.trim_position
         try:
             while at < end and (span := self._log.segment_at(at)).sealed and span.end_position <= end:
                 count, size, at = count + 1, size + span.end_position - at, span.end_position
         except OutOfRangeError:
             pass  # a log of which a conflict has just cut the end
-        return count, size + len(self._files) * self._log.segment_size
-
-    def _on_removed(self, removed: Removed) -> None:
-        self._removing = False
-        self._file_due_ms = self._clock.monotonic_ms() + (AGAIN_MS if removed.error else self._rules.delete_gap_ms)
-        if removed.error:
-            self._alarms.raise_alarm(
-                FILES,
-                f"{removed.paths[0].name} of the trimmed log cannot be removed; the node retries every "
-                f"{AGAIN_MS // 1000} s: {removed.error}",
-            )
-            return
-        for path in removed.paths:
-            self._files.remove(path)
-        self._metrics.removed.inc(len(removed.paths))
-        if not self._files:
-            self._alarms.clear(FILES)
-        self.note()
+        return count, size + self._files.count * self._log.segment_size
 
     def _held_by(self, files: int) -> str:
-        if files == len(self._files):
+        if files == self._files.count:
             return ""  # they are about to go
         return self._blocked or "the newest file always stays"
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
-    def note(self) -> None:
+    def _changed(self) -> None:
         """Brings the gauges up to date."""
         files, size = self._left()
         state, end = self._state, self._log.tail.end_position
@@ -569,3 +468,10 @@ class Retention:
             protect_unconsumed=rules.protect_unconsumed,
             leases=[LeaseView(holder=one.holder, position=one.position) for one in self.leases.all()],
         )
+
+
+def _answer(waiters: list[asyncio.Future[Ran | None]], found: Survey, entry: EntryId | None) -> None:
+    ran = Ran(found.decision, entry, len(found.queues)) if found.decision is not None else None
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(ran)

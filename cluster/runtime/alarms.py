@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from cluster.runtime.findings import Code
+
 logger = logging.getLogger(__name__)
 
 
@@ -36,14 +38,16 @@ class Alarms:
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._raised: dict[str, Alarm] = {}
+        self._codes: dict[str, Code] = {}
 
-    def raise_alarm(self, key: str, text: str, *, stops_service: bool = False) -> None:
+    def raise_alarm(self, key: Code, text: str, *, stops_service: bool = False) -> None:
         """Raises the alarm `key`, or gives the raised one another text. Raising the same alarm again logs nothing."""
         with self._lock:
             known = self._raised.get(key)
             since_ms = self._wall_ms() if known is None else known.since_ms
-            alarm = Alarm(key=key, text=text, since_ms=since_ms, stops_service=stops_service)
+            alarm = Alarm(key=str(key), text=text, since_ms=since_ms, stops_service=stops_service)
             self._raised[key] = alarm
+            self._codes[key] = key
         if alarm != known:
             logger.error("alarm %s: %s", key, text)
 
@@ -57,6 +61,10 @@ class Alarms:
     def raised(self, key: str) -> bool:
         """Returns True if `key` is raised."""
         return key in self._raised
+
+    def code(self, key: str) -> Code:
+        """Returns the code of an alarm that was raised."""
+        return self._codes[key]
 
     def all(self) -> list[Alarm]:
         """Returns all raised alarms, oldest first."""

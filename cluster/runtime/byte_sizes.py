@@ -1,4 +1,4 @@
-"""Numbers of bytes as text."""
+"""Numbers of bytes, and durations, as text."""
 
 from __future__ import annotations
 
@@ -11,3 +11,11 @@ def size_of(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def span_of(seconds: int) -> str:
+    """Returns a duration as "3 h", "12 min", "40 s"."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

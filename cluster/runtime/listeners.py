@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 
-Told = ParamSpec("Told")
+Sent = ParamSpec("Sent")
 
 
-class Signal(Generic[Told]):
+class Signal(Generic[Sent]):
     """Calls its listeners in the order in which they were added. Event loop only, unless its owner says otherwise."""
 
     __slots__ = ("_listeners",)
 
-    def __init__(self, *listeners: Callable[Told, object]) -> None:
+    def __init__(self, *listeners: Callable[Sent, object]) -> None:
         self._listeners = listeners
 
-    def add(self, listener: Callable[Told, object]) -> None:
+    def add(self, listener: Callable[Sent, object]) -> None:
         """Adds a listener."""
         self._listeners = (*self._listeners, listener)
 
-    def __call__(self, *args: Told.args, **named: Told.kwargs) -> None:
+    def __call__(self, *args: Sent.args, **named: Sent.kwargs) -> None:
         """Calls all listeners; an exception of one is raised to the sender."""
         for listener in self._listeners:
             listener(*args, **named)

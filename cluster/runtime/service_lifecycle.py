@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Condition
 from cluster.runtime.periodic_tasks import Chore
 from raftlog.types import Entry, NodeId
 
@@ -90,6 +92,11 @@ class Part:
     codes: Mapping[int, Callable[[Any], None]] = field(default_factory=dict)
     """Request code -> its handler, which takes a `cluster.remoting.request.Request`. All else that is known of the code
     is in its row (`cluster.requests.table`)."""
+    metrics: Sequence[ServiceMetrics] = ()
+    """The metrics of the service, which the node's exporter shows."""
+    findings: Callable[[], Iterable[Condition]] | None = None
+    """Returns the problems that the service sees now, besides its alarms. Called about once a second on a node with an
+    HTTP API; cheap."""
     may_reload: Callable[[Config], object] | None = None
     """Raises ConfigError if this part cannot use that configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None
@@ -113,6 +120,8 @@ class Parts:
         self.peer_closed = _present(part.peer_closed for part in self.parts)
         self.frames = _merged("frames", ((part.name, part.frames) for part in self.parts))
         self.codes = codes_of(self.parts)
+        self.metrics = tuple(each for part in self.parts for each in part.metrics)
+        self.findings = _present(part.findings for part in self.parts)
         self._may_reload = _present(part.may_reload for part in self.parts)
         self._reload = _present(part.reload for part in self.parts)
         self._closing = list(reversed(self.parts))

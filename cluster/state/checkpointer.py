@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
+from cluster.runtime.findings import Code
 from cluster.runtime.lanes import NeverIdle
 from cluster.state.checkpoints import Checkpoints, mark_of
 from cluster.state.table_checksums import Tables
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 HELD_MS = 60_000
 """Milliseconds for which a checkpoint is kept after a peer last read from it."""
-ALARM = "checkpoint_failed"
+ALARM = Code("checkpoint_failed", "warning", "raftmq logs {n}")
 
 
 def head_start_ms(group_id: int, every_ms: int) -> int:

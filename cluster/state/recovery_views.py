@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Gauge
+
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 
 if TYPE_CHECKING:
     from raftlog.storage.segments.damage import DamagedRange
@@ -99,14 +101,15 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the alarms that the start raised."""
 
 
-class RecoveryMetrics:
-    """Gauges of the last start, updated right before a scrape."""
+class RecoveryMetrics(ServiceMetrics):
+    """Gauges of the last start."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        """Defines the gauges in `registry`."""
+    def __init__(self, read: Callable[[], RecoveryStatus]) -> None:
+        super().__init__()
+        self._read = read
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"raftmq_recovery_{name}", text, labels, registry=registry)
+            return self.gauge(f"raftmq_recovery_{name}", text, labels)
 
         self._clean = gauge("clean", "1 if the stop before the last start was orderly")
         self._scanned = gauge("scanned_bytes", "Bytes of the log that the last start read")
@@ -121,8 +124,9 @@ class RecoveryMetrics:
         self._synced = gauge("synced_index", "Applied index up to which all derived rows are on disk")
         self._checkpoint = gauge("checkpoint_index", "Applied index of the newest checkpoint, -1 if there is none")
 
-    def update(self, status: RecoveryStatus) -> None:
-        """Sets the gauges from `status`."""
+    def look(self) -> None:
+        """Sets the gauges from the present status."""
+        status = self._read()
         self._clean.set(status.clean)
         self._scanned.set(status.bytes_scanned)
         self._torn.set(status.torn_bytes_cut)

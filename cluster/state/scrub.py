@@ -19,7 +19,9 @@ from typing import Any
 import msgspec
 
 from cluster.config.config import ConsistencySection
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.host.helper_process import background
+from cluster.runtime.service_lifecycle import Part
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 
 logger = logging.getLogger(__name__)
@@ -59,7 +61,6 @@ class Scrubber:
         wall_ms: Callable[[], int],
         report: Callable[[int, int], None],
         on_bad_rows: Callable[[str, str], None],
-        done: Callable[[int, float, float], None] = lambda findings, seconds, percent_per_day: None,
         helper: tuple[str, ...] = background("cluster.state.scrub_worker"),
     ) -> None:
         """`report(position, size)` makes the log check a place again. `on_bad_rows(checkpoint's name, text)` is called
@@ -72,9 +73,13 @@ class Scrubber:
         self._wall_ms = wall_ms
         self._report = report
         self._on_bad_rows = on_bad_rows
-        self._done = done
+        self._metrics = ScrubMetrics()
         self._task: asyncio.Task[None] | None = None
         self._due_ms: int | None = None
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="scrubber", close=self.close, tick=self.tick, metrics=(self._metrics,))
 
     def plan(self, now_ms: int, *, clean: bool) -> None:
         """Schedules the first scrub. `clean`: True if the stop before was orderly; otherwise the first scrub comes
@@ -126,7 +131,9 @@ class Scrubber:
                 self.view, running=False, finished_ms=self._wall_ms(), failure=why or ("" if code == 0 else str(code))
             )
             seconds = asyncio.get_running_loop().time() - began
-            self._done(len(self.view.findings), seconds, 100 * DAY_MS / self._every_ms if self._every_ms else 0)
+            self._metrics.scrubbed(
+                len(self.view.findings), seconds, 100 * DAY_MS / self._every_ms if self._every_ms else 0
+            )
             if not code:
                 logger.info(
                     "scrub: %d bytes of log and %d of rows read in %.1f s, %d findings",
@@ -153,3 +160,19 @@ class Scrubber:
             self._report(line["base"] + max(0, line["offset"] - LOCAL_HEADER_SIZE), line["size"])
         elif line["kind"] == "rows":
             self._on_bad_rows(line["checkpoint"], line["text"])
+
+
+class ScrubMetrics(ServiceMetrics):
+    """Metrics of scrubs, set when one ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seconds = self.gauge("raftmq_scrub_seconds", "Duration of the last scrub")
+        self._findings = self.gauge("raftmq_scrub_findings", "Number of findings of the last scrub")
+        self._share = self.gauge("raftmq_scrub_percent_per_day", "Share of this node's log that scrubs read per day")
+
+    def scrubbed(self, findings: int, seconds: float, percent_per_day: float) -> None:
+        """Shows a scrub that ended."""
+        self._findings.set(findings)
+        self._seconds.set(seconds)
+        self._share.set(percent_per_day)

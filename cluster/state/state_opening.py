@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from cluster.runtime.findings import Code
 from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.manifest import index_of
@@ -26,6 +27,9 @@ from statemachine.rows.running_digest import Count
 from statemachine.rows.running_digest import count as count_rows
 
 logger = logging.getLogger(__name__)
+
+REPLACED = Code("state_replaced", "warning", "raftmq recovery --node {n}")
+"""The code of all alarms about what a start did with the state."""
 
 StateSource = Literal["own", "checkpoint", "peer"]
 """The origin of an opened state."""
@@ -49,7 +53,7 @@ class OpenState(NamedTuple):
     set_aside: str
     """Place to which the former state was moved, "" if there was none."""
     reasons: list[str]
-    alarms: list[tuple[str, str]]
+    alarms: list[tuple[Code, str]]
     """(key, text) of the alarms to raise for an operator."""
 
 
@@ -147,7 +151,7 @@ class StateOpening:
         self._checkpoints = Checkpoints(fs, directory, group_id)
         self._suspicion = suspect_state.suspicion_of(fs, directory)
         self._reasons: list[str] = []
-        self._alarms: list[tuple[str, str]] = []
+        self._alarms: list[tuple[Code, str]] = []
         self._applied = -1
         self._existed = False
 
@@ -299,7 +303,9 @@ class StateOpening:
         text = f"{found.what} ({where}log {self._log.first_index}..{self._log.tail.index})"
         self._reasons.append(f"{text}: {found.done.value}, because {found.why}" + (f" [{detail}]" if detail else ""))
         if found in ALARMING:
-            self._alarms.append((f"state_{found.name.lower()}", f"{text}: {found.done.value} {detail}".rstrip()))
+            self._alarms.append(
+                (REPLACED.alarm(f"state_{found.name.lower()}"), f"{text}: {found.done.value} {detail}".rstrip())
+            )
             logger.warning("%s", self._reasons[-1])
 
     def _note_source(self, checkpoint: Checkpoint) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.retention.tier_policy import TierDecision
+from cluster.runtime.findings import Code
 from cluster.tier.log_proposals import DeposedError, Steps
 from cluster.tier.store.errors import StoreError
 from statemachine.tier import TierSegment, TierState
@@ -40,7 +41,7 @@ STEP_SEGMENTS_MAX = 4
 """The most segments whose objects are removed before the next upload."""
 PAUSE_FIRST_MS, PAUSE_MAX_MS = 1000, 60_000
 STUCK_MS = 60_000
-STUCK = "tier_deletes_stuck"
+STUCK = Code("tier_deletes_stuck", "warning", "raftmq tier status")
 
 
 class Deletions:

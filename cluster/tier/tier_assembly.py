@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.config.source import ConfigError
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.turns.work import Turns
 from cluster.tier.deletions import Expiry
@@ -36,19 +36,14 @@ from statemachine.tier import Rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prometheus_client import CollectorRegistry
-
     from cluster.broker.services import Services
     from cluster.config.config import Config, TierSection
     from cluster.retention.service import Retention
     from cluster.runtime.context import NodeContext
-    from cluster.runtime.failpoints.failpoints import FailpointSet
     from cluster.runtime.read_leases import Leases
     from cluster.state.node_storage import NodeStorage
     from cluster.tier.fetch.evicted_messages import OldReads
-    from cluster.tier.index_file.index_files import IndexMetrics
     from cluster.tier.store.object_store import ObjectStore
-    from cluster.tier.tier_metrics import TierMetrics
     from statemachine.broker_state import BrokerState
 
 
@@ -180,17 +175,17 @@ class TierReading:
             self.cache.close()
 
 
-class ReadMetrics:
+class ReadMetrics(ServiceMetrics):
     """Read from the counts when Prometheus asks; nothing is paid for between."""
 
-    def __init__(self, registry: CollectorRegistry, counts: RequestCounts, reading: TierReading | None) -> None:
+    def __init__(self, counts: RequestCounts, reading: TierReading | None) -> None:
         """Without a tier all of them are 0."""
+        super().__init__()
         self._counts = counts
         self._reading = reading
-        registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
+        """Yields the metrics for the exporter."""
         counts, reading = self._counts, self._reading
         cache = None if reading is None else reading.cache
         log = None if reading is None else reading.log.counts
@@ -242,6 +237,7 @@ class TierAccess(NamedTuple):
     bounds: EvictedBoundReads
     uploads: Bandwidth
     levels: ReadLevels
+    metrics: ReadMetrics
 
     @property
     def for_pulls(self) -> tuple[OldReads, ReadLevels]:
@@ -255,6 +251,7 @@ class TierAccess(NamedTuple):
             start=self.reading.open,
             close=self.close,
             reload=self._reload,
+            metrics=(self.metrics,),
         )
 
     def _reload(self, config: Config) -> None:
@@ -276,13 +273,17 @@ def configured_store(section: TierSection) -> ObjectStore:
         raise ConfigError(error.what, error.why, error.fix) from error
 
 
-def access_of(
-    context: NodeContext, storage: NodeStorage, services: Services, registry: CollectorRegistry
-) -> TierAccess | None:
+def reading_part(access: TierAccess | None) -> Part:
+    """Returns the part that reads the tier; without a tier it only shows metrics."""
+    if access is None:
+        return Part(name="tier reading", metrics=(ReadMetrics(RequestCounts(), None),))
+    return access.part()
+
+
+def access_of(context: NodeContext, storage: NodeStorage, services: Services) -> TierAccess | None:
     """Returns the access to the tier without connecting to it; None if no URL is configured. Raises ConfigError."""
     section, environment = context.config.tier, context.environment
     if not section.url:
-        ReadMetrics(registry, RequestCounts(), None)
         return None
     counts, uploads = RequestCounts(), Bandwidth(section.bytes_per_second, context.clock.monotonic_s)
     if environment.open_store is not None:
@@ -317,11 +318,11 @@ def access_of(
         context.turns,
         where_of(store),
     )
-    ReadMetrics(registry, counts, reading)
     keys = EvictedKeyReads(context.loop, reading.queues, reading.log, storage.state)
     memory = context.environment.memory_bytes
     levels = ReadLevels(context.config, storage.state, context.clock.monotonic_ms, memory)
-    return TierAccess(store, reading, keys, EvictedBoundReads(context.loop, reading.queues), uploads, levels)
+    bounds, metrics = EvictedBoundReads(context.loop, reading.queues), ReadMetrics(counts, reading)
+    return TierAccess(store, reading, keys, bounds, uploads, levels, metrics)
 
 
 def where_of(store: ObjectStore) -> Callable[[str], str]:
@@ -341,8 +342,6 @@ def tier_of(
     storage: NodeStorage,
     services: Services,
     leases: Leases,
-    metrics: TierMetrics,
-    failpoints: FailpointSet,
     index_files: IndexFiles,
     access: TierAccess | None,
     expiry: Expiry | None,
@@ -350,9 +349,7 @@ def tier_of(
     """Returns the tier, not started. Without a store it only shows what the state says."""
     store = None if access is None else access.store
     parts = LocalIndexParts(index_files)
-    return Tier(
-        context, storage, services, leases, store, metrics=metrics, failpoints=failpoints, index=parts, expiry=expiry
-    )
+    return Tier(context, storage, services, leases, store, index=parts, expiry=expiry)
 
 
 def expiry_of(retention: Retention, state: BrokerState, access: TierAccess | None) -> Expiry | None:
@@ -362,11 +359,11 @@ def expiry_of(retention: Retention, state: BrokerState, access: TierAccess | Non
     return Expiry(state, access.reading.queues.ends, lambda: retention.expired_in_tier, retention.cut)
 
 
-def index_files_of(context: NodeContext, storage: NodeStorage, metrics: IndexMetrics) -> IndexFiles:
+def index_files_of(context: NodeContext, storage: NodeStorage) -> IndexFiles:
     """Returns the builder of index files, not started. In a cluster with a tier every node builds them, so that each
     leader can upload its own."""
     enabled = context.config.index.files or bool(context.config.tier.url)
-    return IndexFiles(context, storage, metrics, enabled=enabled)
+    return IndexFiles(context, storage, enabled=enabled)
 
 
 def scrubs_of(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from statemachine.tier import TierState
 
 
-class TierMetrics:
+class TierMetrics(ServiceMetrics):
     """Metrics of uploads, set at each step, and once a second while a tier is configured."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        gauge, counter = self.gauge, self.counter
         self._moved = counter(
             "raftmq_tier_transitions", "Steps of segments that this leader recorded, by state", ["state"]
         )

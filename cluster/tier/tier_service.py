@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from cluster.runtime.context import NodeContext
-from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
 from cluster.tier.deletions import Deletions, Expiry
 from cluster.tier.log_proposals import DeposedError, NotRecordedError, Steps
@@ -133,7 +133,7 @@ LOOKS_IN_VAIN = 10
 """Looks without work after which the memory of a piece is freed. A busy node closes a segment every other second."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
 """Seconds between failed attempts. The limit doubles, and the pause is a random part of it (full jitter)."""
-STUCK = "tier_stuck"
+STUCK = Code("tier_stuck", "warning", "raftmq tier status")
 LEASE, LEASE_MS = "upload to the tier", 600_000
 PUBLISH_EVERY_MS = 10_000
 """Milliseconds between manifests while segments are uploaded one after the other. Another is published when there is
@@ -154,8 +154,6 @@ class Tier:
         leases: Leases,
         store: ObjectStore | None,
         *,
-        metrics: TierMetrics,
-        failpoints: FailpointSet,
         index: IndexParts | None = None,
         expiry: Expiry | None = None,
     ) -> None:
@@ -166,8 +164,8 @@ class Tier:
         self._log = storage.directory.log
         self._leases = leases
         self._store = store
-        self._metrics = metrics
-        self._points = failpoints
+        self._metrics = TierMetrics()
+        self._points = context.failpoints
         self._cluster_id = str(storage.directory.identity.cluster_uuid)
         self._steps = Steps(context, services)
         self._writes_open = services.writes_open
@@ -197,7 +195,7 @@ class Tier:
                 store,
                 self._cluster_id,
                 self._steps,
-                metrics=metrics,
+                metrics=self._metrics,
                 point=self._point,
                 index=index,
             )
@@ -218,6 +216,7 @@ class Tier:
             close=self.close,
             tick=self.tick,
             reload=lambda config: self.reload(config.health.tier_stuck_ms, config.tier.seal_after_ms),
+            metrics=(self._metrics,),
         )
 
     def reload(self, stuck_ms: int, seal_after_ms: int) -> None:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
 from statemachine.access.revocations import ENDED_MAX, EndRevocations
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 OFFER_EVERY_MS: Final = 1_000
 """Milliseconds between two offers of the same revocations."""
-ALARM = "revocations_wait"
+ALARM = Code("revocations_wait", "warning", "raftmq status")
 
 
 class Offer(Protocol):

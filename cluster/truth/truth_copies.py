@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.findings import Code
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
@@ -31,7 +32,7 @@ ANSWER_MS: Final = 1_000
 """Milliseconds after which a question without an answer is put again."""
 CONFIRM_MS: Final = 10_000
 """Milliseconds without a confirmation after which a copy may be old: an alarm says so."""
-ALARM = "truth_unconfirmed"
+ALARM = Code("truth_unconfirmed", "warning", "raftmq status")
 UNCONFIRMED: Final = (
     f"for {CONFIRM_MS // 1000} s no leader of group {FIRST_GROUP} has confirmed that this group has the newest topics, "
     "users, rules and settings"

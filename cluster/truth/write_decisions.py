@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
 from cluster.truth.truth_source import Reads
 from raftlog.work import ITEM_UNITS, charge
@@ -39,7 +40,7 @@ AT_ONCE: Final = 64
 UNDECIDED_MS: Final = 600_000
 """Milliseconds of log time after which an undecided write is a finding."""
 LOOK_EVERY_MS: Final = 10_000
-WRITE_UNDECIDED = "write_undecided"
+WRITE_UNDECIDED = Code("write_undecided", "warning", "raftmq writes list")
 """Key of the alarm about prepared writes that wait for a decision for UNDECIDED_MS."""
 
 
@@ -60,7 +61,8 @@ class WriteDecisions:
         self._asking = False
         self._due_ms = self._look_ms = 0
         self._after: int | None = None
-        """The decider of the last write that was asked for, None to begin with the first."""
+        """The number of the last prepared write about which this round has asked the first group; None: the next round
+        begins with the first one."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from cluster.node.node import Node
-from cluster.tier.scrub.scrubber import Wishes
+from cluster.tier.scrub.scrubber import ScrubOptions
 from jepsen_like.client_kit.frames import Answer
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
 from jepsen_like.sim.attack_phase import Calm
@@ -578,7 +578,7 @@ class Stage(World, Interpreter):
         assert scrubs is not None
         assert machine.process is not None
         for _ in range(SCRUBS_MAX):
-            self.loop.call_outside(0.0, machine.process.run, scrubs.begin, Wishes(repairs=True))
+            self.loop.call_outside(0.0, machine.process.run, scrubs.begin, ScrubOptions(repairs=True))
             self._pass_time(0.01)
             if self._until(lambda: not scrubs.view.running, SCRUB_S) and not scrubs.view.failure:
                 return

@@ -197,7 +197,7 @@ def test_rooms_of_the_server_have_walls() -> None:
 # --- constructors ---------------------------------------------------------------------------------------------------
 
 PARAMETERS_MAX = 12
-MORE_PARAMETERS = {"Remoting": 18, "Broker": 15, "RaftDriver": 15, "PeerTransport": 13}
+MORE_PARAMETERS = {"RaftDriver": 15, "PeerTransport": 13}
 """Class -> the parameters of its constructor, where there are more: a ceiling that only sinks. Give a class one object
 in place of several that go together, or split it."""
 

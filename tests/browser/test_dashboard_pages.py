@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.admin.findings.catalogue import CODES
+from cluster.admin.handlers.dashboard import runbooks
 from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits
 from statemachine.levels import QUOTAS_LEVEL
 from tests.browser.conftest import GROUP, HOSTILE, HOSTS, LONG_GROUP, LONG_TOPIC, ORDERS, Load
@@ -361,7 +361,7 @@ async def test_a_runbook_is_shown_and_all_are_listed(cluster: LiveCluster, page:
     await page.run("document.querySelector('#main .head a').click()")
     await page.until("document.querySelector('#main ul li a') !== null")
     links = "[...document.querySelectorAll('#main li a')].map((each) => each.getAttribute('href'))"
-    assert await page.run(links) == [f"#/runbook/{code}" for code in CODES]
+    assert await page.run(links) == [f"#/runbook/{code}" for code in runbooks()]
     assert await page.run("document.documentElement.scrollWidth") <= 390
     assert page.errors == []
 

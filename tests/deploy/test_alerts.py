@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from cluster.admin.findings.catalogue import CODES
+from tests.support.codes import CODES
 from tests.support.pace import at_most
 from tests.support.tools import needs
 

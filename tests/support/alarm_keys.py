@@ -30,8 +30,7 @@ def alarm_keys() -> set[str]:
         for constant in (node for node in tree.body if isinstance(node, ast.Assign)):
             target, value = constant.targets[0], constant.value
             names = target.elts if isinstance(target, ast.Tuple) else [target]
-            values = value.elts if isinstance(value, ast.Tuple) else [value]
-            for name, text in zip(names, values, strict=False):
-                if isinstance(name, ast.Name) and name.id in used and isinstance(text, ast.Constant):
-                    keys.add(str(text.value))
+            for name in names:
+                if isinstance(name, ast.Name) and name.id in used and isinstance(value, ast.Call):
+                    keys.add(ast.literal_eval(value.args[0]))
     return keys

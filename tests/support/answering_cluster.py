@@ -120,7 +120,7 @@ class _Watcher:
         machine.process.run(self._loop.create_task, self._serve(machine, machine.nodes[-1]))
 
     async def _serve(self, machine: Machine, node: Node) -> None:
-        server = await admin_of(port_of(node))
+        server = await admin_of(port_of(node, node.exporter, ()))
         await server.start()
         assert machine.process is not None
         self.serving[machine.node_id] = machine.process, server

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prometheus_client import CollectorRegistry
-
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
 from cluster.repair.peer_requests import at_once
-from cluster.repair.progress import InstallMetrics, Progress
+from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.repair.snapshot_fetch import Snapshot, SnapshotTake, Where
 from cluster.runtime.figures.row_count import counted
 from cluster.state.checkpoints import Checkpoints
@@ -164,5 +162,5 @@ class Taker:
         assert digest(kv) == digest(giver.kv)
 
 
-def progress() -> Progress:
-    return Progress(InstallMetrics(CollectorRegistry()), lambda: 0.0)
+def progress() -> InstallProgress:
+    return InstallProgress(InstallMetrics(), lambda: 0.0)

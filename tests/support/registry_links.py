@@ -22,7 +22,7 @@ from pysyncobj.transport import Transport
 
 from cluster.registry import hardened
 from cluster.registry.hardened import HardenedRaft, Peers
-from cluster.registry.records import Place, Records, topics_operation
+from cluster.registry.records import Records, TopicPlace, topics_operation
 from cluster.registry.store import Store
 from raftlog.storage.files.fs import OsFileSystem
 
@@ -130,7 +130,7 @@ class World:
                 self.acked.add(number)
 
         if self.is_hardened:
-            place = {str(number): Place(1, tuple(range(1, 65)))}
+            place = {str(number): TopicPlace(1, tuple(range(1, 65)))}
             self.replicas[at].propose(topics_operation(CLUSTER, place), done)
         else:
             self.replicas[at].put(number, "x" * 4096, callback=done)

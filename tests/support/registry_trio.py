@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster.registry import frames
 from cluster.registry.child import Child
 from cluster.registry.frames import OK, Settings, Status
-from cluster.registry.records import Place, Records, topics_operation
+from cluster.registry.records import Records, TopicPlace, topics_operation
 from raftmq.local.process import free_base_port
 from tests.support.pace import at_most
 
@@ -31,7 +31,7 @@ class Trio:
             for number, address in addresses.items()
         }
         self.children: dict[int, Child] = {}
-        self.acked: dict[str, Place] = {}
+        self.acked: dict[str, TopicPlace] = {}
 
     def directory(self, number: int) -> Path:
         return Path(self.settings[number].directory)
@@ -58,7 +58,7 @@ class Trio:
 
     async def put(self, at: int, name: str, version: int = 1) -> bool:
         """Applies one operation at a process; returns True if it was acknowledged."""
-        place = Place(version, (1, 2))
+        place = TopicPlace(version, (1, 2))
         reply = await self.children[at].apply(topics_operation(CLUSTER, {name: place}), LIMIT_S)
         if reply[1] == OK:
             self.acked[name] = max(place, self.acked.get(name, place))
@@ -74,7 +74,7 @@ class Trio:
             assert time.monotonic() < deadline, {number: self.log(number)[-1000:] for number in self.settings}
             await asyncio.sleep(0.05)
 
-    async def held(self, number: int) -> dict[str, Place]:
+    async def held(self, number: int) -> dict[str, TopicPlace]:
         outcome = await self.children[number].read(LIMIT_S)
         records = Records(CLUSTER)
         if outcome[1] == OK:
@@ -100,7 +100,9 @@ class Trio:
             lacking = {}
             for number in self.children:
                 held = await self.held(number)
-                lacking[number] = {name for name, place in self.acked.items() if held.get(name, Place(0, ())) < place}
+                lacking[number] = {
+                    name for name, place in self.acked.items() if held.get(name, TopicPlace(0, ())) < place
+                }
             if not any(lacking.values()) or time.monotonic() > deadline:
                 return lacking
             await asyncio.sleep(0.1)

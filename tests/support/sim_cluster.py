@@ -159,7 +159,7 @@ class ClientPath(ReplyPath):
     """A client's connection: requests go in as frames, replies come out as (code, remark, ext)."""
 
     def __init__(self, node: SimNode, port: int = 4000) -> None:
-        rooms = node.running.router.rooms
+        rooms = node.running.router.memory
         super().__init__(("10.0.0.9", port), "broker", rooms.unsent, rooms.gate)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
@@ -268,11 +268,9 @@ class SimNode(Machine):
         return self.nodes[-1]
 
     @property
-    def refused(self) -> dict[str, float]:
+    def refused(self) -> dict[str, int]:
         """Label `reason` -> refused requests, as the node's metrics count them."""
-        families = self.running.metrics.registry.collect()
-        (family,) = [each for each in families if each.name == "raftmq_requests_refused"]
-        return {each.labels["reason"]: each.value for each in family.samples if each.name.endswith("_total")}
+        return self.running.requests.refusals
 
     @property
     def append(self) -> HeldLane:

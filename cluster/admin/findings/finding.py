@@ -1,16 +1,12 @@
-"""A finding as the API shows it, and a condition: a finding whose begin is not known yet."""
+"""A finding as the API shows it."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
-Severity = Literal["info", "warning", "critical"]
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-"""The severities, the least first."""
-CLUSTER = "cluster"
-"""The object of a finding that is about no node, link or group."""
+from cluster.runtime.findings import Severity
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -45,22 +41,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, str]:
         """Code and object."""
         return self.code, self.object
-
-
-class Condition(NamedTuple):
-    """A problem that a rule found at this moment."""
-
-    code: str
-    object: str
-    says: str
-    do_now: str = ""
-    """A command that replaces the catalogue's; "" for none."""
-    severity: Severity | None = None
-    """A severity that replaces the catalogue's."""
-    hold_ms: int = 0
-    """Milliseconds for which the condition must hold before it becomes a finding."""
-    since_ms: int | None = None
-    """Wall clock of its begin; None if that is when it was first seen."""
 
 
 class FindingsView(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,15 +11,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, UNPROVEN_DO, command_of, runbook_of
-from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding
+from cluster.admin.findings.catalogue import BECAUSE_OF, UNPROVEN_DO, command_of, runbook_of
+from cluster.admin.findings.finding import Cause, Finding
 from cluster.config.local_layout import Place, link_object, name_of, node_object
+from cluster.runtime.findings import CLUSTER, SEVERITIES, Code
 from raftlog.types import FIRST_GROUP
 
 Views = Mapping[int, Sequence[Finding]]
 """Node -> its findings; nodes that do not answer are missing."""
 
 
+NODE_DOWN = Code("node_down", "warning", "raftmq restart {n}")
 CUT_OFF = ("no_leader", "no_quorum")
 """Codes of findings about the cluster that concern only the node itself if another node knows a leader."""
 
@@ -112,8 +114,7 @@ def _down(
         known = [link for link in links if link is not None]
         if node in views or not known or len(known) < len(links) or any(each.do_now == UNPROVEN_DO for each in known):
             continue
-        code = CODES["node_down"]
-        why, do_now = "it is not running, or cut off", command_of(code, name_of(group, node), place)
+        why, do_now = "it is not running, or cut off", command_of(NODE_DOWN, name_of(group, node), place)
         if node in gone:  # it does not start: it would vote again without remembering its votes
             why = "its data directory was lost, so it cannot be started"
             do_now = (
@@ -122,13 +123,13 @@ def _down(
                 else "raftmq runbook no_quorum"
             )
         yield Finding(
-            code="node_down",
-            severity=code.severity,
+            code=str(NODE_DOWN),
+            severity=NODE_DOWN.severity,
             since=min(known, key=_since).since,
             object=node_object(group, node),
             says=f"{node_object(group, node)} does not answer, and no other node reaches it: {why}",
             do_now=do_now,
-            runbook=runbook_of("node_down"),
+            runbook=runbook_of(NODE_DOWN),
             seen_by=sorted(others),
         )
 

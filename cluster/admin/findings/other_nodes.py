@@ -17,18 +17,22 @@ from typing import Final, NamedTuple
 import aiohttp
 import msgspec
 
-from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport
+from cluster.admin.findings.finding import FindingsView, NodeReport
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.peer_http_client import NodeSession
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.local_layout import name_of, node_object
 from cluster.config.source import toml_value
+from cluster.runtime.findings import CLUSTER, Code, Condition
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from raftlog.core.state.quorum import lower_median
 from raftlog.types import FIRST_GROUP, NodeId
 
 logger = logging.getLogger(__name__)
 
+NODE_SILENT: Final = Code("node_silent", "info", "raftmq logs {n}")
+CLOCK_OFF: Final = Code("clock_off", "warning", "timedatectl timesync-status")
+CONFIG_DIFFERS: Final = Code("config_differs", "warning", "raftmq config diff")
 PATH: Final = "/v1/findings"
 ASK_S: Final = 2.0
 """Seconds that one node may take to answer in the background."""
@@ -119,7 +123,7 @@ class OtherNodes:
             if self._failed[node] < SILENT_TIMES:
                 continue
             says = f"the HTTP API of {self._port.object_of(node)} does not answer: {why}; its findings are not known"
-            yield Condition("node_silent", self._port.object_of(node), says, hold_ms=SILENT_HOLD_MS)
+            yield Condition(NODE_SILENT, self._port.object_of(node), says, hold_ms=SILENT_HOLD_MS)
         views, own = self.views(), self._port.config.node.id
         offsets = {own: 0, **self._far_off} | {node: self._heard[node].clock_off_ms for node in views}
         group = self._port.config.cluster.group
@@ -220,7 +224,7 @@ def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int, group: int = 
         one, other = sorted(offsets_ms)
         apart = abs(offsets_ms[one] - offsets_ms[other])
         yield Condition(
-            "clock_off",
+            CLOCK_OFF,
             CLUSTER,
             f"the clocks of nodes {name_of(group, one)} and {name_of(group, other)} are {apart} ms apart; only a third "
             "could show which is wrong",
@@ -230,7 +234,7 @@ def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int, group: int = 
     for node, offset in off.items():
         way, about = "ahead of" if offset > 0 else "behind", node_object(group, node)
         yield Condition(
-            "clock_off",
+            CLOCK_OFF,
             about,
             f"the clock of {about} is {abs(offset)} ms {way} the others' (health.clock_off_ms = {bound_ms})",
             hold_ms=CLOCK_HOLD_MS,
@@ -245,7 +249,7 @@ def setting_conditions(settings: Mapping[int, Mapping[str, str]], group: int = F
         if len(set(values.values())) > 1:
             told = ", ".join(f"{value} on {node_object(group, node)}" for node, value in values.items())
             says = f"{key} differs: {told}; the leader's counts until another node leads. Make them equal in every file"
-            yield Condition("config_differs", f"setting {key}", says)
+            yield Condition(CONFIG_DIFFERS, f"setting {key}", says)
 
 
 def shared_settings(port: AdminPort) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Finds problems of one node by itself: conditions from its status, its alarms and its configuration.
+"""Finds problems of the node as a whole: conditions from its status, its alarms and its configuration.
 
-Each rule is a function of what the HTTP API knows of the node. Only `Look` remembers anything.
+A service that sees a problem by itself reports it by its part (`cluster.runtime.service_lifecycle.Part.findings`).
 """
 
 from __future__ import annotations
@@ -10,20 +10,45 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from cluster.admin.findings.catalogue import UNPROVEN_DO, code_of_alarm
-from cluster.admin.findings.finding import CLUSTER, Condition
+from cluster.admin.findings.catalogue import UNPROVEN_DO
 from cluster.admin.node_interface import AdminPort, NodeStatus, PeerStatus
 from cluster.config.exposure_check import open_folder, open_ports, ports_beyond
 from cluster.config.local_layout import link_object
 from cluster.config.ranges import dangers
 from cluster.config.source import toml_value
-from cluster.members.cluster_level import UpgradeView
+from cluster.members.service import EVENT
 from cluster.peer.links import LinkView
-from cluster.runtime.byte_sizes import size_of
+from cluster.retention.disk_warnings import FILLING
+from cluster.runtime.byte_sizes import size_of, span_of
 from cluster.runtime.events import rfc3339
-from raftlog.types import FIRST_GROUP
+from cluster.runtime.findings import CLUSTER, Code, Condition
 from statemachine.access.users import Mode
 
+NO_LEADER: Final = Code("no_leader", "critical", "raftmq status")
+NO_QUORUM: Final = Code("no_quorum", "critical", "raftmq status")
+NO_QUORUM_MARGIN: Final = Code("no_quorum_margin", "warning", "raftmq node list")
+NODE_STOPPED: Final = Code("node_stopped", "critical", "raftmq logs {n}")
+NODE_STOPPING: Final = Code("node_stopping", "info", "raftmq status")
+NODE_DRAINED: Final = Code("node_drained", "info", "raftmq node drain {n} --undo")
+NODE_MAINTENANCE: Final = Code("node_maintenance", "info", "raftmq node maintenance off {n}")
+LINK_SUSPECT: Final = Code("link_suspect", "warning", "raftmq links")
+FOLLOWER_BEHIND: Final = Code("follower_behind", "warning", "raftmq node list")
+CONFIG_DIFFERS: Final = Code("config_differs", "warning", "raftmq config diff")
+CONFIG_HELD: Final = Code("config_held", "warning", "raftmq config show")
+CONFIG_DANGEROUS: Final = Code("config_dangerous", "info", "raftmq config show")
+AUTH_OFF: Final = Code("auth_off", "critical", "raftmq auth show")
+AUTH_ENDED: Final = Code("auth_ended", "critical", "raftmq audit")
+SECRET_GUESSED: Final = Code("secret_guessed", "warning", "raftmq auth show")
+OPERATOR_ACTED: Final = Code("operator_acted", "info", "raftmq audit")
+PORTS_OPEN: Final = Code("ports_open", "info", "raftmq doctor")
+DATA_READABLE: Final = Code("data_readable", "warning", "raftmq doctor")
+GROUP_DRAINING: Final = Code("group_draining", "info", "raftmq status")
+GROUP_RETIRED: Final = Code("group_retired", "info", "raftmq status")
+RECOVERING: Final = Code("recovering", "info", "raftmq recovery --node {n}")
+UNCLEAN_RESTART: Final = Code("unclean_restart", "info", "raftmq recovery --node {n}")
+CRASH_LOOP: Final = Code("crash_loop", "critical", "raftmq logs {n}")
+BACKUP_OFF: Final = Code("backup_off", "info", "raftmq backup create --help")
+CLIENT_FLOOD: Final = Code("client_flood", "warning", "raftmq status")
 LEADER_HOLD_MS: Final = 2_000
 """Milliseconds without a leader that are reported. An election takes less."""
 LINK_HOLD_MS: Final = 3_000
@@ -37,15 +62,7 @@ SLOW_SYNC_MS: Final = 1_000.0
 OPERATOR_SHOWN_MS: Final = 3_600_000
 UNCLEAN_SHOWN_MS: Final = 3_600_000
 """Milliseconds for which an unclean start is shown."""
-DIGESTS_MISSED: Final = 10
-DIGEST_MIN_MS: Final = 60_000
 FLOOD_HOLD_MS: Final = 1_000
-SHARED_TOLD_MAX: Final = 3
-"""The most client ids with two clients that are findings at a time."""
-MIXED_MS: Final = 86_400_000
-"""Milliseconds for which members may know different levels before it is reported."""
-WAITS_HOLD_MS: Final = 60_000
-"""Milliseconds after which it is a finding that the first group waits for others before it is raised."""
 _UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
 _LINK_WORKS: Final = ("TRANSFER", "HANDSHAKE")
 _NO_NEWS: Final = "neither of the two leads"
@@ -58,20 +75,16 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_life(status, wall_ms),
         *_links(port, status),
         *_followers(port, status),
-        *_alarms(status),
+        *_alarms(port, status),
         *_recovery(status, wall_ms),
         *_crashes(port, status, wall_ms),
-        *_digests(port, status),
         *_clients(port, status),
-        *_shared_ids(port, status),
         *_copies(port, status),
         *_configuration(port, status),
-        *unfinished_upgrade(port.levels.view(port.services.monotonic_ms())),
         *_exposure(port, status),
         *_access(port, status, wall_ms),
         *_maintenance(port),
         *_drain(port),
-        *_faults(port, status),
     ]
 
 
@@ -79,26 +92,26 @@ def _leadership(status: NodeStatus) -> Iterator[Condition]:
     if status.member != "voter":
         return
     if status.leader is None:
-        yield Condition("no_leader", CLUSTER, f"no leader is known in term {status.term}", hold_ms=LEADER_HOLD_MS)
+        yield Condition(NO_LEADER, CLUSTER, f"no leader is known in term {status.term}", hold_ms=LEADER_HOLD_MS)
     quorum = status.quorum
     if quorum is None or not quorum.finding:
         return
     if quorum.survives < 0:
-        yield Condition("no_quorum", CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
+        yield Condition(NO_QUORUM, CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
     elif quorum.away:
-        yield Condition("no_quorum_margin", CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
+        yield Condition(NO_QUORUM_MARGIN, CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
     else:  # one or two voters: as it was set up
-        yield Condition("no_quorum_margin", CLUSTER, quorum.finding, severity="info")
+        yield Condition(NO_QUORUM_MARGIN, CLUSTER, quorum.finding, severity="info")
 
 
 def _life(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
     me = status.object
     if status.failure is not None:
-        yield Condition("node_stopped", me, f"the node has stopped taking part: {status.failure}")
+        yield Condition(NODE_STOPPED, me, f"the node has stopped taking part: {status.failure}")
     if status.stopping:
-        yield Condition("node_stopping", me, "the node is stopping; its clients are being sent to other nodes")
+        yield Condition(NODE_STOPPING, me, "the node is stopping; its clients are being sent to other nodes")
     if status.drained:
-        yield Condition("node_drained", me, "the node is drained: it does not lead until its next start")
+        yield Condition(NODE_DRAINED, me, "the node is drained: it does not lead until its next start")
 
 
 def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
@@ -110,7 +123,7 @@ def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
             continue  # `_followers` reports its disk
         if why and link.peer not in removed and status.member != "removed":
             yield Condition(
-                "link_suspect",
+                LINK_SUSPECT,
                 link_object(status.group, status.node, link.peer),
                 f"{status.object} to {status.object_of(link.peer)}: {why}",
                 do_now=UNPROVEN_DO if "secret" in why else "",
@@ -146,7 +159,7 @@ def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
         is_late = is_late and peer.connected and peer.node not in doubted
         if is_far or is_late:
             yield Condition(
-                "follower_behind",
+                FOLLOWER_BEHIND,
                 status.object_of(peer.node),
                 _behind(status, peer),
                 severity="info" if not is_far and peer.caught_up_in_s is not None else None,
@@ -159,16 +172,16 @@ def _behind(status: NodeStatus, peer: PeerStatus) -> str:
     node, leader = status.object_of(peer.node), status.object
     says = (
         f"the disk of {node} is {peer.lag_entries} entries behind the log of the leader, {leader}: "
-        f"{size_of(peer.lag_bytes)}, the oldest {_span(peer.lag_ms // 1000)} old"
+        f"{size_of(peer.lag_bytes)}, the oldest {span_of(peer.lag_ms // 1000)} old"
     )
     rate = peer.lag_bytes_per_s
     if rate is not None and rate < 0:
-        ends = f" and will be gone in about {_span(peer.caught_up_in_s)}" if peer.caught_up_in_s is not None else ""
+        ends = f" and will be gone in about {span_of(peer.caught_up_in_s)}" if peer.caught_up_in_s is not None else ""
         says += f". The lag shrinks by {size_of(-rate)} a second{ends}"
     elif rate is not None:
         says += f". The lag grows by {size_of(rate)} a second" if rate else ". The lag stays the same"
     if peer.snapshot_in_s is not None:
-        when = f"in about {_span(peer.snapshot_in_s)}" if peer.snapshot_in_s else "now"
+        when = f"in about {span_of(peer.snapshot_in_s)}" if peer.snapshot_in_s else "now"
         says += f". The leader may delete what {node} lacks {when} ([retention]); {node} then needs a snapshot"
     if peer.sync_ms is not None:
         beside = "" if status.sync_ms is None else f" and {status.sync_ms:.0f} ms on {leader}"
@@ -176,16 +189,16 @@ def _behind(status: NodeStatus, peer: PeerStatus) -> str:
     return says
 
 
-def _alarms(status: NodeStatus) -> Iterator[Condition]:
+def _alarms(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     me = status.object
     for alarm in status.alarms:
-        code = code_of_alarm(alarm.key)
+        code = port.alarms.code(alarm.key)
         text = alarm.text
-        if code == "disk_filling" and status.disk is not None and status.disk.full_in_s is not None:
-            text = f"full in {_span(status.disk.full_in_s)} at this rate: {text}"
+        if code == FILLING and status.disk is not None and status.disk.full_in_s is not None:
+            text = f"full in {span_of(status.disk.full_in_s)} at this rate: {text}"
         yield Condition(
             code,
-            CLUSTER if code == "unsafe_recovered" else me,
+            CLUSTER if code == EVENT else me,
             text,
             severity="critical" if alarm.stops_service else None,
             since_ms=alarm.since_ms,
@@ -198,7 +211,7 @@ def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
     if recovery.replaying:
         left = max(0, recovery.replay_target - max(recovery.replay_index, 0))
         yield Condition(
-            "recovering",
+            RECOVERING,
             me,
             f"the node applies its log again: {left} entries are left up to entry {recovery.replay_target}"
             f"{_replay_estimate(status, left)}",
@@ -206,7 +219,7 @@ def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
         )
     elif install.stage != "none":
         yield Condition(
-            "recovering",
+            RECOVERING,
             me,
             f"the node fetches what it lacks from {status.object_of(install.peer)}, stage {install.stage}: "
             f"{install.bytes_done} of {install.bytes_total} bytes",
@@ -215,7 +228,7 @@ def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
     how = _UNCLEAN.get(previous.ended) if previous is not None else None
     if how is not None and status.uptime_ms < UNCLEAN_SHOWN_MS:
         says = f"the run before this one did not end in order: {how}; the log was checked"
-        yield Condition("unclean_restart", me, says, since_ms=began_ms)
+        yield Condition(UNCLEAN_RESTART, me, says, since_ms=began_ms)
 
 
 def _crashes(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
@@ -231,20 +244,7 @@ def _crashes(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Cond
             f"the node has started {len(crashes)} times in {health.crash_loop_ms // 1000} s after runs that did not "
             f"end in order, first at {crashes[0].at}"
         )
-        yield Condition("crash_loop", status.object, says)
-
-
-def _digests(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """Yields conditions about digests. The leader compares every `digest_every_ms` while entries are applied, followers
-    compare with each DIGEST entry."""
-    every_ms = port.config.consistency.digest_every_ms
-    behind = port.consistency.uncompared_ms() if every_ms and port.consistency is not None else None
-    if behind is not None and behind > max(DIGESTS_MISSED * every_ms, DIGEST_MIN_MS):
-        says = (
-            f"the rows of {status.object} were last compared with the leader's {behind // 1000} s ago, although "
-            f"entries were applied since (consistency.digest_every_ms = {every_ms})"
-        )
-        yield Condition("digest_not_compared", status.object, says)
+        yield Condition(CRASH_LOOP, status.object, says)
 
 
 def _clients(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
@@ -254,50 +254,20 @@ def _clients(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
             f"{status.object} has {status.load.connections} client connections, and takes at most "
             f"limits.connections_max = {most}"
         )
-        yield Condition("client_flood", status.object, says, hold_ms=FLOOD_HOLD_MS)
-
-
-def _shared_ids(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    me, by_id = status.object, port.state.access.by_id
-
-    def named(users: tuple[int, ...]) -> str:
-        return " and ".join(by_id[user].name if user in by_id else "nobody proven" for user in users)
-
-    if refused := port.shared_ids.refused_lately():
-        newest = refused[0]
-        says = (
-            f"clients of two users have one client id in one consumer group, and the second was refused: client "
-            f"{newest.client_id} of group {newest.group}, users {named(newest.users)}; {len(refused)} such ids in all"
-        )
-        yield Condition("client_id_shared", me, says, since_ms=min(each.first_ms for each in refused))
-    for twice in port.shared_ids.twice_lately()[:SHARED_TOLD_MAX]:
-        says = (
-            f"heartbeats over two connections name client {twice.client_id} in group {twice.group}: two clients have "
-            "one client id, and read the same queues, so that both get every message of them"
-        )
-        about = f"client {twice.client_id} of group {twice.group}"
-        do_now = f"raftmq group describe {twice.group}"
-        yield Condition("client_id_shared", about, says, do_now, since_ms=twice.first_ms)
-    if undelivered := port.shared_ids.undelivered_lately():
-        newest = undelivered[0]
-        says = (
-            f"a reply reached nobody, because its requester is one of several users with one client id: client "
-            f"{newest.client_id}, users {named(newest.users)}; {sum(each.times for each in undelivered)} such replies"
-        )
-        yield Condition("reply_undelivered", me, says, since_ms=min(each.first_ms for each in undelivered))
+        yield Condition(CLIENT_FLOOD, status.object, says, hold_ms=FLOOD_HOLD_MS)
 
 
 def _replay_estimate(status: NodeStatus, left: int) -> str:
     replayed = status.recovery.entries_replayed
     if not replayed or not status.uptime_ms:
         return ""
-    return f", about {_span(left * status.uptime_ms // replayed // 1000)} at this rate"
+    return f", about {span_of(left * status.uptime_ms // replayed // 1000)} at this rate"
 
 
 def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     """Yields a condition if no backups are made. Backups are for the cluster, so one node that makes them is enough."""
     if status.writes_open and not port.config.backup.to and port.backups.age_s is None:
-        yield Condition("backup_off", CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
+        yield Condition(BACKUP_OFF, CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
 
 
 def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
@@ -306,39 +276,24 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
             f"the raftmq.toml of {status.object}, or a variable, says {key.key} = {key.after}; the cluster's value "
             f"counts, which is {key.before}: correct the file, or change the cluster: raftmq config set"
         )
-        yield Condition("config_differs", f"setting {key.key}", says)
+        yield Condition(CONFIG_DIFFERS, f"setting {key.key}", says)
     for held in port.held():
         says = (
             f"{held.key} = {held.value}, in the cluster's configuration or in the raftmq.toml of {status.object}, "
             f"is outside its range; the node goes by {held.held}"
         )
-        yield Condition("config_held", f"setting {held.key}", says)
+        yield Condition(CONFIG_HELD, f"setting {held.key}", says)
     for dangerous, why in dangers(port.config).items():
         value = toml_value(attrgetter(dangerous)(port.config))
-        yield Condition("config_dangerous", f"setting {dangerous}", f"{dangerous} is {value}: {why}")
-
-
-def unfinished_upgrade(view: UpgradeView) -> Iterator[Condition]:
-    """Yields a condition for an upgrade that was begun and not finished: a downgrade is still possible, and new
-    functions are not available."""
-    if view.waits_for:
-        says = (
-            f"every member knows level {view.newest} for upgrade.finalize_after_ms, and group {FIRST_GROUP} keeps "
-            f"level {view.level} until all other groups are raised: {'; '.join(view.waits_for)}"
-        )
-        yield Condition("upgrade_unfinished", CLUSTER, says, hold_ms=WAITS_HOLD_MS)
-    elif view.mixed_ms is not None and view.mixed_ms >= MIXED_MS:
-        why = "; ".join(view.reasons) or "every member knows it: finalize"
-        says = f"for {_span(view.mixed_ms // 1000)}, members have known level {view.newest}, and the cluster has level"
-        yield Condition("upgrade_unfinished", CLUSTER, f"{says} {view.level}: {why}")
+        yield Condition(CONFIG_DANGEROUS, f"setting {dangerous}", f"{dangerous} is {value}: {why}")
 
 
 def _exposure(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     me = status.object
     if folder := open_folder(Path(port.config.node.data_dir)):
-        yield Condition("data_readable", me, folder.says, do_now=folder.command)
+        yield Condition(DATA_READABLE, me, folder.says, do_now=folder.command)
     if ports := open_ports(port.config):
-        yield Condition("ports_open", me, ports)
+        yield Condition(PORTS_OPEN, me, ports)
 
 
 def _access(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
@@ -350,16 +305,16 @@ def _access(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condi
                 f"other machines may reach {status.object} ({', '.join(ports)}), and auth.mode is off: whoever does "
                 "can read, send and delete"
             )
-            yield Condition("auth_off", status.object, says)
+            yield Condition(AUTH_OFF, status.object, says)
         if (row := recent.turned_off) is not None:
             says = f"auth.mode was set to off by {row.user or 'nobody'} at {row.address or '-'}: nothing is judged"
-            yield Condition("auth_ended", CLUSTER, says, since_ms=row.time_ms)
+            yield Condition(AUTH_ENDED, CLUSTER, says, since_ms=row.time_ms)
     for each in access.guesses.last_hour():
         says = f"{each.times} wrong secrets for user {each.name!a} came from {each.address} at {status.object}"
-        yield Condition("secret_guessed", f"user {each.name!a} at {each.address}", says, since_ms=each.last_ms)
+        yield Condition(SECRET_GUESSED, f"user {each.name!a} at {each.address}", says, since_ms=each.last_ms)
     if (row := recent.by_operator) is not None and wall_ms - row.time_ms < OPERATOR_SHOWN_MS:
         says = f"the operator, who has the cluster's secret, changed {row.about} from {row.address}: {row.action}"
-        yield Condition("operator_acted", CLUSTER, says, since_ms=row.time_ms)
+        yield Condition(OPERATOR_ACTED, CLUSTER, says, since_ms=row.time_ms)
 
 
 def _maintenance(port: AdminPort) -> Iterator[Condition]:
@@ -368,7 +323,7 @@ def _maintenance(port: AdminPort) -> Iterator[Condition]:
             why = f": {row.reason}" if row.reason else ""
             says = f"{port.object_of(node)} is in maintenance ({row.author}){why}; what is found about it is expected"
             do_now = f"raftmq node maintenance off {port.name_of(node)}"
-            yield Condition("node_maintenance", port.object_of(node), says, do_now=do_now, since_ms=row.since_ms)
+            yield Condition(NODE_MAINTENANCE, port.object_of(node), says, do_now=do_now, since_ms=row.since_ms)
 
 
 def _drain(port: AdminPort) -> Iterator[Condition]:
@@ -379,23 +334,8 @@ def _drain(port: AdminPort) -> Iterator[Condition]:
     if row.is_retired:
         says = f"group {groups.own} has retired: nobody sends to its nodes or reads there, and they do not start again"
         do_now = f"raftmq broker-group retire {groups.own}"
-        yield Condition("group_retired", CLUSTER, says, do_now=do_now, since_ms=row.since_ms)
+        yield Condition(GROUP_RETIRED, CLUSTER, says, do_now=do_now, since_ms=row.since_ms)
     else:
         says = f"group {groups.own} takes no new messages, and is read until nothing is left"
         do_now = f"raftmq broker-group drain {groups.own} --plan"
-        yield Condition("group_draining", CLUSTER, says, do_now=do_now, since_ms=row.since_ms)
-
-
-def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    for point in port.failpoints.states():
-        if point.action != "off":
-            says = f"failpoint {point.name} is {point.action}: this node has a fault on purpose"
-            yield Condition("failpoint_set", status.object, says)
-
-
-def _span(seconds: int) -> str:
-    """Formats a duration as "3 h", "12 min", "40 s"."""
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+        yield Condition(GROUP_DRAINING, CLUSTER, says, do_now=do_now, since_ms=row.since_ms)

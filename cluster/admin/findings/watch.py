@@ -8,18 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cluster.admin.findings.catalogue import CODES, Code, command_of, runbook_of
-from cluster.admin.findings.finding import Condition, Finding, FindingsView, NodeReport
-from cluster.admin.findings.group_watch import GroupWatch
-from cluster.admin.findings.hidden_watch import HiddenWatch
-from cluster.admin.findings.hot_watch import hot_conditions
+from cluster.admin.findings.catalogue import command_of, runbook_of
+from cluster.admin.findings.finding import Finding, FindingsView, NodeReport
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import OtherNodes, shared_settings
-from cluster.admin.findings.quota_watch import learnt_conditions, quota_conditions
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.node_interface import AdminPort
 from cluster.config.local_layout import Place, has_no_identity, is_lost, name_of, node_object, place_of
 from cluster.runtime.events import rfc3339
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code, Condition
 from raftlog.types import FIRST_GROUP
 
 logger = logging.getLogger(__name__)
@@ -27,7 +25,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 1.0
 ASK_EVERY_LOOKS: Final = 5
 """The other nodes are asked at every fifth look; at every look while some do not answer."""
-DATA_LOST: Final = "data_lost"
+DATA_LOST: Final = Code("data_lost", "critical", "raftmq node replace {n}")
 
 
 class FindingsWatch:
@@ -40,11 +38,10 @@ class FindingsWatch:
         self._memory = Memory(port.config.node.id, self._tell, self._place, self._group)
         self._around = OtherNodes(port)
         self._data = DataWatch(Path(port.config.node.data_dir), port.config.node.id, self._group)
-        self.groups = GroupWatch(port)
-        self._hidden = HiddenWatch(port)
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()
         """Held while the metrics are made in steps; other scrapes wait meanwhile."""
+        self._metrics = FindingMetrics()
 
     async def close(self) -> None:
         """Ends questions in progress."""
@@ -74,11 +71,7 @@ class FindingsWatch:
         monotonic_ms = int(1000 * asyncio.get_running_loop().time())
         conditions = [
             *own_conditions(port, port.status(), wall_ms),
-            *self.groups.look(monotonic_ms),
-            *self._hidden.look(),
-            *hot_conditions(port),
-            *quota_conditions(port),
-            *learnt_conditions(port),
+            *(condition for found in port.findings for condition in found()),
             *self._around.conditions(),
             *self._data.conditions(),
         ]
@@ -115,6 +108,11 @@ class FindingsWatch:
         members = self._port.membership.in_force.node_uuids
         return merged(views, members, maintained, leaders, self._place, self._data.lost, self._group)
 
+    def metrics(self) -> FindingMetrics:
+        """Returns the gauges of the findings, as last received."""
+        self._metrics.show(self.cluster())
+        return self._metrics
+
     def _silent(self) -> set[int]:
         """Returns the silent nodes whose data directories lie beside this node's: those of a local cluster."""
         if self._place != "up":
@@ -128,9 +126,24 @@ class FindingsWatch:
         return sorted([own, *self._around.reports()], key=lambda report: report.node)
 
 
+class FindingMetrics(ServiceMetrics):
+    """The gauges of the cluster's findings, as this node knows them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._findings = self.gauge(
+            "raftmq_findings", "Findings about the cluster, as this node knows them", ("code", "severity")
+        )
+
+    def show(self, found: Iterable[Finding]) -> None:
+        """Sets the gauges."""
+        self._findings.clear()
+        for each in found:
+            self._findings.labels(each.code, each.severity).inc()
+
+
 Tell = Callable[[Finding, bool], object]
 """Called with a finding, and True if it begins or False if it ends."""
-_UNKNOWN = Code("warning", "raftmq status")
 
 
 class _Seen(NamedTuple):
@@ -158,7 +171,7 @@ class Memory:
     def note(self, conditions: Iterable[Condition], wall_ms: int, monotonic_ms: int) -> list[Finding]:
         """Takes all conditions that hold now; returns those that have held long enough, as findings. A condition that
         is not among them has ended."""
-        now = {(each.code, each.object): each for each in conditions}
+        now = {(each.code.finding, each.object): each for each in conditions}
         for key in [key for key in self._seen if key not in now]:
             ended = self._seen.pop(key).finding
             if ended is not None:
@@ -176,17 +189,17 @@ class Memory:
         return [seen.finding for seen in self._seen.values() if seen.finding is not None]
 
     def _finding(self, condition: Condition, since_ms: int) -> Finding:
-        code = CODES.get(condition.code, _UNKNOWN)
+        code = condition.code
         _, _, number = condition.object.rpartition(" ")
         about = number if condition.object.startswith("node ") else str(self._name)
         return Finding(
-            code=condition.code,
+            code=code.finding,
             severity=condition.severity or code.severity,
             since=rfc3339(since_ms),
             object=condition.object,
             says=condition.says,
             do_now=condition.do_now or command_of(code, about, self._place),
-            runbook=runbook_of(condition.code),
+            runbook=runbook_of(code.finding),
             seen_by=[self._node],
         )
 

@@ -17,7 +17,7 @@ from cluster.admin.route import Route
 from cluster.broker.groups.group_admin import delete_group as delete_stored
 from cluster.broker.groups.group_admin import group_deleted, put_group
 from cluster.broker.groups.group_lag import lag_steps
-from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish, cloned_from
+from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetOrder, ResetTo, cloned_from
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId
@@ -234,14 +234,16 @@ async def reset_group(call: Call) -> GroupReset:
         raise ApiError(
             "bad_field", f'"value" goes with "to": "time" or "offset", not "{wanted.to}"', "see openapi.json"
         )
-    wish = ResetWish(call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id)
+    asked = ResetOrder(
+        call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id
+    )
     # The node answers at the latest after [send] deadline_ms.
     resets, state = OffsetResets(call.port.services, call.port.evicted_bounds), call.port.state
-    before = state.offsets_by_topic(wish.group)
-    found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, wish))
-    topic = state.topics[wish.topic]
+    before = state.offsets_by_topic(asked.group)
+    found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, asked))
+    topic = state.topics[asked.topic]
     if not wanted.dry_run:
-        call.note_change(f"group {wish.group}", wish.done_to(len(found)))
+        call.note_change(f"group {asked.group}", asked.done_to(len(found)))
     rows: list[ResetOffset] = []
     for each in found:
         await call.breathe()
@@ -249,8 +251,8 @@ async def reset_group(call: Call) -> GroupReset:
         rows.append(_row(state, topic.id, each, before.get(topic.id, {}).get(each.queue_id)))
     return GroupReset(
         node=call.port.config.node.id,
-        group=wish.group,
-        topic=wish.topic,
+        group=asked.group,
+        topic=asked.topic,
         dry_run=wanted.dry_run,
         queues=rows,
     )

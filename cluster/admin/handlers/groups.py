@@ -224,7 +224,7 @@ def _offset(
         hidden=each.hidden,
         beyond_end=each.beyond_end,
         lag_ms=age_ms,
-        committed_age_ms=call.watch.groups.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
+        committed_age_ms=call.port.group_watch.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
         owner=lock.client_id
         if lock is not None
         else owner(*own_place(call.port.services, each.topic, each.queue_id), clients),

@@ -59,7 +59,7 @@ class Sampler:
 
     def take(self) -> None:
         """Takes a sample now."""
-        now_s, counted, status = self._clock.monotonic_s(), self._port.metrics.counted(), self._port.status()
+        now_s, counted, status = self._clock.monotonic_s(), self._port.counted(), self._port.status()
         held = status.load.inflight_bytes
         before_s, before, held_before = self._before or (now_s, counted, held)
         self._before = now_s, counted, held

@@ -21,7 +21,7 @@ from cluster.admin.route import Route
 from cluster.config.config import PeerNode, split_address
 from cluster.config.local_layout import names_of
 from cluster.members import views as membership
-from cluster.members.address_change import CheckUnderWay, Place, Proof
+from cluster.members.address_change import CheckUnderWay, MemberPlace, Proof
 from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import CanStopView, Group, Unconfirmed, can_stop
@@ -239,7 +239,7 @@ async def _found(call: Call, node: NodeId, uuid: UUID, addresses: MemberAddresse
     return proof
 
 
-def _not_found(port: AdminPort, place: Place, proof: Proof) -> ApiError:
+def _not_found(port: AdminPort, place: MemberPlace, proof: Proof) -> ApiError:
     fix = (
         f"start {port.object_of(place.node)} at that address, or correct the address, and repeat the request; if the "
         f"node is down and its address is certain: raftmq node move {port.name_of(place.node)} … --force (over "

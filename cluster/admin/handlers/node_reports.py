@@ -43,12 +43,8 @@ async def get_metrics(call: Call) -> Raw:
 
 
 async def _scraped(call: Call, port: AdminPort) -> Raw:
-    port.metrics.findings((each.code, each.severity) for each in call.watch.cluster())
-    measured, topics = await port.topic_sizes.all(), port.state.topics_by_id
-    largest = {topics[topic].name: size for topic, size in measured.largest.items() if topic in topics}
-    port.metrics.topic_sizes(largest, len(measured.sizes))
-    steps = port.metrics.scraped(port.status(), port.state, port.backups.age_s, port.wall_ms())
-    return Raw(CONTENT_TYPE, b"".join(await call.done(steps)))
+    await port.topic_sizes.all()  # their gauges show the last measurement
+    return Raw(CONTENT_TYPE, b"".join(await call.done(port.exporter.scraped(call.watch.metrics()))))
 
 
 class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call
 from cluster.admin.route import Route
-from cluster.placement.known_groups import RegistryProcess, has_majority
+from cluster.placement.known_groups import has_majority
+from cluster.placement.registry_state import RegistryProcess
 
 
 class RegistryProcessView(msgspec.Struct, frozen=True, kw_only=True):

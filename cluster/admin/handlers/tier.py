@@ -13,7 +13,7 @@ from cluster.admin.handler_request import Answer, Call, comes_true
 from cluster.admin.route import Route
 from cluster.requests.verb import Serves
 from cluster.tier.scrub.scrub_service import TierScrubs, TierScrubView
-from cluster.tier.scrub.scrubber import Wishes
+from cluster.tier.scrub.scrubber import ScrubOptions
 from cluster.tier.tier_service import SealView, TierSegmentsView, TierView
 from raftlog.errors import RaftLogError
 
@@ -77,7 +77,7 @@ async def start_tier_scrub(call: Call) -> Answer:
     wanted: TierScrubRequest = call.body
     scrubs = _scrubs(call)
     changes = not wanted.dry_run
-    if not scrubs.begin(Wishes(wanted.reads, wanted.repairs and changes, wanted.sweeps and changes)):
+    if not scrubs.begin(ScrubOptions(wanted.reads, wanted.repairs and changes, wanted.sweeps and changes)):
         raise ApiError("refused", "a scrub of the tier is under way", "GET /v1/tier/scrub, and ask again when it ended")
     return Answer(202, scrubs.view)
 

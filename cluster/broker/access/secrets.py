@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.findings import Code
 from cluster.runtime.key_file import FILE_MAX, KeyFileError, key_id, parse
 from raftlog.work import charge
 from statemachine.access.access_commands import Origin, ResealUser
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ALARM = "user_key"
+ALARM = Code("user_key", "critical", "raftmq status")
 NONCE_BYTES: Final = 12
 LENGTH_MIN: Final = 8
 LENGTH_MAX: Final = 256

@@ -85,7 +85,7 @@ class Asker(NamedTuple):
     """The address of the client."""
 
 
-Told = Callable[[Refused | None], None]
+Changed = Callable[[Refused | None], None]
 """Called once: with None, or with the reason why nothing was changed."""
 
 
@@ -109,7 +109,7 @@ class UserAdmin:
             raise Refused(Reason.NOT_FOUND, f"there is no user {name!r:.80}")
         return user
 
-    def create(self, asker: Asker, name: str, secret: str, told: Told, *, is_super: bool, enabled: bool) -> None:
+    def create(self, asker: Asker, name: str, secret: str, told: Changed, *, is_super: bool, enabled: bool) -> None:
         """Creates a user. One that exists with equal contents is no error."""
         try:
             if checked_user_name(name) in RESERVED:
@@ -119,7 +119,7 @@ class UserAdmin:
         self._create(asker, name, secret, told, is_super, enabled, TRIES)
 
     def _create(
-        self, asker: Asker, name: str, secret: str, told: Told, is_super: bool, enabled: bool, tries: int
+        self, asker: Asker, name: str, secret: str, told: Changed, is_super: bool, enabled: bool, tries: int
     ) -> None:
         user_id, key = self._access.next_id, self._secrets.key_to_use
         sealed = self._secrets.encrypted(user_id, secret)
@@ -149,7 +149,7 @@ class UserAdmin:
         self,
         asker: Asker,
         name: str,
-        told: Told,
+        told: Changed,
         *,
         secret: str | None = None,
         is_super: bool | None = None,
@@ -172,22 +172,22 @@ class UserAdmin:
             raise Refused(Reason.INVALID, "nothing is to be changed: name a secret, a type or a status")
         self._tell(ChangeUser(self._origin(asker), user.id, changes), told)
 
-    def remove(self, asker: Asker, name: str, told: Told) -> None:
+    def remove(self, asker: Asker, name: str, told: Changed) -> None:
         """Removes a user with its rules and tokens."""
         self._tell(RemoveUser(self._origin(asker), self.user(name).id), told)
 
-    def set_rules(self, asker: Asker, name: str, rules: Sequence[RuleRow], told: Told) -> None:
+    def set_rules(self, asker: Asker, name: str, rules: Sequence[RuleRow], told: Changed) -> None:
         """Sets rules in the form that `statemachine.access.rules.parse_rule` accepts. Refuses one for a name that no
         topic and no group can have."""
         for rule in rules:
             _check_resource(rule[1])
         self._tell(SetRules(self._origin(asker), self.user(name).id, rules), told)
 
-    def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Told) -> None:
+    def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Changed) -> None:
         """Removes one rule, or all rules of a policy."""
         self._tell(RemoveRules(self._origin(asker), self.user(name).id, policy, resource), told)
 
-    def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Told) -> None:
+    def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Changed) -> None:
         """Adds a token. Removes expired tokens of that user, and its oldest logins if there are too many. Raises
         Refused if the token ends too late, or if the user gives itself tokens too often."""
         now_ms = self._services.log_time_ms()
@@ -209,11 +209,11 @@ class UserAdmin:
         row = self._access.tokens.get(digest)
         return row is not None and row.label.startswith(LOGIN)
 
-    def remove_token(self, asker: Asker, digest: bytes, told: Told) -> None:
+    def remove_token(self, asker: Asker, digest: bytes, told: Changed) -> None:
         """Removes a token."""
         self._tell(RemoveToken(self._origin(asker), digest), told)
 
-    def rotate_key(self, asker: Asker, key: str, told: Told) -> None:
+    def rotate_key(self, asker: Asker, key: str, told: Changed) -> None:
         """Has new secrets encrypted with another key, which this node must have; the leader encrypts those of the
         users again, one by one. Raises Refused."""
         if key not in self._secrets.key_ids:
@@ -222,7 +222,7 @@ class UserAdmin:
             raise Refused(Reason.ILLEGAL, f"this node cannot read all secrets: {self._secrets.problem}")
         self._tell(RotateAuthKey(self._origin(asker), key), told)
 
-    def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
+    def set_mode(self, asker: Asker, mode: str, told: Changed) -> None:
         """Sets `auth.mode`. Refuses enforce while this node could verify no signature, or while a peer may connect that
         has not proven the cluster's secret, because such a peer could name any user."""
         if mode == Mode.ENFORCE and self.first_is_awaited:
@@ -236,7 +236,7 @@ class UserAdmin:
     def _origin(self, asker: Asker) -> Origin:
         return Origin(self._services.log_time_ms(), asker.user, asker.address)
 
-    def _tell(self, command: Command, told: Told) -> None:
+    def _tell(self, command: Command, told: Changed) -> None:
         self._propose([command], lambda _, refused: told(refused))
 
     def _propose(self, run: list[Command], done: Callable[[CommandResult | None, Refused | None], None]) -> None:

@@ -32,7 +32,7 @@ class EvictedKeys(Protocol):
 
 def complete(
     state: BrokerState,
-    old: EvictedKeys | None,
+    evicted: EvictedKeys | None,
     topic: TopicConfig,
     query: KeyQuery,
     found: QueryResult,
@@ -47,7 +47,7 @@ def complete(
     if len(found.messages) >= query.count_max:
         done(partial)
         return
-    if old is None:
+    if evicted is None:
         done(partial if found.messages else _unknown("this node has no tier: set tier.url, or ask another one"))
         return
 
@@ -64,7 +64,7 @@ def complete(
         else:
             done(_unknown(str(older)))
 
-    old.find(topic, query, merge)
+    evicted.find(topic, query, merge)
 
 
 def is_evicted(state: BrokerState, position: int) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Queue = tuple[int, int]
 """(topic id, queue id)."""
-Told = Callable[[int | Exception | None], None]
+TimeAnswer = Callable[[int | Exception | None], None]
 
 
 class EvictedBounds(Protocol):
@@ -26,16 +26,16 @@ class EvictedBounds(Protocol):
     `done` later, unless the node stops: with its result, with None if the tier has no message for the query, or with
     the exception that says why the tier cannot be read now."""
 
-    def offset_by_time(self, queue: Queue, time_ms: int, done: Told) -> None:
+    def offset_by_time(self, queue: Queue, time_ms: int, done: TimeAnswer) -> None:
         """Finds the first offset in the tier that was stored at or after the time."""
 
-    def earliest_store_ms(self, queue: Queue, done: Told) -> None:
+    def earliest_store_ms(self, queue: Queue, done: TimeAnswer) -> None:
         """Finds the store time of the queue's first message in the tier."""
 
 
 def offset_by_time(
     state: BrokerState,
-    old: EvictedBounds | None,
+    evicted: EvictedBounds | None,
     queue: Queue,
     time_ms: int,
     done: Callable[[int | Refused], None],
@@ -52,7 +52,7 @@ def offset_by_time(
     if first >= low or here > low or (upper and _is_stored_by(state, queue, low, time_ms)):
         done(here)
         return
-    if old is None:
+    if evicted is None:
         done(_unknown("this node has no tier: set tier.url, or ask another one"))
         return
 
@@ -63,7 +63,7 @@ def offset_by_time(
         following = low if found is None else min(found, low)
         done(max(first, following - 1 if upper else following))
 
-    old.offset_by_time(queue, time_ms + 1 if upper else time_ms, told)
+    evicted.offset_by_time(queue, time_ms + 1 if upper else time_ms, told)
 
 
 def _is_stored_by(state: BrokerState, queue: Queue, offset: int, time_ms: int) -> bool:
@@ -72,7 +72,7 @@ def _is_stored_by(state: BrokerState, queue: Queue, offset: int, time_ms: int) -
 
 
 def earliest_store_ms(
-    state: BrokerState, old: EvictedBounds | None, queue: Queue, done: Callable[[int | Refused | None], None]
+    state: BrokerState, evicted: EvictedBounds | None, queue: Queue, done: Callable[[int | Refused | None], None]
 ) -> None:
     """Finds the store time of the queue's first message that is kept here or in the tier; None if there is none.
     Refused: UNAVAILABLE."""
@@ -81,10 +81,10 @@ def earliest_store_ms(
     here = items[0].store_time_ms if items else None
     if first_offset(state, *queue) >= low:
         done(here)
-    elif old is None:
+    elif evicted is None:
         done(_unknown("this node has no tier: set tier.url, or ask another one"))
     else:
-        old.earliest_store_ms(
+        evicted.earliest_store_ms(
             queue, lambda found: done(_unknown(str(found)) if isinstance(found, Exception) else found or here)
         )
 

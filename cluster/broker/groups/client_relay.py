@@ -14,8 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, Counter
-
 from cluster.broker.groups.consumer_group import Member
 from cluster.broker.groups.group_members import CLIENT_ID_MAX, Members, Role
 from cluster.broker.groups.relay_frame import (
@@ -31,6 +29,7 @@ from cluster.broker.groups.relay_frame import (
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party
 from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
@@ -94,9 +93,8 @@ class ClientRelay:
         transport: PeerLinks,
         rights: Rights,
         notes: ReplyNotes,
-        metrics: RelayMetrics | None = None,
     ) -> None:
-        self._metrics = metrics
+        self._metrics = RelayMetrics()
         self._notes = notes
         self._rights = rights
         self._services = services
@@ -189,12 +187,8 @@ class ClientRelay:
         return need is None or rights.is_allowed(Party(member.user, member.connection.peer_address[0]), [need])
 
     def _counted(self, request: ClientRequest, done: Answered) -> Answered:
-        metrics = self._metrics
-        if metrics is None:
-            return done
-
         def counted(outcome: ClientAnswer | Refused) -> None:
-            metrics.ended(request, outcome)
+            self._metrics.ended(request, outcome)
             done(outcome)
 
         return counted
@@ -207,8 +201,7 @@ class ClientRelay:
         while asked.peers:
             asked.peer = asked.peers.pop()
             if self._transport.send_frame(asked.peer, Kind.RELAY, header, payload):
-                if self._metrics is not None:
-                    self._metrics.relayed.inc()
+                self._metrics.relayed.inc()
                 asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._ask_next(asked))
                 return
         if asked.own_too and self._to_own(asked.relayed, lambda outcome: self._end(asked, outcome)):
@@ -236,6 +229,7 @@ class ClientRelay:
             name="relay",
             peer_closed=self.peer_closed,
             frames=dict.fromkeys(KINDS, self.on_frame),
+            metrics=(self._metrics,),
         )
 
     def peer_closed(self, peer: NodeId) -> None:
@@ -273,8 +267,7 @@ class ClientRelay:
         relay_id, request = relayed.relay_id, relayed.request
 
         def say(status: RelayStatus, answer: ClientAnswer | None = None) -> None:
-            if self._metrics is not None:
-                self._metrics.taken(status)
+            self._metrics.taken(status)
             self._transport.send_frame(peer, Kind.RELAY_REPLY, *encode_reply(relay_id, status, answer))
 
         def answered(answer: ClientAnswer | Refused | None) -> None:
@@ -357,11 +350,12 @@ _TAKEN: Final = {
 }
 
 
-class RelayMetrics:
+class RelayMetrics(ServiceMetrics):
     """Metrics of the relay, updated per request."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        counter = self.counter
         self._asked = counter("raftmq_client_requests", "Requests of this node to clients", ["outcome"])
         self.relayed = counter("raftmq_client_requests_relayed", "Times that another node was asked to hand one over")
         self._taken = counter(

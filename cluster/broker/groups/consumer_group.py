@@ -210,15 +210,15 @@ class ConsumerGroup:
         self._by_topic += by * member.by_topic
         if member.topics is None:
             return
-        wish, count = self.wishes.get(member.topics, (member.topics, 0))
-        member.topics = wish
+        topics_wanted, count = self.wishes.get(member.topics, (member.topics, 0))
+        member.topics = topics_wanted
         if count == 0:
-            self.wishes_bytes += wish_bytes(wish)
+            self.wishes_bytes += wish_bytes(topics_wanted)
         if count + by:
-            self.wishes[wish] = wish, count + by
+            self.wishes[topics_wanted] = topics_wanted, count + by
         else:
-            del self.wishes[wish]
-            self.wishes_bytes -= wish_bytes(wish)
+            del self.wishes[topics_wanted]
+            self.wishes_bytes -= wish_bytes(topics_wanted)
 
     @property
     def all_by_topic(self) -> bool:
@@ -257,7 +257,7 @@ class ConsumerGroup:
 
     def clients(self) -> Iterator[Client]:
         """Yields the connections of all members that still may be in the group
-        (`cluster.broker.groups.group_notices.Told`)."""
+        (`cluster.broker.groups.group_notices.NotifiedGroup`)."""
         return (member.connection for member in self.values() if self.stands(member))
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:

@@ -93,7 +93,7 @@ def group_deleted(*, clean_offsets: bool, offsets: int | None = None) -> str:
     return f"the group was deleted {'with' if clean_offsets else 'without'} {its}"
 
 
-class Progress(NamedTuple):
+class GroupProgress(NamedTuple):
     """The progress of a group in one queue."""
 
     topic: str
@@ -113,7 +113,7 @@ class Groups:
         self._services = services
         self._members = members
 
-    def progress(self, group: str, topic: str = "") -> Iterator[Progress]:
+    def progress(self, group: str, topic: str = "") -> Iterator[GroupProgress]:
         """Returns the progress in each queue of the topics to which the group subscribes or in which it has committed,
         or of the named topic. Raises Refused."""
         state = self._services.state
@@ -129,12 +129,14 @@ class Groups:
             for queue_id in range(each.read_queues)
         )
 
-    def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> Progress:
+    def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> GroupProgress:
         state = self._services.state
         each = queue_lag(state, topic, queue_id, offset)
         until = min(each.stands_at, each.max_offset)
         last = state.fetch(topic.id, queue_id, until - 1, 1) if each.min_offset < until else []
-        return Progress(topic.name, queue_id, each.max_offset, each.stands_at, last[0].store_time_ms if last else 0)
+        return GroupProgress(
+            topic.name, queue_id, each.max_offset, each.stands_at, last[0].store_time_ms if last else 0
+        )
 
     def readers(self, topic: str) -> Generator[None, None, list[str]]:
         """Finds, in steps, the groups that subscribe to the topic or have committed in it, by name. Raises Refused."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Gauge
-
 from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.request_limits import ANSWER_QUEUES_MAX
 from raftlog.work import ITEM_UNITS, charge
 
@@ -114,11 +112,13 @@ def bounds(state: BrokerState, topic_id: int, queue_id: int) -> tuple[int, int]:
     return min(first_offset(state, topic_id, queue_id), end), end
 
 
-class LagMetrics:
+class LagMetrics(ServiceMetrics):
     """The metrics of groups' lag. The leader counts it at a scrape."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, registry=registry)
+    def __init__(self, state: BrokerState, leads: Callable[[], bool], wall_ms: Callable[[], int]) -> None:
+        super().__init__()
+        self._state, self._leads, self._wall_ms = state, leads, wall_ms
+        gauge = self.gauge
         self._by_topic = gauge(
             "rocketmq_consumer_lag_messages",
             "Available messages that the group has not committed",
@@ -141,9 +141,10 @@ class LagMetrics:
             "raftmq_group_lag_left_out", "Groups left out of the lag metrics because there are too many"
         )
 
-    def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> Generator[None, None, None]:
+    def look_in_steps(self) -> Generator[None, None, None]:
         """Counts in steps: groups by name, up to SERIES_MAX pairs and ANSWER_QUEUES_MAX queues; none unless this node
-        leads. `now_ms`: the wall clock."""
+        leads."""
+        state, leads, now_ms = self._state, self._leads(), self._wall_ms()
         counted: dict[tuple[str, str], int] = {}
         behind: list[tuple[str, QueueLag]] = []
         queues = left = 0

@@ -129,6 +129,16 @@ class Members:
         found = self.consumers.get(group)
         return list(found.members) if found is not None else []
 
+    def member_count(self, group: str) -> int:
+        """Returns the number of a group's consumers that are connected to this node."""
+        found = self.consumers.get(group)
+        return len(found.members) if found is not None else 0
+
+    def unread(self, group: str) -> dict[str, list[str]]:
+        """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
+        found = self.consumers.get(group)
+        return found.unread() if found is not None else {}
+
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Returns the subscription to the topic that the group's members on this node told."""
         found = self.consumers.get(group)
@@ -358,13 +368,13 @@ class Members:
             raise Refused(Reason.BUSY, remark)
 
     def _check_text(
-        self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription], wish: frozenset[str]
+        self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription], topics_wanted: frozenset[str]
     ) -> None:
         for subscription in subscriptions:
             check_text(subscription.sub_string)
         held = found.text.held if found is not None and found.text is not None else 0
-        size = text_bytes(subscriptions) + wish_bytes(wish)
-        if found is not None and wish not in found.wishes:
+        size = text_bytes(subscriptions) + wish_bytes(topics_wanted)
+        if found is not None and topics_wanted not in found.wishes:
             size += held  # it comes to what the other members want
         if size > held and not self._text.fits(size - held):
             remark = (

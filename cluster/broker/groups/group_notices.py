@@ -43,7 +43,7 @@ class Budget:
         """True while members are being told."""
 
 
-class Told(Protocol):
+class NotifiedGroup(Protocol):
     """A group whose members are told."""
 
     budget: Budget
@@ -58,12 +58,12 @@ class GroupNotices:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def changed(self, name: str, group: Told) -> None:
+    def changed(self, name: str, group: NotifiedGroup) -> None:
         """Tells the members now or a little later."""
         group.budget.untold = True
         self._go_on(name, group)
 
-    def _go_on(self, name: str, group: Told) -> None:
+    def _go_on(self, name: str, group: NotifiedGroup) -> None:
         budget, now_ms = group.budget, self._services.monotonic_ms()
         if not budget.untold or budget.waiting or budget.telling:
             return
@@ -74,11 +74,11 @@ class GroupNotices:
         budget.untold, budget.telling = False, True
         self._services.turns.begin(self, self._tell(name, group))
 
-    def _waited(self, name: str, group: Told) -> None:
+    def _waited(self, name: str, group: NotifiedGroup) -> None:
         group.budget.waiting = False
         self._go_on(name, group)
 
-    def _tell(self, name: str, group: Told) -> Generator[None]:
+    def _tell(self, name: str, group: NotifiedGroup) -> Generator[None]:
         """Tells each member once. A client that joins meanwhile may be missed. Its joining is another change, which is
         told afterwards."""
         told: set[Client] = set()

@@ -33,10 +33,10 @@ topic and then starts the consumer misses nothing. Older queues are read from th
 class Offsets:
     """Consumer offsets of all groups. Callers that ask for offsets or bounds of queues hold a ReadIndex round."""
 
-    def __init__(self, services: Services, old: EvictedBounds | None = None) -> None:
-        """`old`: access to evicted messages; None if this node has no tier."""
+    def __init__(self, services: Services, evicted: EvictedBounds | None = None) -> None:
+        """`evicted`: access to evicted messages; None if this node has no tier."""
         self._services = services
-        self._old = old
+        self._old = evicted
         self._named = NamedCommits(services)
 
     def stored_or_zero(self, group: str, topic: str, queue_id: int, *, zero_if_whole: bool) -> int | None:

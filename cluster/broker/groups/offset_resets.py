@@ -48,7 +48,7 @@ class ResetTo(Enum):
     """The given queue offset, within the bounds of the queue."""
 
 
-class ResetWish(NamedTuple):
+class ResetOrder(NamedTuple):
     """A reset as an operator asks for it."""
 
     group: str
@@ -83,10 +83,10 @@ ResetDone = Callable[[list[QueueOffset] | Refused], None]
 class OffsetResets:
     """Makes resets, and ends those of which the consumers know."""
 
-    def __init__(self, services: Services, old: EvictedBounds | None = None) -> None:
-        """`old`: access to evicted messages; None if this node has no tier."""
+    def __init__(self, services: Services, evicted: EvictedBounds | None = None) -> None:
+        """`evicted`: access to evicted messages; None if this node has no tier."""
         self._services = services
-        self._old = old
+        self._old = evicted
         self._ending: set[tuple[str, Queue, int]] = set()
         """Resets whose end is proposed: (group, queue, number)."""
         self._writing = False
@@ -97,21 +97,21 @@ class OffsetResets:
 
     # --- operators ---------------------------------------------------------------------------------------------------
 
-    def reset(self, wish: ResetWish, done: ResetDone) -> None:
+    def reset(self, asked: ResetOrder, done: ResetDone) -> None:
         """Calls `done` when the reset is applied, or with the reason why it is not."""
-        when_confirmed(self._services, partial(self._propose, wish, done), done)
+        when_confirmed(self._services, partial(self._propose, asked, done), done)
 
-    def plan(self, wish: ResetWish, done: ResetDone) -> None:
+    def plan(self, asked: ResetOrder, done: ResetDone) -> None:
         """Calls `done` with the offsets to which `reset` would move the queues. Changes nothing."""
-        when_confirmed(self._services, lambda: self._find(wish, self._checked(wish), done), done)
+        when_confirmed(self._services, lambda: self._find(asked, self._checked(asked), done), done)
 
-    def _find(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> None:
+    def _find(self, asked: ResetOrder, topic: TopicConfig, done: ResetDone) -> None:
         """Calls `done` with the new offset of each queue. It looks at one queue after the other, in as many turns as
         that takes."""
-        self._services.turns.patient.begin(self, self._look(wish, topic, done))
+        self._services.turns.patient.begin(self, self._look(asked, topic, done))
 
-    def _look(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> Steps:
-        queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
+    def _look(self, asked: ResetOrder, topic: TopicConfig, done: ResetDone) -> Steps:
+        queues = range(topic.read_queues) if asked.queue_id is None else (asked.queue_id,)
         found: dict[int, int] = {}
         refused: list[Refused] = []
         if not queues:  # the topic has none in this group of brokers
@@ -132,17 +132,17 @@ class OffsetResets:
         for queue_id in queues:
             charge(ITEM_UNITS)
             answer = partial(told, queue_id)
-            if wish.to is ResetTo.TIME:
-                offset_by_time(self._services.state, self._old, (topic.id, queue_id), wish.value, answer, upper=False)
+            if asked.to is ResetTo.TIME:
+                offset_by_time(self._services.state, self._old, (topic.id, queue_id), asked.value, answer, upper=False)
             else:
-                answer(self._offset(wish, topic, queue_id))
+                answer(self._offset(asked, topic, queue_id))
             if refused:
                 return
             yield
 
-    def _propose(self, wish: ResetWish, done: ResetDone) -> None:
+    def _propose(self, asked: ResetOrder, done: ResetDone) -> None:
         services = self._services
-        topic = self._checked(wish)
+        topic = self._checked(asked)
 
         def propose(found: list[QueueOffset] | Refused) -> None:
             if isinstance(found, Refused) or not found:
@@ -157,14 +157,14 @@ class OffsetResets:
                 rows = ((topic.id, queue_id, offset) for queue_id, offset in found)
                 now_ms = services.log_time_ms()
                 parts = rows_in_parts(rows)
-                runs: Iterator[list[Command]] = ([ResetOffsets(wish.group, now_ms, part)] for part in parts)
+                runs: Iterator[list[Command]] = ([ResetOffsets(asked.group, now_ms, part)] for part in parts)
                 propose_in_parts(services, runs, applied)
 
             self._to_write.append(write)
             if not self._writing:
                 self._write_next()
 
-        self._find(wish, topic, propose)
+        self._find(asked, topic, propose)
 
     def _write_next(self) -> None:
         self._writing = True
@@ -180,29 +180,29 @@ class OffsetResets:
         if self._writing:
             self._services.call_later(0, self._write_next)
 
-    def _checked(self, wish: ResetWish) -> TopicConfig:
+    def _checked(self, asked: ResetOrder) -> TopicConfig:
         """Returns the topic of a reset that is possible. Raises Refused."""
         services = self._services
-        topic = topic_named(services.state, wish.topic)
-        if not services.knows_group(wish.group):
-            raise Refused(Reason.NO_GROUP, f"consumer group {wish.group} does not exist")
-        if wish.queue_id is not None and not 0 <= wish.queue_id < topic.read_queues:
-            remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
+        topic = topic_named(services.state, asked.topic)
+        if not services.knows_group(asked.group):
+            raise Refused(Reason.NO_GROUP, f"consumer group {asked.group} does not exist")
+        if asked.queue_id is not None and not 0 <= asked.queue_id < topic.read_queues:
+            remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {asked.queue_id}"
             none = f"topic {topic.name} has no queue in this group of brokers"
             raise Refused(Reason.INVALID, remark if topic.read_queues else none)
         return topic
 
-    def _offset(self, wish: ResetWish, topic: TopicConfig, queue_id: int) -> int | Refused:
+    def _offset(self, asked: ResetOrder, topic: TopicConfig, queue_id: int) -> int | Refused:
         state = self._services.state
         low, high = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
-        if wish.to is ResetTo.EARLIEST:
+        if asked.to is ResetTo.EARLIEST:
             return low
-        if wish.to is ResetTo.LATEST:
+        if asked.to is ResetTo.LATEST:
             return high
-        if not low <= wish.value <= high:
-            remark = f"topic {topic.name} queue {queue_id} has offsets {low} to {high}, not {wish.value}"
+        if not low <= asked.value <= high:
+            remark = f"topic {topic.name} queue {queue_id} has offsets {low} to {high}, not {asked.value}"
             return Refused(Reason.INVALID, remark)
-        return wish.value
+        return asked.value
 
     def clone(self, source: str, to: str, topic: str, party: Party, done: Callable[[ProposeResult], None]) -> None:
         """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. `party`: who

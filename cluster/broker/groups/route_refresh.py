@@ -19,6 +19,7 @@ from cluster.broker.groups.consumer_group import CLUSTERING, PUSH, ConsumerGroup
 from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.group_notices import NOTICE_UNITS
 from cluster.broker.services import Client, Services
+from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.consuming.queue_rows import Queue
@@ -76,6 +77,10 @@ class EarlyRoutes:
     def connections(self) -> int:
         """The number of connections about which something is remembered."""
         return len({*self._asks, *(client for each in self._unaware.values() for client in each)})
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="early routes", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
         """Runs on a timer: tells consumers when something has changed, and a few times afterwards."""

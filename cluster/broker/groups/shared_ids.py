@@ -9,9 +9,18 @@ ids, and where a reply says no more than a client id.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cluster.runtime.findings import Code, Condition
+
+if TYPE_CHECKING:
+    from statemachine.access.users import User
+
+CLIENT_ID_SHARED: Final = Code("client_id_shared", "warning", "raftmq group list")
+REPLY_UNDELIVERED: Final = Code("reply_undelivered", "warning", "raftmq group list")
+SHARED_TOLD_MAX: Final = 3
+"""The most client ids with two clients that are findings at a time."""
 KEPT_MAX: Final = 64
 """The most client ids of either kind that are kept; the newest ones stay."""
 SHOWN_MS: Final = 600_000
@@ -52,6 +61,37 @@ class SharedIds:
     def undelivered(self, client_id: str, users: tuple[int, ...]) -> None:
         """Notes that a reply to that client id reached nobody, because each of these users may have asked for it."""
         self._note(self._undelivered, client_id, "", users)
+
+    def conditions(self, by_id: Mapping[int, User], me: str) -> Iterator[Condition]:
+        """Yields what was noticed lately. `by_id`: id -> user; `me`: this node as findings speak of it."""
+
+        def named(users: tuple[int, ...]) -> str:
+            return " and ".join(by_id[user].name if user in by_id else "nobody proven" for user in users)
+
+        if refused := self.refused_lately():
+            newest = refused[0]
+            says = (
+                f"clients of two users have one client id in one consumer group, and the second was refused: "
+                f"client {newest.client_id} of group {newest.group}, users {named(newest.users)}; "
+                f"{len(refused)} such ids in all"
+            )
+            yield Condition(CLIENT_ID_SHARED, me, says, since_ms=min(each.first_ms for each in refused))
+        for twice in self.twice_lately()[:SHARED_TOLD_MAX]:
+            says = (
+                f"heartbeats over two connections name client {twice.client_id} in group {twice.group}: two clients "
+                "have one client id, and read the same queues, so that both get every message of them"
+            )
+            about = f"client {twice.client_id} of group {twice.group}"
+            do_now = f"raftmq group describe {twice.group}"
+            yield Condition(CLIENT_ID_SHARED, about, says, do_now, since_ms=twice.first_ms)
+        if undelivered := self.undelivered_lately():
+            newest = undelivered[0]
+            says = (
+                f"a reply reached nobody, because its requester is one of several users with one client id: client "
+                f"{newest.client_id}, users {named(newest.users)}; "
+                f"{sum(each.times for each in undelivered)} such replies"
+            )
+            yield Condition(REPLY_UNDELIVERED, me, says, since_ms=min(each.first_ms for each in undelivered))
 
     def _note(
         self, kept: OrderedDict[tuple[str, str], SharedId], client_id: str, group: str, users: tuple[int, ...]

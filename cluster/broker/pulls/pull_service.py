@@ -22,7 +22,7 @@ from cluster.broker.pulls.filtered_pulls import FilteredPulls
 from cluster.broker.pulls.long_poll import Answers, LongPolls, wish_of
 from cluster.broker.pulls.paced_pulls import PacedPulls
 from cluster.broker.reads.log_reads import is_here
-from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
+from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, PullOutcome, PullRequest, pull_of
 from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, read
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.refusal import Reason, Refused
@@ -66,20 +66,20 @@ class Pulls:
         members: Members,
         resets: OffsetResets,
         reads: FollowerReads | None = None,
-        old: EvictedMessages | None = None,
+        evicted: EvictedMessages | None = None,
         levels: ReadLevels | None = None,
         rules: QuotaRules | None = None,
     ) -> None:
         """`reads`: tells which node should serve next, and how stale this node may be; with None the leader serves and
-        answers have no such labels. `old`: access to evicted messages; None if there are none. `levels`: decides which
-        messages are read from the tier before they are evicted; None for none. `rules`: the quotas, of which the node
-        shows together what was asked for; None for rules that nobody shows."""
+        answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`: decides
+        which messages are read from the tier before they are evicted; None for none. `rules`: the quotas, of which the
+        node shows together what was asked for; None for rules that nobody shows."""
         self._services = services
         self._access = services.state.access
         self._members = members
         self._resets = resets
         self._reads = reads
-        self._old = EvictedPulls(services, old, levels)
+        self._old = EvictedPulls(services, evicted, levels)
         self._has_tier = levels is not None
         self._rows = RecentBlocks(services.state)
         self.filters = KnownFilters(services)
@@ -90,103 +90,105 @@ class Pulls:
         rules = rules or QuotaRules(services.state.quotas, services.state.access)
         self.paced = PacedPulls(services, rules, self.long_polls.go_on)
 
-    # --- a wish comes in ---
+    # --- a pull comes in ---
 
-    def pull(self, puller: Puller, wish: PullWish, tries: int = 0, *, waited: bool = False) -> None:
+    def pull(self, puller: Puller, asked: PullRequest, tries: int = 0, *, waited: bool = False) -> None:
         """Answers the puller, now or later. `tries`: the number of times that the pull has waited for its topic;
         `waited`: True if it has waited for its filter, or for a turn with room."""
         charge(PULL_UNITS)
         if not waited and self._services.turns.spent():
-            if self._commit_at_once(puller, wish, tries):
-                begin_steps(self._services.turns, puller.client, self._later(puller, wish, tries))
+            if self._commit_at_once(puller, asked, tries):
+                begin_steps(self._services.turns, puller.client, self._later(puller, asked, tries))
             return
         try:
-            pull = self._accept(puller, wish, tries, waited=waited)
+            pull = self._accept(puller, asked, tries, waited=waited)
         except Refused as refused:
             puller.refused(refused)
         else:
             if pull is not None:
                 self._settle(pull)
 
-    def _later(self, puller: Puller, wish: PullWish, tries: int) -> Steps:
+    def _later(self, puller: Puller, asked: PullRequest, tries: int) -> Steps:
         """Answers the pull in a later turn, because many came in this one."""
         if not puller.client.closed:
-            self.pull(puller, wish, tries, waited=True)
+            self.pull(puller, asked, tries, waited=True)
         yield from ()
 
-    def _accept(self, puller: Puller, wish: PullWish, tries: int, *, waited: bool) -> Pull | None:
+    def _accept(self, puller: Puller, asked: PullRequest, tries: int, *, waited: bool) -> Pull | None:
         """Checks a pull. Returns None if the topic or the filter must be waited for. Raises Refused."""
-        topic = self._services.state.topics.get(wish.topic)
+        topic = self._services.state.topics.get(asked.topic)
         if topic is None:
-            self._wait_for_topic(puller, wish, tries)
+            self._wait_for_topic(puller, asked, tries)
             return None
-        group = self._services.state.groups.get(wish.group)
-        _check_readable(wish, topic, group)
+        group = self._services.state.groups.get(asked.group)
+        _check_readable(asked, topic, group)
         if group is not None and group.refuses_broadcasts:
-            self._check_model(wish)
-        if wish.counted_in is not None and not self._counts_here(puller, wish, topic, tries):
+            self._check_model(asked)
+        if asked.counted_in is not None and not self._counts_here(puller, asked, topic, tries):
             return None
-        expression = self._expression(wish, group)
+        expression = self._expression(asked, group)
         wanted = None if expression is None else self.filters.get(*expression)
         # Not when it comes round again: later commits of its connection may be here already.
-        if wish.commit_offset >= 0 and not tries and not waited:
-            self._commit(puller, wish, topic)
+        if asked.commit_offset >= 0 and not tries and not waited:
+            self._commit(puller, asked, topic)
         if isinstance(wanted, Unknown):
-            begin_steps(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
+            begin_steps(self._services.turns, puller.client, self._learn(expression, puller, asked, tries))
             return None
-        return pull_of(puller, wish, topic, wanted)
+        return pull_of(puller, asked, topic, wanted)
 
-    def _check_model(self, wish: PullWish) -> None:
+    def _check_model(self, asked: PullRequest) -> None:
         """Raises Refused if the group's consumers broadcast, which the group refuses. As in RocketMQ, that does not
         concern a pull that brings its own subscription."""
-        found = self._members.consumers.get(wish.group)
-        if wish.expression is None and found is not None and found.message_model == BROADCASTING:
-            remark = f"the consumer group[{wish.group}] can not consume by broadcast way (consumeBroadcastEnable=false)"
+        found = self._members.consumers.get(asked.group)
+        if asked.expression is None and found is not None and found.message_model == BROADCASTING:
+            remark = (
+                f"the consumer group[{asked.group}] can not consume by broadcast way (consumeBroadcastEnable=false)"
+            )
             raise Refused(Reason.NO_PERMISSION, remark)
 
-    def _counts_here(self, puller: Puller, wish: PullWish, topic: TopicConfig, tries: int) -> bool:
+    def _counts_here(self, puller: Puller, asked: PullRequest, topic: TopicConfig, tries: int) -> bool:
         """Returns False if this follower has not seen yet the topic in which the pull's offset counts: the pull waits,
         as for a topic without an older one of its name. Raises Refused if that topic is gone."""
         try:
-            check_counted(self._services, topic, wish.counted_in, wish.offset)
+            check_counted(self._services, topic, asked.counted_in, asked.offset)
         except Refused as refused:
             if refused.reason is not Reason.UNAVAILABLE or self._services.writes_open() or tries == TOPIC_TRIES:
                 raise
-            self._again_soon(puller, wish, tries)
+            self._again_soon(puller, asked, tries)
             return False
         return True
 
-    def _again_soon(self, puller: Puller, wish: PullWish, tries: int) -> None:
+    def _again_soon(self, puller: Puller, asked: PullRequest, tries: int) -> None:
         if not puller.client.closed:
-            self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, wish, tries + 1))
+            self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, asked, tries + 1))
 
-    def _commit_at_once(self, puller: Puller, wish: PullWish, tries: int) -> bool:
+    def _commit_at_once(self, puller: Puller, asked: PullRequest, tries: int) -> bool:
         """Notes the offset in a pull that must wait for its turn: offsets that its connection commits meanwhile are
         newer. Returns False if the pull was refused."""
-        topic = self._services.state.topics.get(wish.topic)
-        if wish.commit_offset >= 0 and not tries and topic is not None:
+        topic = self._services.state.topics.get(asked.topic)
+        if asked.commit_offset >= 0 and not tries and topic is not None:
             try:
-                _check_readable(wish, topic, self._services.state.groups.get(wish.group))
-                check_counted(self._services, topic, wish.counted_in, wish.offset)
-                self._commit(puller, wish, topic)
+                _check_readable(asked, topic, self._services.state.groups.get(asked.group))
+                check_counted(self._services, topic, asked.counted_in, asked.offset)
+                self._commit(puller, asked, topic)
             except Refused as refused:
                 puller.refused(refused)
                 return False
         return True
 
-    def _wait_for_topic(self, puller: Puller, wish: PullWish, tries: int) -> None:
+    def _wait_for_topic(self, puller: Puller, asked: PullRequest, tries: int) -> None:
         """Waits for a topic that this follower does not have yet: only the leader knows that a topic does not exist."""
         if self._services.writes_open() or tries == TOPIC_TRIES:
-            raise no_topic(wish.topic)
-        self._again_soon(puller, wish, tries)
+            raise no_topic(asked.topic)
+        self._again_soon(puller, asked, tries)
 
-    def _learn(self, expression: Expression | None, puller: Puller, wish: PullWish, tries: int) -> Steps:
+    def _learn(self, expression: Expression | None, puller: Puller, asked: PullRequest, tries: int) -> Steps:
         assert expression is not None
         yield from self.filters.learn(*expression)
         if not puller.client.closed:
-            self.pull(puller, wish, tries, waited=True)
+            self.pull(puller, asked, tries, waited=True)
 
-    def _expression(self, wish: PullWish, config: GroupConfig | None) -> Expression | None:
+    def _expression(self, asked: PullRequest, config: GroupConfig | None) -> Expression | None:
         """Returns the selection that the request itself names, else the group's newest subscription; None for all
         messages. Raises Refused.
 
@@ -194,9 +196,9 @@ class Pulls:
         itself. Otherwise the client would be told that its subscription is stale until its next heartbeat, half a
         minute later.
         """
-        if wish.expression is not None:
-            return wish.expression
-        group, topic = wish.group, wish.topic
+        if asked.expression is not None:
+            return asked.expression
+        group, topic = asked.group, asked.topic
         row = self._members.subscription(group, topic)
         newest = None if row is None else row[1:]
         stored = None if config is None else config.subscriptions.get(topic)
@@ -206,22 +208,22 @@ class Pulls:
             remark = f"group {group} has no subscription to {topic}; consumers send their subscriptions with heartbeats"
             raise Refused(Reason.NO_SUBSCRIPTION, remark)
         expression_type, sub_string, version = newest
-        if version < wish.subscription_version:
-            if wish.compares_tags():
+        if version < asked.subscription_version:
+            if asked.compares_tags():
                 return None
             remark = f"group {group}: the subscription to {topic} known here is older than the request's"
             raise Refused(Reason.STALE_SUBSCRIPTION, remark)
         return Expression(expression_type, sub_string)
 
-    def _commit(self, puller: Puller, wish: PullWish, topic: TopicConfig) -> None:
+    def _commit(self, puller: Puller, asked: PullRequest, topic: TopicConfig) -> None:
         """Notes the offset in a pull. Only the leader can do that; on other nodes, the consumer's own commits do."""
-        services, members, group = self._services, self._members, wish.group
+        services, members, group = self._services, self._members, asked.group
         client, user = puller.client, puller.user
         if not services.writes_open() or not services.knows_group(group):
             return
-        queue = topic.id, wish.queue_id
+        queue = topic.id, asked.queue_id
         if other_holder(services, members, group, queue, user, lambda: members.clients_of(client, group, user)) is None:
-            services.commit_offset_later(group, *queue, wish.commit_offset)
+            services.commit_offset_later(group, *queue, asked.commit_offset)
 
     # --- answering: now, or when something comes ---
 
@@ -468,14 +470,14 @@ class Pulls:
         self._give(pull, answer)
 
 
-def _check_readable(wish: PullWish, topic: TopicConfig, group: GroupConfig | None) -> None:
+def _check_readable(asked: PullRequest, topic: TopicConfig, group: GroupConfig | None) -> None:
     if not topic.perm & PERM_READ:
         raise _unreadable(topic)
-    if not 0 <= wish.queue_id < topic.read_queues:
-        remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
+    if not 0 <= asked.queue_id < topic.read_queues:
+        remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {asked.queue_id}"
         raise Refused(Reason.INVALID, remark)
     if group is not None and not group.consume_enable:
-        raise Refused(Reason.NO_PERMISSION, disabled_group(wish.group))
+        raise Refused(Reason.NO_PERMISSION, disabled_group(asked.group))
 
 
 def _unreadable(topic: TopicConfig) -> Refused:

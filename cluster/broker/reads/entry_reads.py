@@ -24,15 +24,15 @@ WAITING_MAX = 256
 _RUN = struct.Struct(">QQI")
 
 EntryAt = Callable[[int], "EntrySpan"]
-Told = Callable[[bytes | RaftLogError], None]
-ReadEntries = Callable[[Sequence[int], Told], None]
+EntryAnswer = Callable[[bytes | RaftLogError], None]
+ReadEntries = Callable[[Sequence[int], EntryAnswer], None]
 """A function that takes ascending positions, and another function that is called with the runs, packed, or with the
 reason why they cannot be told. Raises Refused."""
 
 
 class _Ask(NamedTuple):
     positions: Sequence[int]
-    told: Told
+    told: EntryAnswer
 
 
 _Found = tuple[_Ask, bytes | RaftLogError]
@@ -48,7 +48,7 @@ class EntryReads:
         self._waiting = 0
         self._runner: LaneRunner[_Ask] | None = None
 
-    def ask(self, positions: Sequence[int], told: Told) -> None:
+    def ask(self, positions: Sequence[int], told: EntryAnswer) -> None:
         """Has the entries of these positions looked up (`ReadEntries`)."""
         if self._waiting >= WAITING_MAX:
             raise Refused(Reason.BUSY, f"{WAITING_MAX} requests for places of messages wait already")

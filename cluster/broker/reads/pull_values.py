@@ -21,7 +21,7 @@ BYTES_MAX = 8 << 20
 SUSPEND_MS_MAX = 60_000
 
 
-class PullWish(NamedTuple):
+class PullRequest(NamedTuple):
     """A consumer's request, decoded and not yet checked. `Pulls` checks it against topics and groups."""
 
     group: str
@@ -172,18 +172,18 @@ class Pull(Untracked):
     """The number of times that its first message could not be read intact."""
 
 
-def pull_of(puller: Puller, wish: PullWish, topic: TopicConfig, wanted: MessageFilter) -> Pull:
+def pull_of(puller: Puller, asked: PullRequest, topic: TopicConfig, wanted: MessageFilter) -> Pull:
     """Returns the Pull for a consumer's request, with its limits within bounds."""
     return Pull(
         puller,
-        wish.group,
+        asked.group,
         topic.name,
         topic.id,
-        wish.queue_id,
+        asked.queue_id,
         wanted,
-        wish.offset,
-        min(max(wish.messages_max, 1), MESSAGES_MAX),
-        min(wish.bytes_max if wish.bytes_max > 0 else BYTES_DEFAULT, BYTES_MAX),
-        min(wish.suspend_ms, SUSPEND_MS_MAX),
+        asked.offset,
+        min(max(asked.messages_max, 1), MESSAGES_MAX),
+        min(asked.bytes_max if asked.bytes_max > 0 else BYTES_DEFAULT, BYTES_MAX),
+        min(asked.suspend_ms, SUSPEND_MS_MAX),
         puller.judged,
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Told = Callable[[bool], None]
+SessionAnswer = Callable[[bool], None]
 
 
 class LongSessionError(Exception):
@@ -125,9 +125,9 @@ class SessionReads:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._waiting: dict[bytes, list[Told]] = {}
+        self._waiting: dict[bytes, list[SessionAnswer]] = {}
 
-    def read(self, producer_id: bytes, told: Told) -> None:
+    def read(self, producer_id: bytes, told: SessionAnswer) -> None:
         """Calls `told` in a later turn with True if the session could be read. It is then in memory for a while."""
         waiting = self._waiting.get(producer_id)
         if waiting is None:

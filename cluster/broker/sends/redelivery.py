@@ -26,6 +26,7 @@ from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, Schedule, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.service_lifecycle import Part
 from raftlog.errors import StorageError
 from raftlog.kept_errors import bare
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
@@ -94,6 +95,10 @@ class SendBacks:
         """(group, position) -> reports of a failure whose copy is in flight, in this term as leader."""
         self._undecided: set[tuple[str, int]] = set()
         """Names of copies in flight for which nobody waits any more: their reports were answered with UNKNOWN."""
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="send backs", opened=self.writes_opened, reload=self.reload)
 
     def reload(self, config: Config) -> None:
         """Applies other delays."""
@@ -318,7 +323,7 @@ def copied_properties(message: Message) -> bytes:
     whole = topic + _unless_there(kept, ORIGIN_ID, encode_message_id(message.store_host, message.position))
     lean, mark = without(kept, *_WHERE), NO_ORIGIN + b"true\x02"
     wishes = (kept + whole, lean + whole, lean + mark + topic, lean + mark)
-    return next((wish for wish in wishes if len(wish) <= PROPERTIES_BYTES_MAX), kept)
+    return next((choice for choice in wishes if len(choice) <= PROPERTIES_BYTES_MAX), kept)
 
 
 def _unless_there(properties: bytes, mark: bytes, value: str) -> bytes:

@@ -122,22 +122,22 @@ class Target(NamedTuple):
     properties: str
 
 
-def redirected(wish: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> Target:
+def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> Target:
     """Returns the target of a send: for a send to a %RETRY% topic as the comment above says, for any other the one that
     it asks for. `version`: the version of the client's protocol. Raises Refused."""
-    properties = wish.properties
-    if not wish.topic.startswith(RETRY_PREFIX):
-        return Target(wish.topic, wish.queue_id, properties)
-    name = wish.topic.removeprefix(RETRY_PREFIX)
+    properties = decoded.properties
+    if not decoded.topic.startswith(RETRY_PREFIX):
+        return Target(decoded.topic, decoded.queue_id, properties)
+    name = decoded.topic.removeprefix(RETRY_PREFIX)
     group = groups.get(name)
     if group is not None:
-        named = wish.max_reconsume_times
+        named = decoded.max_reconsume_times
         maximum = named if named is not None and named >= 0 else group.retry_max_times
-        tries = wish.reconsume_times or 0
+        tries = decoded.reconsume_times or 0
         if tries > maximum or (tries == maximum and version < V5_1_1 and _is_given_up(properties, tries)):
             kept = without(properties.encode(), DELAY, *TIMERS).decode()
             return Target(DEAD_LETTER_PREFIX + name, 0, kept)
-    return Target(wish.topic, wish.queue_id, properties)
+    return Target(decoded.topic, decoded.queue_id, properties)
 
 
 def _is_given_up(properties: str, tries: int) -> bool:

@@ -41,6 +41,7 @@ from cluster.replication.send_identity import (
     content_hash,
     names_in,
 )
+from cluster.runtime.service_lifecycle import Part
 from raftmq_wire.crc import crc32
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from raftmq_wire.names import NAME
@@ -102,6 +103,10 @@ class Sends(Generic[_Origin]):
         self._keys = 0
         self.reload(config)
 
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="sends", reload=self.reload)
+
     def reload(self, config: Config) -> None:
         """Applies another configuration."""
         self._config, self._limits, self._delays = config, config.limits, Delays(config.timer)
@@ -109,21 +114,21 @@ class Sends(Generic[_Origin]):
 
     # --- entry -------------------------------------------------------------------------------------------------------
 
-    def send(self, origin: _Origin, wish: DecodedSend, *, oneway: bool) -> None:
+    def send(self, origin: _Origin, decoded: DecodedSend, *, oneway: bool) -> None:
         """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
-        if (refusing or over is not None) and not self._held_already(origin, wish):
+        if (refusing or over is not None) and not self._held_already(origin, decoded):
             if refusing or over is None:
                 raise self._refusal(refusing)
             raise over_limit(proposals.gate, over)
-        topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
+        topic, queue_id, asked = decoded.topic, decoded.queue_id, decoded.properties
         if topic[:1] == "%":
-            topic, queue_id, asked = redirected(wish, self._state.groups, origin.version)
+            topic, queue_id, asked = redirected(decoded, self._state.groups, origin.version)
         slot = proposals.slot(topic)
         if slot is None:
-            self._wait_for_topic(origin, topic, wish)
+            self._wait_for_topic(origin, topic, decoded)
             return
         if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS:
             raise self._not_writable(slot)
@@ -134,16 +139,16 @@ class Sends(Generic[_Origin]):
             raise NotTaken(Reason.INVALID, no_such_queue(queue_id, topic, slot.queues))
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
         if "DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked:
-            if wish.is_batch:
+            if decoded.is_batch:
                 self._check_at_once(topic, asked.encode(), "a batch")
             else:
                 asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind, origin.user)
-        self._submit(origin, wish, oneway, slot, queue_id, asked, kind, schedule)
+        self._submit(origin, decoded, oneway, slot, queue_id, asked, kind, schedule)
 
     def _submit(
         self,
         origin: _Origin,
-        wish: DecodedSend,
+        decoded: DecodedSend,
         oneway: bool,
         slot: TopicSlot,
         queue_id: int,
@@ -154,7 +159,7 @@ class Sends(Generic[_Origin]):
         """Checks a message for the given queue, gives it an identity, and queues it unless it repeats an earlier send.
         Raises Refused. `asked`: its properties, without those that the broker adds; `kind`: the RowKind of its row."""
         path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
-        if wish.is_batch:
+        if decoded.is_batch:
             properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body, origin.user)
         else:
             later = DONE_BYTES if schedule is not None and schedule.names_due else 0
@@ -164,10 +169,10 @@ class Sends(Generic[_Origin]):
             ack = ack_of(properties or asked.encode(), slot.ack)
         except LevelError as error:
             raise Refused(Reason.MESSAGE_ILLEGAL, str(error)) from None
-        if slot.dedup == "off" or (oneway and not wish.producer_id):
+        if slot.dedup == "off" or (oneway and not decoded.producer_id):
             producer_id, sequence, low = _NO_IDENTITY
         else:
-            producer_id, sequence, low = self._identify(origin, slot.name, wish, unique_key)
+            producer_id, sequence, low = self._identify(origin, slot.name, decoded, unique_key)
         send = Send(
             path,
             size,
@@ -175,11 +180,11 @@ class Sends(Generic[_Origin]):
             oneway,
             slot,
             queue_id,
-            wish.message_flag,
-            wish.sys_flag & ~0x3C,
-            wish.born_ms,
+            decoded.message_flag,
+            decoded.sys_flag & ~0x3C,
+            decoded.born_ms,
             path.born_host,
-            wish.reconsume_times or 0,
+            decoded.reconsume_times or 0,
             body,
             properties,
             tag,
@@ -193,13 +198,13 @@ class Sends(Generic[_Origin]):
             ack,
             schedule=schedule,
             user=origin.user,
-            issued=bool(producer_id) and not (wish.producer_id or path.forwarded),
+            issued=bool(producer_id) and not (decoded.producer_id or path.forwarded),
         )
         hashes: list[int] = []
         if slot.dedup == "strict" and not batch:
             hashes = self._unique_hashes(send)
             send.content = hashes[0]
-        if (hashes and self._known_unique(send, hashes)) or (producer_id and self._known(origin, send, wish)):
+        if (hashes and self._known_unique(send, hashes)) or (producer_id and self._known(origin, send, decoded)):
             return
         if hashes and proposals.strict_inflight(send, hashes):
             self._wait_for_first(origin, send)
@@ -239,17 +244,17 @@ class Sends(Generic[_Origin]):
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def _held_already(self, origin: _Origin, wish: DecodedSend) -> bool:
+    def _held_already(self, origin: _Origin, decoded: DecodedSend) -> bool:
         """Returns True if this send was stored or proposed before. Then the answer "busy" would deny something that
         happened or may still happen."""
-        names, sequence = self._names(origin, wish), wish.sequence
-        if not wish.producer_id and origin.identity is not None:
+        names, sequence = self._names(origin, decoded), decoded.sequence
+        if not decoded.producer_id and origin.identity is not None:
             names, sequence = Names(origin.identity.producer_id), origin.identity.sequence
         if not names.own or sequence > self._held.highest(names):
             return False
-        topic = wish.topic
+        topic = decoded.topic
         if topic[:1] == "%":
-            topic = redirected(wish, self._state.groups, origin.version).topic
+            topic = redirected(decoded, self._state.groups, origin.version).topic
         config = self._state.topics.get(topic)
         try:
             found = self._held.find(names, sequence, -1 if config is None else config.id)
@@ -374,14 +379,14 @@ class Sends(Generic[_Origin]):
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
-    def _wait_for_topic(self, origin: _Origin, topic: str, wish: DecodedSend) -> None:
+    def _wait_for_topic(self, origin: _Origin, topic: str, decoded: DecodedSend) -> None:
         """Creates the topic if the rules allow it. The send is handled again when the change is applied."""
         waiting = self._waiting.get(topic)
         commands: list[Command] | None = None
         if waiting is None:
             commands = []
             if not self._proposals.changing(topic):
-                new = CreateTopic(self._new_topic(topic, wish), if_absent=True)
+                new = CreateTopic(self._new_topic(topic, decoded), if_absent=True)
                 party = Party(origin.user, origin.path.in_flight.address)
                 check_new_topic(self._proposals.flow.creations, topic, party)
                 commands.append(new)
@@ -411,7 +416,7 @@ class Sends(Generic[_Origin]):
         for settle in self._waiting.pop(topic, ()):
             settle(refused)
 
-    def _new_topic(self, topic: str, wish: DecodedSend) -> dict[str, object]:
+    def _new_topic(self, topic: str, decoded: DecodedSend) -> dict[str, object]:
         """Returns the configuration of a topic that its first send creates (RocketMQ: TopicConfigManager). Raises
         Refused."""
         special = topic.startswith(("%RETRY%", "%DLQ%"))
@@ -429,7 +434,7 @@ class Sends(Generic[_Origin]):
         elif self._proposals.drain.drains:
             raise NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark())
         elif self._config.topics.auto_create and topic not in AUTO_CREATE_NAMES:
-            queues = max(1, min(wish.default_queues, self._config.topics.default_queues))
+            queues = max(1, min(decoded.default_queues, self._config.topics.default_queues))
         else:
             allowed = str(self._config.topics.auto_create).lower()
             remark = f"topic[{topic}] not exist, create it first (topics.auto_create = {allowed})"
@@ -438,36 +443,36 @@ class Sends(Generic[_Origin]):
 
     # --- identity ----------------------------------------------------------------------------------------------------
 
-    def name_held(self, origin: _Origin, wish: DecodedSend) -> Identity | None:
+    def name_held(self, origin: _Origin, decoded: DecodedSend) -> Identity | None:
         """Returns the identity under which this node passes a client's send to one leader after another; None if the
         client has given it one."""
-        if wish.producer_id:
+        if decoded.producer_id:
             return None
-        unique_key = "" if wish.is_batch else _unique_key(wish)
-        return Identity(*self._identify(origin, wish.topic, wish, unique_key))
+        unique_key = "" if decoded.is_batch else _unique_key(decoded)
+        return Identity(*self._identify(origin, decoded.topic, decoded, unique_key))
 
-    def remember_held(self, origin: _Origin, wish: DecodedSend, identity: Identity) -> None:
+    def remember_held(self, origin: _Origin, decoded: DecodedSend, identity: Identity) -> None:
         """Remembers the identity of a send that was passed on and never got a final answer."""
-        if wish.producer_id or wish.is_batch or origin.path.forwarded:
+        if decoded.producer_id or decoded.is_batch or origin.path.forwarded:
             return
         now_ms = self._clock.monotonic_ms()
-        self._retries.remember(origin.user, wish.topic, _unique_key(wish), origin.body, identity, now_ms)
+        self._retries.remember(origin.user, decoded.topic, _unique_key(decoded), origin.body, identity, now_ms)
 
-    def _names(self, origin: _Origin, wish: DecodedSend) -> Names:
+    def _names(self, origin: _Origin, decoded: DecodedSend) -> Names:
         """Returns the ids of the session that the client has named; `own` is empty if it named none, or is
         malformed."""
-        return names_in(SessionKind.SEND, origin.user, wish.producer_id, self._state.level)
+        return names_in(SessionKind.SEND, origin.user, decoded.producer_id, self._state.level)
 
     def _identify(
-        self, origin: _Origin, topic: str, wish: DecodedSend, unique_key: str
+        self, origin: _Origin, topic: str, decoded: DecodedSend, unique_key: str
     ) -> Identity | tuple[bytes, int, int]:
         """Returns the fields of the send's Identity: that of the session which the client has named, the one given by
         the node that holds the connection, that of the send that it repeats, or a new one of its connection."""
-        if wish.producer_id:
-            names = self._names(origin, wish)
-            if not names.own or wish.sequence < 1:
+        if decoded.producer_id:
+            names = self._names(origin, decoded)
+            if not names.own or decoded.sequence < 1:
                 raise Refused(Reason.INVALID, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
-            return names.own, wish.sequence, wish.low_sequence
+            return names.own, decoded.sequence, decoded.low_sequence
         if origin.identity is not None:
             return origin.identity
         if unique_key and len(self._retries):
@@ -485,7 +490,7 @@ class Sends(Generic[_Origin]):
             session = path.session = ConnectionSession(self._entropy(ID_SIZE))
         return session
 
-    def _known(self, origin: _Origin, send: Send, wish: DecodedSend) -> bool:
+    def _known(self, origin: _Origin, send: Send, decoded: DecodedSend) -> bool:
         """Returns True if the log or this node's own proposals already hold this send, which is then answered like the
         first one, or if that must still be looked up."""
         producer_id, sequence = send.producer_id, send.sequence
@@ -494,7 +499,7 @@ class Sends(Generic[_Origin]):
         if highest is not None and sequence > highest:
             proposals.session_max[producer_id] = sequence
             return False
-        names = self._names(origin, wish) if wish.producer_id else Names(producer_id)
+        names = self._names(origin, decoded) if decoded.producer_id else Names(producer_id)
         highest = self._held.highest(names)
         proposals.session_max[producer_id] = max(highest, sequence)
         if sequence > highest:
@@ -593,5 +598,5 @@ class Sends(Generic[_Origin]):
 _NO_IDENTITY = Identity(b"", 0, 0)
 
 
-def _unique_key(wish: DecodedSend) -> str:
-    return property_of(wish.properties.encode(), UNIQUE_MARK).decode("utf-8", "replace")
+def _unique_key(decoded: DecodedSend) -> str:
+    return property_of(decoded.properties.encode(), UNIQUE_MARK).decode("utf-8", "replace")

@@ -12,6 +12,7 @@ committed writes (`cluster.broker.transactions.staged_delivery`).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from cluster.broker.timers.due_reads import is_gone
 from cluster.replication.internal_sends import NoClient
 from cluster.replication.outcome import Outcome
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.service_lifecycle import Part
 from statemachine.delivery.timers import DropTimers
 
 if TYPE_CHECKING:
@@ -119,6 +122,15 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         self._asked = False
         """True while requested rows are not read yet, or not all handled."""
         self._planned = False
+
+    def _part(self, name: str, metrics: ServiceMetrics) -> Part:
+        return Part(
+            name=name,
+            close=lambda: asyncio.get_running_loop().run_in_executor(None, self.close),
+            tick=self.tick,
+            opened=self.writes_opened,
+            metrics=(metrics,),
+        )
 
     def close(self) -> None:
         """Ends the lane; blocks until it has."""

@@ -13,14 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
 from cluster.broker.delivery_time import DELAY
 from cluster.broker.message_copies import copied, queue_for
 from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads, DueRow
 from cluster.broker.timers.row_delivery import AGAIN_MS, RowDelivery, RowTerm
 from cluster.replication.internal_sends import submit_copies
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.service_lifecycle import Part
 from raftmq_wire.properties import without
+from statemachine.broker_state import BrokerState
 from statemachine.delivery.timers import DeliverTimers
 from statemachine.payload import RowKind
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.runtime.lanes import LaneRunner
     from raftmq_wire.message_format import Message
-    from statemachine.delivery.timers import TimerCounts, TimerName, TimerRow, Timers
+    from statemachine.delivery.timers import TimerCounts, TimerName, TimerRow
 
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,10 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
 
         super().__init__(services, proposals, _DueTerm, lane)
         self._rows: deque[DueRow] = deque()
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return self._part("timers", TimerMetrics(self._services.state))
 
     def _has_due(self) -> bool:
         return self._services.state.timers.earliest <= self._services.log_time_ms()
@@ -188,11 +193,13 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
         term.begin(name, size)
 
 
-class TimerMetrics:
+class TimerMetrics(ServiceMetrics):
     """Metrics of scheduled messages, read from the state before a scrape, on any node."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self, state: BrokerState) -> None:
+        super().__init__()
+        self._state = state
+        gauge, counter = self.gauge, self.counter
         self._waiting = gauge("raftmq_delayed_messages", "Messages that wait until they are due")
         self._bytes = gauge("raftmq_delayed_message_bytes", "Stored bytes of messages that wait")
         self._lag = gauge(
@@ -204,9 +211,9 @@ class TimerMetrics:
         self._recalled = counter("raftmq_delayed_messages_recalled", "Delayed messages recalled")
         self._seen: TimerCounts | None = None
 
-    def update(self, timers: Timers, applied_ms: int) -> None:
-        """Takes the figures of the present state. `applied_ms`: log time of the last applied entry. Counters begin with
-        the first call."""
+    def look(self) -> None:
+        """Takes the figures of the present state. Counters begin with the first call."""
+        timers, applied_ms = self._state.timers, self._state.applied_mark.timestamp_ms
         counts, seen = timers.counts, self._seen
         self._waiting.set(counts.pending)
         self._bytes.set(counts.pending_bytes)

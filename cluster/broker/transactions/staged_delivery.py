@@ -16,9 +16,11 @@ from cluster.broker.message_copies import copies_of, queue_for
 from cluster.broker.reads.log_reads import read_body
 from cluster.broker.timers.due_reads import RowReads, is_gone
 from cluster.broker.timers.row_delivery import RowDelivery, RowTerm
-from cluster.broker.transactions.staged_writes import DISCARDED_MAX
+from cluster.broker.transactions.staged_writes import DISCARDED_MAX, StagedMetrics
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.findings import Code
+from cluster.runtime.service_lifecycle import Part
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.delivery.staged_writes import AttemptState, DiscardAttempts
 from statemachine.delivery.timers import DeliverTimers, DropStaged
@@ -39,7 +41,7 @@ logger = logging.getLogger(__name__)
 DROP_ROWS = 256
 """Rows that one command removes."""
 EXPIRE_EVERY_MS = 10_000
-WRITE_LEFT = "write_left"
+WRITE_LEFT = Code("write_left", "warning", "raftmq writes list")
 """Key of the alarm about attempts that have waited for a commit for half of the time after which they are discarded."""
 
 
@@ -142,6 +144,10 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
         self._alarms = alarms
         self._expire_ms = 0
         self._expiring = False
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return self._part("staged writes", StagedMetrics(self._services.state.writes))
 
     def tick(self, now_ms: int) -> None:
         """Goes on ending attempts. While there is nothing to do, this costs two comparisons."""

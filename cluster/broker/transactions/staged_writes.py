@@ -12,8 +12,6 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from prometheus_client import CollectorRegistry, Gauge
-
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE, STAGED_TOPIC
 from cluster.broker.refusal import Reason, Refused, no_such_queue, not_written, over_limit
 from cluster.broker.rights import PUB, group_need
@@ -23,6 +21,7 @@ from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from statemachine.delivery.prepared_writes import ABORTED, DecideWrite, EndPrepared, PreparedState, PreparedWrite
 from statemachine.delivery.staged_writes import (
     COMMITTED,
@@ -357,15 +356,17 @@ def no_result(result: ProposeResult) -> Refused:
     return not_written(result.outcome, result.remark)
 
 
-class StagedMetrics:
+class StagedMetrics(ServiceMetrics):
     """Gauges of staged writes, updated before a scrape."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, registry=registry)
+    def __init__(self, writes: StagedWrites) -> None:
+        super().__init__()
+        self._writes = writes
+        gauge = self.gauge
         self._messages = gauge("raftmq_staged_messages", "Messages staged for a write, not copied yet")
         self._bytes = gauge("raftmq_staged_bytes", "Stored bytes of staged messages")
 
-    def update(self, writes: StagedWrites) -> None:
+    def look(self) -> None:
         """Sets the gauges from the present state."""
-        self._messages.set(writes.left)
-        self._bytes.set(writes.left_bytes)
+        self._messages.set(self._writes.left)
+        self._bytes.set(self._writes.left_bytes)

@@ -11,10 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum, StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.message_copies import copied, queue_for
@@ -27,6 +24,8 @@ from cluster.flow.gate import ITSELF, Ask
 from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.service_lifecycle import Part
 from raftmq_wire.message_format import Message, decode_message
 from statemachine.delivery.half_messages import CheckHalves, EndHalves, HalfMessage
 from statemachine.payload import RowKind
@@ -40,11 +39,13 @@ PARKED: Final = "parked"
 DROPPED: Final = "dropped"
 
 
-class TransactionMetrics:
+class TransactionMetrics(ServiceMetrics):
     """Metrics of transactions. Counters are updated per half message, gauges before a scrape."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self, halves: HalfMessages) -> None:
+        super().__init__()
+        self._halves = halves
+        gauge, counter = self.gauge, self.counter
         self._open = gauge("rocketmq_half_messages", "Half messages whose transaction is open")
         self._bytes = gauge("raftmq_half_message_bytes", "Stored bytes of half messages")
         self.committed = counter("rocketmq_commit_messages", "Transactions committed")
@@ -60,10 +61,10 @@ class TransactionMetrics:
         """Counts a half message that was PARKED after the last check, or DROPPED with its topic."""
         self._given_up.labels(how).inc(count)
 
-    def update(self, halves: HalfMessages) -> None:
+    def look(self) -> None:
         """Sets the gauges from the present state."""
-        self._open.set(halves.pending.count)
-        self._bytes.set(halves.pending.bytes)
+        self._open.set(self._halves.pending.count)
+        self._bytes.set(self._halves.pending.bytes)
 
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ TRIES, RETRY_MS = 10, 200
 copy has no room."""
 
 
-class Wish(Enum):
+class Decision(Enum):
     """The decision of a producer about its transaction."""
 
     COMMIT = "commit"
@@ -95,7 +96,7 @@ class Ending(NamedTuple):
     group: str
     """The group of the producer."""
     unique_key: str
-    wish: Wish
+    decision: Decision
     party: Party
     """The author of the request."""
 
@@ -133,7 +134,7 @@ class _Copy(NamedTuple):
 class Transactions:
     """Ends half messages. Leader only; callers forward to it."""
 
-    def __init__(self, node: Services, proposals: Proposals, metrics: TransactionMetrics, rights: Rights) -> None:
+    def __init__(self, node: Services, proposals: Proposals, rights: Rights) -> None:
         self._node = node
         self._rights = rights
         self._proposals = proposals
@@ -142,7 +143,11 @@ class Transactions:
         undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
         still be stored."""
         self._client = NoClient(proposals.gate)
-        self.metrics = metrics
+        self.metrics = TransactionMetrics(node.state.halves)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="transactions", opened=self.writes_opened, metrics=(self.metrics,))
 
     def writes_opened(self) -> None:
         """Forgets undecided requests, because writes have opened: everything that this node proposed before is
@@ -184,9 +189,9 @@ class Transactions:
             self.metrics.mismatched.inc()
             logger.warning("a transaction was not ended: %s", why)
             settled(Refused(Reason.ERROR, why))
-        elif asked.wish is Wish.UNKNOWN:
+        elif asked.decision is Decision.UNKNOWN:
             settled(End.OPEN)
-        elif asked.wish is Wish.ROLLBACK:
+        elif asked.decision is Decision.ROLLBACK:
             self._first(half, settled, self._rollback)
         else:
             self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))

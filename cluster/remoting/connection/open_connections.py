@@ -37,38 +37,38 @@ class OpenConnections:
         access: Access,
         proposals: Proposals,
         *,
-        rooms: ConnectionMemory,
+        memory: ConnectionMemory,
         members: Members,
         parked: Callable[[RemotingConnection], bool],
         closings: ClosedConnections,
-        fates: SendOutcomes,
+        outcomes: SendOutcomes,
         rates: MinuteRates,
     ) -> None:
         """`rates` judges how many connections somebody may open (CONNECTIONS). `parked` returns True if pulls of a
         connection wait. `closings` collects the connections that close with
-        sends under way, whose outcomes `fates` then remembers."""
+        sends under way, whose outcomes `outcomes` then remembers."""
         self._limits = limits
         self._proposals = proposals
-        self.rooms = rooms
+        self.memory = memory
         self._members = members
         self._parked = parked
         self.closings = closings
-        self._fates = fates
+        self._outcomes = outcomes
         self._rates = rates
-        self.patience = StuckClients(rooms)
+        self.stuck = StuckClients(memory)
         self.idle = IdleClients(self._is_used, lambda: access.mode is Mode.ENFORCE)
         self.all: dict[RemotingConnection, None] = {}
         """The open connections, oldest first."""
 
     def tick(self, now_ms: int) -> None:
         """Closes those that are stuck or idle for too long. Called several times a second."""
-        self.patience.tick(now_ms)
+        self.stuck.tick(now_ms)
         self.idle.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
         """Takes other limits."""
         self._limits = limits
-        self.rooms.reload(limits)
+        self.memory.reload(limits)
 
     def full(self, opening: int = 0, address: str = "") -> str:
         """Returns the reason why no more connections may be accepted, with `opening` on their way; "" if they may. A
@@ -108,7 +108,7 @@ class OpenConnections:
         """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""
         self.all.pop(connection, None)
         self.idle.closed(connection)
-        self.patience.forget(connection)
+        self.stuck.forget(connection)
         if connection.in_flight.requests:
             self.closings.add(connection)
         else:
@@ -116,7 +116,7 @@ class OpenConnections:
 
     def end_sessions(self, closed: Collection[ReplyTo]) -> None:
         """Remembers the outcomes that closed connections have not heard, and ends their sessions."""
-        self._fates.connections_closed(self._proposals.unanswered_of(closed))
+        self._outcomes.connections_closed(self._proposals.unanswered_of(closed))
         for connection in closed:
             self._end_session(connection)
 

@@ -74,7 +74,7 @@ def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
 class Dispatch:
     """Receives the requests of all connections. The node's router implements it."""
 
-    rooms: ConnectionMemory
+    memory: ConnectionMemory
     """The memory accounts of all connections."""
     turns: Turns
     """Shares the turns of the loop between connections."""
@@ -123,7 +123,7 @@ class Leaving(Dispatch):
         self.on_open = before.on_open  # type: ignore[method-assign]
         self.on_close = before.on_close  # type: ignore[method-assign]
         self.follow = before.follow  # type: ignore[method-assign]
-        self.rooms = before.rooms
+        self.memory = before.memory
         self.turns = before.turns
 
     def on_request(self, frame: Frame) -> None:
@@ -153,10 +153,10 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         "_dispatch",
         "_halted",
         "_loop",
+        "_memory",
         "_out",
         "_out_is_large",
         "_pauses",
-        "_rooms",
         "_said_goodbye",
         "_step_ends",
         "_transport",
@@ -173,8 +173,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     )
 
     def __init__(self, dispatch: Dispatch, listener: str, frame_max: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._rooms = rooms = dispatch.rooms
-        super().__init__(_UNKNOWN, listener, rooms.unsent.inside(rooms.connection_unsent_max), rooms.gate)
+        self._memory = memory = dispatch.memory
+        super().__init__(_UNKNOWN, listener, memory.unsent.inside(memory.connection_unsent_max), memory.gate)
         self._dispatch = dispatch
         self._buffer: FrameBuffer | LongFrame = FrameBuffer(frame_max)
         self._loop = loop
@@ -206,13 +206,13 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """True while the transport reads nothing."""
         self._backlog: list[tuple[bytes, list[tuple[int, int]]]] = []
         self.received = 0
-        """Bytes received, as observed by `patience`."""
+        """Bytes received, as observed by `stuck`."""
         self.handed = 0
         """Bytes given to the transport."""
         self.opened_s = 0.0
         """Time at which the client connected, by the loop's clock."""
         self.finished = False
-        """True if a frame was completed since the last check of `patience`."""
+        """True if a frame was completed since the last check of `stuck`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Registers the connection of a client."""
@@ -222,7 +222,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer_address = (str(peer[0]), int(peer[1])) if peer else _UNKNOWN
         self.born_host = pack_host(*self.peer_address)
-        self.in_flight = self._rooms.gate.holder(self.peer_address[0])  # nothing was asked before
+        self.in_flight = self._memory.gate.holder(self.peer_address[0])  # nothing was asked before
         if not self._dispatch.on_open(self):
             self.closed = self._halted = True
             transport.abort()
@@ -404,7 +404,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         needed = self._buffer.needed
         if self.closed or self._buffer.buffered < EARLY_BYTES:
             return
-        room = self._rooms.frame_room(needed)
+        room = self._memory.frame_room(needed)
         if room.fits(needed):
             self._unfinished, self._wanted = room.share(needed), None
         else:
@@ -476,7 +476,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def _is_over(self) -> bool:
         """Returns True if more bytes wait for this client than allowed, or any while the node is above its limit."""
-        node = self._rooms.unsent
+        node = self._memory.unsent
         return self.room.taken >= self.room.size or (self._unsent.held > 0 and node.taken >= node.size)
 
     def _set_reading(self) -> None:
@@ -566,7 +566,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         if self._unsent.held:
             self.count_unsent()
 
-    # --- what `patience` looks at ------------------------------------------------------------------------------------
+    # --- what `stuck` looks at ------------------------------------------------------------------------------------
 
     @property
     def unsent_bytes(self) -> int:

@@ -50,8 +50,8 @@ class _Progress:
 class StuckClients:
     """Watches the connections with something unfinished."""
 
-    def __init__(self, rooms: ConnectionMemory) -> None:
-        self._rooms = rooms
+    def __init__(self, memory: ConnectionMemory) -> None:
+        self._memory = memory
         self._watched: dict[RemotingConnection, _Progress | None] = {}
         self._looked_ms = 0
 
@@ -88,15 +88,15 @@ class StuckClients:
 
     def _stands(self, connection: RemotingConnection, progress: _Progress, now_ms: int) -> str:
         """Returns the reason to close the connection; "" if it makes progress or has time left."""
-        stalled_ms = self._rooms.stalled_ms
+        stalled_ms = self._memory.stalled_ms
         taken = connection.handed - connection.unsent_bytes
         if not connection.is_slow or taken != progress.taken:
             progress.taken, progress.taken_ms = taken, now_ms
         elif now_ms - progress.taken_ms >= (
-            min(PRESSED_TAKES_MS, stalled_ms) if self._rooms.unsent.waiting else stalled_ms
+            min(PRESSED_TAKES_MS, stalled_ms) if self._memory.unsent.waiting else stalled_ms
         ):
             return f"has taken none of its answers for {now_ms - progress.taken_ms} ms"
-        pressed = connection.holds_room and self._rooms.pressed
+        pressed = connection.holds_room and self._memory.pressed
         wanted, within_ms = (PRESSED_BYTES, PRESSED_MS) if pressed else (PROGRESS_BYTES, stalled_ms)
         came = connection.received - progress.received
         if connection.finished or not (connection.is_unfinished or pressed) or came >= wanted:

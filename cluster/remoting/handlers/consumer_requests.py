@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.broker.groups.group_members import Role
-from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish, cloned_from
+from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetOrder, ResetTo, cloned_from
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.reads.message_lookup import UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused
@@ -57,17 +57,17 @@ class ConsumerRequests:
         }
 
     def _reset(self, request: Request) -> None:
-        wish = _reset_wish(request)
+        asked = _reset_order(request)
 
         def answer(outcome: list[QueueOffset] | Refused) -> None:
             if isinstance(outcome, Refused):
                 refuse(request, outcome)
             else:
-                self._note(f"group {wish.group}", asked_by(request, wish.done_to(len(outcome))))
-                rows = [self._row(wish.topic, *each) for each in outcome]
+                self._note(f"group {asked.group}", asked_by(request, asked.done_to(len(outcome))))
+                rows = [self._row(asked.topic, *each) for each in outcome]
                 request.reply(ResponseCode.SUCCESS, body=b'{"offsetTable":{%b}}' % b",".join(rows))
 
-        self._resets.reset(wish, answer)
+        self._resets.reset(asked, answer)
 
     def _row(self, topic: str, queue_id: int, offset: int) -> bytes:
         queue = {"brokerName": self._services.routes.group_of(topic).name, "queueId": queue_id, "topic": topic}
@@ -117,7 +117,7 @@ class ConsumerRequests:
         self._relay.ask_client(Role.CONSUMER, group, client_id, sent, answer, need=need)
 
 
-def _reset_wish(request: Request) -> ResetWish:
+def _reset_order(request: Request) -> ResetOrder:
     """Decodes the fields of 222. A queue and an offset (RocketMQ 5) take precedence over a time; a negative time means
     the end. Raises Refused."""
     group, topic = text(request, "group"), text(request, "topic")
@@ -126,7 +126,7 @@ def _reset_wish(request: Request) -> ResetWish:
     queue_id, offset = integer(request, "queueId", -1), integer(request, "offset", -1)
     queue = queue_id if queue_id >= 0 else None
     if offset >= 0 and queue is not None:
-        return ResetWish(group, topic, ResetTo.OFFSET, offset, queue)
+        return ResetOrder(group, topic, ResetTo.OFFSET, offset, queue)
     if time_ms < 0:
-        return ResetWish(group, topic, ResetTo.LATEST, queue_id=queue)
-    return ResetWish(group, topic, ResetTo.TIME, time_ms, queue)
+        return ResetOrder(group, topic, ResetTo.LATEST, queue_id=queue)
+    return ResetOrder(group, topic, ResetTo.TIME, time_ms, queue)

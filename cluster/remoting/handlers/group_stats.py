@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.consumer_group import Member
-from cluster.broker.groups.group_admin import Groups, Progress
+from cluster.broker.groups.group_admin import GroupProgress, Groups
 from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
@@ -82,7 +82,7 @@ class GroupStats:
         steps = table_body(b'{"consumeTps":0.0,"offsetTable":{', rows, self._row, b"}}")
         answer_in_steps(self._services, request, steps)
 
-    def _row(self, row: Progress) -> bytes:
+    def _row(self, row: GroupProgress) -> bytes:
         """Encodes one row of the table, `queue: offsets`."""
         queue = {
             "brokerName": self._services.routes.group_of(row.topic).name,

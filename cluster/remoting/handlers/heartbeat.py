@@ -342,8 +342,8 @@ def _build(found: _List, group: ConsumerGroup) -> Generator[None]:
 
 def _put_wishes(wishes: Iterable[frozenset[str] | None], wish_of: list[int], pieces: list[bytes]) -> Generator[None]:
     pieces.append(b',"raftmqWishes":[')
-    for at, wish in enumerate(wishes):
-        topics = sorted(wish or ())
+    for at, topics_wanted in enumerate(wishes):
+        topics = sorted(topics_wanted or ())
         charge(ITEM_UNITS * len(topics))
         pieces.append(b"," * (at > 0) + metered_json.encode(topics))
         if at % PIECE == PIECE - 1:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cluster.broker.reads.message_lookup import QueryResult, Stored
     from cluster.broker.timers.recalls import Recalls
     from cluster.remoting.forward.handover import Handover
-    from cluster.remoting.request import RequestFigures
+    from cluster.requests.request_metrics import RequestMetrics
 
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class QueryRequests:
         self,
         services: Services,
         queries: MessageQueries,
-        metrics: RequestFigures | None = None,
+        metrics: RequestMetrics | None = None,
         handover: Handover | None = None,
     ) -> None:
         """`handover` gives a query to the leader that only the leader may answer with "there is none"; without one it

@@ -19,7 +19,7 @@ from raftmq_wire.codec import FLAG_ONEWAY
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.topic_identity import IDENTITY_FIELD
 
-Told = Callable[[int | Refused | None], None]
+OffsetAnswer = Callable[[int | Refused | None], None]
 
 
 class OffsetRequests:
@@ -99,7 +99,7 @@ class OffsetRequests:
     def _min_offset(self, request: Request, topic: str, queue_id: int) -> int:
         return self._offsets.min_offset(topic, queue_id)
 
-    def _told(self, field: str, ask: Callable[[Request, str, int, Told], None]) -> Handler:
+    def _told(self, field: str, ask: Callable[[Request, str, int, OffsetAnswer], None]) -> Handler:
         """Returns a handler that may have to read the tier first."""
 
         def answered(request: Request) -> None:
@@ -117,11 +117,11 @@ class OffsetRequests:
 
         return refusing(answered)
 
-    def _offset_by_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
+    def _offset_by_time(self, request: Request, topic: str, queue_id: int, told: OffsetAnswer) -> None:
         upper = request.ext.get("boundaryType", "LOWER").upper() == "UPPER"
         self._offsets.offset_by_time(topic, queue_id, integer(request, "timestamp"), told, upper=upper)
 
-    def _earliest_store_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
+    def _earliest_store_time(self, request: Request, topic: str, queue_id: int, told: OffsetAnswer) -> None:
         self._offsets.earliest_store_ms(topic, queue_id, told)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from cluster.broker.filters.known_filters import KnownFilters
 from cluster.broker.filters.subscription import Expression
 from cluster.broker.pulls.pull_service import Pulls
-from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
+from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutcome, PullRequest
 from cluster.broker.refusal import Refused
 from cluster.remoting.answers import refuse
 from cluster.remoting.request import Connection, Handlers, Request, SharedAnswer, integer, integers, text
@@ -22,7 +22,7 @@ from raftmq_wire.json_text import MALFORMED
 from raftmq_wire.topic_identity import IDENTITY_FIELD
 
 if TYPE_CHECKING:
-    from cluster.remoting.request import RequestFigures
+    from cluster.broker.broker_metrics import DeliveryMetrics
 
 FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
@@ -64,7 +64,7 @@ class PullRequests:
     """Handlers of pulls."""
 
     def __init__(
-        self, pulls: Pulls, elsewhere: Elsewhere, to_leader: ToLeader, metrics: RequestFigures | None = None
+        self, pulls: Pulls, elsewhere: Elsewhere, to_leader: ToLeader, metrics: DeliveryMetrics | None = None
     ) -> None:
         self._pulls = pulls
         self._elsewhere = elsewhere
@@ -85,11 +85,11 @@ class PullRequests:
 
     def _pull(self, request: Request) -> None:
         try:
-            wish = decode_pull(request)
+            asked = decode_pull(request)
         except Refused as refused:
             refuse(request, refused)
             return
-        self._pulls.pull(PullReply(request, wish.topic, self._elsewhere, self._to_leader, self._metrics), wish)
+        self._pulls.pull(PullReply(request, asked.topic, self._elsewhere, self._to_leader, self._metrics), asked)
 
 
 class PullReply(Untracked):
@@ -99,7 +99,7 @@ class PullReply(Untracked):
     _topic: str
     _elsewhere: Elsewhere
     _to_leader: ToLeader
-    _metrics: RequestFigures | None
+    _metrics: DeliveryMetrics | None
 
     @property
     def client(self) -> Connection:
@@ -190,7 +190,7 @@ class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(PullFields, strict=False).decode
 
 
-def decode_pull(request: Request) -> PullWish:
+def decode_pull(request: Request) -> PullRequest:
     """Decodes the request's fields. Raises Refused (29), or CodecError."""
     try:
         fields = _decode(request.ext_json)
@@ -199,7 +199,7 @@ def decode_pull(request: Request) -> PullWish:
     flags = fields.sysFlag
     own = flags & FLAG_SUBSCRIPTION
     forwarded = request.connection.forwarded
-    return PullWish(
+    return PullRequest(
         fields.consumerGroup,
         fields.topic,
         fields.queueId,

@@ -156,13 +156,13 @@ class SendHandler:
         does not exist or accepts no messages.
         """
         header = frame.header
-        wish = decode_send_header(header)
+        decoded = decode_send_header(header)
         if header.version < V3_4_9:
-            wish.max_reconsume_times = None
-        if ASKS in wish.properties:
-            self._note_requester(frame, wish.properties)
+            decoded.max_reconsume_times = None
+        if ASKS in decoded.properties:
+            self._note_requester(frame, decoded.properties)
         try:
-            self._sends.send(frame, wish, oneway=header.flag & FLAG_ONEWAY != 0)
+            self._sends.send(frame, decoded, oneway=header.flag & FLAG_ONEWAY != 0)
         except Refused as refused:
             if isinstance(refused, NotTaken) and not confirmed:
                 self._sends.when_confirmed(frame, partial(self.on_send, frame, confirmed=True))
@@ -172,10 +172,10 @@ class SendHandler:
     def name_held(self, frame: Frame) -> Identity | None:
         """Returns the identity under which this node forwards a client's send to one leader after the other. None if
         the client has set one, or if the send is oneway. Raises CodecError if its header is malformed."""
-        wish = decode_send_header(frame.header)
-        if ASKS in wish.properties:
-            self._note_requester(frame, wish.properties)
-        return None if frame.header.flag & FLAG_ONEWAY else self._sends.name_held(frame, wish)
+        decoded = decode_send_header(frame.header)
+        if ASKS in decoded.properties:
+            self._note_requester(frame, decoded.properties)
+        return None if frame.header.flag & FLAG_ONEWAY else self._sends.name_held(frame, decoded)
 
     def remember_held(self, frame: Frame, identity: Identity) -> None:
         """Keeps the identity of a send that was forwarded and never got a final answer."""

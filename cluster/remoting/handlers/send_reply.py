@@ -17,7 +17,7 @@ from raftmq_wire.kernel import shortcut
 from raftmq_wire.message_format import RecallHandle
 
 if TYPE_CHECKING:
-    from cluster.remoting.request import RequestFigures
+    from cluster.requests.request_metrics import RequestMetrics
 
 _STORED = (
     b'{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%b",'
@@ -42,7 +42,7 @@ _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 class SendReplyWriter:
     """Writes the answers to sends. `cluster.broker.sends.send_outcomes` decides which answer a send gets."""
 
-    def __init__(self, store_host: bytes, broker_name: str, metrics: RequestFigures | None = None) -> None:
+    def __init__(self, store_host: bytes, broker_name: str, metrics: RequestMetrics | None = None) -> None:
         """`broker_name` is the name by which clients find the cluster."""
         self._host_hex = store_host.hex().upper().encode()
         self._broker_name = broker_name

@@ -15,7 +15,7 @@ from cluster.broker.groups.group_members import Role
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import PUB, topic_need
 from cluster.broker.services import ClientRequest
-from cluster.broker.transactions.transaction_end import End, Ending, Transactions, Wish
+from cluster.broker.transactions.transaction_end import Decision, End, Ending, Transactions
 from cluster.remoting.answers import answer_of
 from cluster.remoting.request import Handlers, integer, party_of, text
 from cluster.replication.message_head import UNIQUE_MARK, property_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 END_FIELD = "raftmqEnd"
 """Name of an ext field of the answer: the way in which the transaction ended
 (`cluster.broker.transactions.transaction_end.End`)."""
-_WISHES = {0x0: Wish.UNKNOWN, 0x8: Wish.COMMIT, 0xC: Wish.ROLLBACK}
+_DECISIONS = {0x0: Decision.UNKNOWN, 0x8: Decision.COMMIT, 0xC: Decision.ROLLBACK}
 """The flag of a request -> the outcome of the transaction that the producer asks for. RocketMQ: MessageSysFlag's
 TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
 
@@ -67,15 +67,15 @@ class TransactionRequests:
 
 def parse(request: Request) -> Ending:
     """Decodes the request's fields. Raises Refused (29)."""
-    wish = _WISHES.get(integer(request, "commitOrRollback"))
-    if wish is None:
+    decision = _DECISIONS.get(integer(request, "commitOrRollback"))
+    if decision is None:
         raise Refused(Reason.INVALID, "field commitOrRollback is none of 0 (unknown), 8 (commit), 12 (roll back)")
     position = integer(request, "commitLogOffset")
     half_offset = integer(request, "tranStateTableOffset")
     if position < 0 or half_offset < 0:
         raise Refused(Reason.INVALID, "fields commitLogOffset and tranStateTableOffset are not negative")
     group, key = text(request, "producerGroup"), text(request, "msgId", KEY_LENGTH_MAX)
-    return Ending(position, half_offset, group, key, wish, party_of(request))
+    return Ending(position, half_offset, group, key, decision, party_of(request))
 
 
 def _answer(request: Request, end: End | Refused) -> None:

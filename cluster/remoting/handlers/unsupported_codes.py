@@ -20,7 +20,7 @@ from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, REPEATED, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.remoting.request import RequestFigures
+    from cluster.requests.request_metrics import RequestMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class _Repeats:
 class RefusedCodes:
     """Answers requests without a handler."""
 
-    def __init__(self, services: Services, metrics: RequestFigures | None = None) -> None:
+    def __init__(self, services: Services, metrics: RequestMetrics | None = None) -> None:
         self._services = services
         self._metrics = metrics
         self._repeats: dict[Connection, _Repeats] = {}

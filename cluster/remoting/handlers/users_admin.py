@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cluster.broker.access.user_admin import Asker, Told, UserAdmin
+from cluster.broker.access.user_admin import Asker, Changed, UserAdmin
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import Answer, answer_in_steps, refuse, refusing, table_body
 from cluster.remoting.request import Handlers, Request, text
@@ -208,7 +208,7 @@ def _decoded(request: Request, decode: Callable[[bytes], Any], what: str) -> Any
         raise Refused(Reason.INVALID, f"body is not {what} JSON: {error}") from None
 
 
-def _answering(request: Request, *, absent_is_fine: bool = False) -> Told:
+def _answering(request: Request, *, absent_is_fine: bool = False) -> Changed:
     def told(refused: Refused | None) -> None:
         if refused is None or (absent_is_fine and refused.reason is Reason.NOT_FOUND):
             request.reply(ResponseCode.SUCCESS)

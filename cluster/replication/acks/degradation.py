@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.replication.acks.slow_quorum import END_LOOKS, EVERY_MS, SlowQuorum, wait_of
+from cluster.runtime.findings import Code
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEGRADED = "degraded"
+DEGRADED = Code("degraded", "warning", "raftmq status")
 """The alarm while sends are answered early because the majority is slow."""
 NEVER: Final = -(1 << 62)
 

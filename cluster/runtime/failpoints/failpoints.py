@@ -14,15 +14,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from cluster.config.source import did_you_mean
+from cluster.runtime.findings import Code, Condition
 from cluster.runtime.lanes import Lane
 from raftlog.messages import Message
 
+FAILPOINT_SET: Final = Code("failpoint_set", "warning", "raftmq down")
 T = TypeVar("T")
 
 POINTS: Final[Mapping[str, str]] = {
@@ -183,6 +185,13 @@ class FailpointSet:
                 PointState(name, POINTS[name], point.action.text, point.hits, point.waiting + len(point.deferred))
                 for name, point in self._points.items()
             ]
+
+    def conditions(self, node: str) -> Iterator[Condition]:
+        """Yields a condition for each failpoint that is set. `node`: this node as findings speak of it."""
+        for point in self.states():
+            if point.action != "off":
+                says = f"failpoint {point.name} is {point.action}: this node has a fault on purpose"
+                yield Condition(FAILPOINT_SET, node, says)
 
     def run(self, name: str, operation: Callable[[], T], size: int = 0) -> T:
         """Runs a blocking operation with the failpoint's action, on any thread but the event loop's. `size`: its bytes,

@@ -5,14 +5,15 @@ same form."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import accumulate, islice
 from math import inf
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
+
+from raftlog.work import charge
 
 
 def buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int]]:
@@ -25,17 +26,16 @@ class Tally:
 
     __slots__ = ("_name", "_text", "_value")
 
-    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+    def __init__(self, name: str, text: str) -> None:
         self._name, self._text = name, text
         self._value = 0.0
-        registry.register(self)
 
     def inc(self, amount: float = 1.0) -> None:
         """Adds `amount`."""
         self._value += amount
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the counter for the registry."""
+        """Yields the counter."""
         yield CounterMetricFamily(self._name, self._text, self._value)
 
 
@@ -49,11 +49,10 @@ class Tallies:
 
     __slots__ = ("_label", "_name", "_text", "values")
 
-    def __init__(self, name: str, text: str, label: str, registry: CollectorRegistry) -> None:
+    def __init__(self, name: str, text: str, label: str) -> None:
         self._name, self._text, self._label = name, text, label
         self.values: dict[str, int] = {}
         """Value of the label -> count."""
-        registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Yields the counters of at most SERIES_MAX values, and one for the rest."""
@@ -65,18 +64,44 @@ class Tallies:
         yield family
 
 
+SERIES_PER_UNIT = 64
+"""Series that are compared with the topics there are, for one unit of work."""
+
+
+class TopicTallies:
+    """Messages and their bytes by topic."""
+
+    __slots__ = ("_bytes", "messages")
+
+    def __init__(self, messages: Tallies, size_bytes: Tallies) -> None:
+        self.messages = messages
+        self._bytes = size_bytes
+
+    def add(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Adds messages of one topic."""
+        counts, sizes = self.messages.values, self._bytes.values
+        counts[topic] = counts.get(topic, 0) + messages
+        sizes[topic] = sizes.get(topic, 0) + size_bytes
+
+    def forget_all_but(self, topics: Container[str]) -> None:
+        """Removes the series of all other topics."""
+        for tallies in (self.messages, self._bytes):
+            charge(len(tallies.values) // SERIES_PER_UNIT)
+            for topic in [each for each in tallies.values if each not in topics]:
+                del tallies.values[topic]
+
+
 class Spread:
     """A histogram. Only the event loop adds and reads."""
 
     __slots__ = ("_bounds", "_counts", "_name", "_sum", "_text")
 
-    def __init__(self, name: str, text: str, bounds: tuple[float, ...], registry: CollectorRegistry) -> None:
+    def __init__(self, name: str, text: str, bounds: tuple[float, ...]) -> None:
         """`bounds` are the greatest values of the buckets, ascending; one more bucket has the rest."""
         self._name, self._text = name, text
         self._bounds = (*bounds, inf)
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
-        registry.register(self)
 
     def observe(self, value: float) -> None:
         """Adds one value."""
@@ -94,7 +119,7 @@ class Spread:
         return tuple(self._counts)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the histogram for the registry."""
+        """Yields the histogram."""
         family = HistogramMetricFamily(self._name, self._text)
         family.add_metric([], buckets(self._bounds, self._counts), self._sum)
         yield family

@@ -20,6 +20,7 @@ from pathlib import Path
 from cluster.config.config import Config, TlsMode
 from cluster.config.source import ConfigError
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.tls.contexts import Contexts, issued_by_one_of, load_contexts, told_day
@@ -29,9 +30,10 @@ from cluster.runtime.tls.transport import TlsTransport
 
 logger = logging.getLogger(__name__)
 
-FILES_ALARM = "tls_files"
-EXPIRES_ALARM, EXPIRES_SOON_ALARM = "tls_expires", "tls_expires_soon"
-PLAIN_ALARM = "tls_plain"
+FILES_ALARM = Code("tls_files", "warning", "raftmq cert show --help")
+EXPIRES_ALARM = Code("tls_expires", "warning", "raftmq cert show --help")
+EXPIRES_SOON_ALARM = Code("tls_expires_soon", "critical", "raftmq cert show --help")
+PLAIN_ALARM = Code("tls_plain", "warning", "raftmq cert show --help")
 DAY_S = 86_400
 EXPIRES_S, EXPIRES_SOON_S = 30 * DAY_S, 7 * DAY_S
 LOOK_EVERY_MS = 5_000

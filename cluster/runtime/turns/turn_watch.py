@@ -19,15 +19,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from functools import partial
 from itertools import starmap
 from operator import attrgetter, itemgetter
 from types import CodeType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client import Counter as PromCounter
-
+from cluster.runtime.figures.service_metrics import ServiceMetrics
 from raftlog.work import METER
 
 STAMP_S: Final = 0.02
@@ -217,14 +214,18 @@ def name_of(ident: int) -> str:
     return UNKNOWN
 
 
-class Figures(Protocol):
-    """The metrics that receive the measurements (`cluster.node.metrics`)."""
+class LoopMetrics(ServiceMetrics):
+    """Metrics of the event loop."""
 
-    def loop_lag(self, seconds: float) -> None:
-        """Sets the largest delay in the last 10 s."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self.lag = self.gauge("raftmq_loop_lag_seconds", "Longest delay of a timer on the event loop in the last 10 s")
+        self._tasks = self.gauge("raftmq_loop_tasks", "asyncio tasks on the event loop that have not ended")
 
-    def runs_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Makes every scrape count the tasks of the loop."""
+    def look(self) -> None:
+        """Counts the tasks."""
+        self._tasks.set(len(asyncio.all_tasks(self._loop)))
 
 
 class LoopLagSampler:
@@ -232,16 +233,17 @@ class LoopLagSampler:
 
     INTERVAL_S: Final = 0.25
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Figures) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._metrics = metrics
+        self.metrics: Final = LoopMetrics(loop)
+        self.lag_s = 0.0
+        """The largest delay in seconds in the last 10 s."""
         self._recent: deque[float] = deque(maxlen=int(10 / self.INTERVAL_S))
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Starts sampling."""
-        self._metrics.runs_on(self._loop)
         self._schedule()
 
     def stop(self) -> None:
@@ -256,7 +258,8 @@ class LoopLagSampler:
 
     def _sample(self) -> None:
         self._recent.append(max(0.0, self._loop.time() - self._due))
-        self._metrics.loop_lag(max(self._recent))
+        self.lag_s = max(self._recent)
+        self.metrics.lag.set(self.lag_s)
         self._schedule()
 
 
@@ -266,11 +269,12 @@ OTHER: Final = "other"
 _LONG_MS: Final = LONG_NS / 1e6
 
 
-class TurnMetrics:
+class TurnMetrics(ServiceMetrics):
     """Metrics of long turns. Event loop only."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(PromCounter, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        gauge, counter = self.gauge, self.counter
         self._longest_ms = 0.0
         self._names: set[str] = set()
         labels = ("what",)

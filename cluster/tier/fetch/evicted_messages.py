@@ -49,7 +49,7 @@ READERS_MAX = 4096
 """The most queues whose readers are remembered as reading in order."""
 
 
-class Place(NamedTuple):
+class EvictedPlace(NamedTuple):
     """The point up to which a queue was read."""
 
     next_offset: int
@@ -87,7 +87,7 @@ class OldReads:
         self._reads = reads
         self._room = Room(ANSWERS_BYTES_MAX, loop.call_soon)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._places: OrderedDict[tuple[int, int], Place] = OrderedDict()
+        self._places: OrderedDict[tuple[int, int], EvictedPlace] = OrderedDict()
         """(topic_id, queue_id) -> place."""
         self._failing: dict[tuple[int, int], None] = {}
         """Queues whose last pull failed, oldest first."""
@@ -182,7 +182,7 @@ class OldReads:
             ahead = max(next_offset, place.ahead)
             if ahead < next_offset + 2 * (next_offset - pull.offset):  # less than two answers like this one
                 ahead += self._read_ahead(items.packed[(ahead - items.first_offset) * ITEM.size :], dense=dense)
-        self._places[queue] = Place(next_offset, ahead)
+        self._places[queue] = EvictedPlace(next_offset, ahead)
         self._places.move_to_end(queue)
         if len(self._places) > READERS_MAX:
             self._places.popitem(last=False)

@@ -139,7 +139,7 @@ class EvictedKeyReads:
 
 
 Queue = tuple[int, int]
-Told = Callable[[int | Exception | None], None]
+TimeAnswer = Callable[[int | Exception | None], None]
 
 
 class EvictedBoundReads:
@@ -150,11 +150,11 @@ class EvictedBoundReads:
         self._queues = queues
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def offset_by_time(self, queue: Queue, time_ms: int, done: Told) -> None:
+    def offset_by_time(self, queue: Queue, time_ms: int, done: TimeAnswer) -> None:
         """Finds the first offset that was stored at or after the time (`EvictedBounds.offset_by_time`)."""
         self._start(lambda: self._queues.offset_by_time(*queue, time_ms), done)
 
-    def earliest_store_ms(self, queue: Queue, done: Told) -> None:
+    def earliest_store_ms(self, queue: Queue, done: TimeAnswer) -> None:
         """Finds the store time of the queue's first message in the tier (`EvictedBounds.earliest_store_ms`)."""
         self._start(lambda: self._first_ms(queue), done)
 
@@ -172,7 +172,7 @@ class EvictedBoundReads:
         store_ms: int = ITEM.unpack(items.packed)[4]
         return store_ms
 
-    def _start(self, look: Callable[[], Awaitable[int | None]], done: Told) -> None:
+    def _start(self, look: Callable[[], Awaitable[int | None]], done: TimeAnswer) -> None:
         async def answer() -> None:
             found: int | Exception | None
             try:

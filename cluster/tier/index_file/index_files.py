@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
 from xxhash import xxh3_128
 
 from cluster.runtime.context import NodeContext
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.findings import Code
 from cluster.runtime.lanes import LaneRunner
 from cluster.runtime.service_lifecycle import Part
 from cluster.state.node_storage import NodeStorage
@@ -52,7 +52,7 @@ GAP_MS = 10
 AGAIN_MS = 60_000
 """Milliseconds from a failure to the next attempt. A failure is a full disk, or damage in the log that is being
 repaired."""
-ALARM = "index_file_failed"
+ALARM = Code("index_file_failed", "warning", "raftmq logs {n}")
 
 
 class IndexFilesView(NamedTuple):
@@ -76,12 +76,12 @@ class IndexUnavailableError(RaftLogError):
 class IndexFiles:
     """The builder of index files. Event loop only, except for its lane."""
 
-    def __init__(self, context: NodeContext, storage: NodeStorage, metrics: IndexMetrics, *, enabled: bool) -> None:
+    def __init__(self, context: NodeContext, storage: NodeStorage, *, enabled: bool) -> None:
         self._enabled = enabled
         self._context = context
         self._clock, self._loop, self._alarms = context.clock, context.loop, context.alarms
         self._log, self._state = storage.directory.log, storage.state
-        self._metrics = metrics
+        self._metrics = IndexMetrics()
         self._lane = IndexLane(IndexDirectory(context.fs, storage.directory.path), self._log, storage.kv)
         self._runner: LaneRunner[Job] | None = None
         self._files: dict[Span, int] = {}
@@ -105,6 +105,7 @@ class IndexFiles:
             start=self.start,
             close=self.close,
             tick=self.tick,
+            metrics=(self._metrics,),
         )
 
     def start(self) -> None:
@@ -310,11 +311,12 @@ class IndexFiles:
                 waiter.set_exception(value)
 
 
-class IndexMetrics:
+class IndexMetrics(ServiceMetrics):
     """Metrics of index files, set when something happens and at each look."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+    def __init__(self) -> None:
+        super().__init__()
+        gauge, counter = self.gauge, self.counter
         self._files = gauge("raftmq_index_files", "Index files of closed segments on this node")
         self._bytes = gauge("raftmq_index_files_bytes", "Size of these files in bytes")
         self._pending = gauge(

@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 import msgspec
 
+from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
-from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Wishes
+from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, ScrubOptions
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import RaftLogError
 
 logger = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
-DAMAGED = "tier_damaged"
-BY_ITSELF = Wishes(reads=True, repairs=True, sweeps=True)
+DAMAGED = Code("tier_damaged", "warning", "raftmq tier repair")
+BY_ITSELF = ScrubOptions(reads=True, repairs=True, sweeps=True)
 """The work of a scheduled scrub."""
 AFTER_MS = 60_000
 """Milliseconds after an unclean start at which the first scrub begins, once the node leads."""
@@ -71,7 +72,7 @@ class TierScrubs:
         every_hours: int,
         wall_ms: Callable[[], int],
         leads: Callable[[], bool],
-        alarm: Callable[[str, str], None],
+        alarm: Callable[[Code, str], None],
         clear: Callable[[str], None],
         repaired: Callable[[], None] = lambda: None,
     ) -> None:
@@ -117,7 +118,7 @@ class TierScrubs:
             wishes, self._after_unclean = AFTER_UNCLEAN if self._after_unclean else BY_ITSELF, False
             self.begin(wishes)
 
-    def begin(self, wishes: Wishes) -> bool:
+    def begin(self, wishes: ScrubOptions) -> bool:
         """Begins a scrub; returns False if one is under way."""
         if self._task is not None and not self._task.done():
             return False
@@ -134,7 +135,7 @@ class TierScrubs:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, wishes: Wishes) -> None:
+    async def _run(self, wishes: ScrubOptions) -> None:
         failure, report = "", _NOTHING
         try:
             report = await self._scrubber.scrub(wishes)

@@ -74,7 +74,7 @@ class Report(NamedTuple):
         return self.bad - self.repaired
 
 
-class Wishes(NamedTuple):
+class ScrubOptions(NamedTuple):
     """The work that a scrub does beside listing."""
 
     reads: bool = True
@@ -125,7 +125,7 @@ class Scrubber:
         self._where = where
         self._read_bytes = 0
 
-    async def scrub(self, wishes: Wishes) -> Report:
+    async def scrub(self, wishes: ScrubOptions) -> Report:
         """Does the scrub. Raises StoreError if the store does not answer, and LeaderChangedError."""
         self._read_bytes = 0
         findings: list[str] = []

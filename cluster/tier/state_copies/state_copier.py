@@ -133,7 +133,7 @@ LOOK_EVERY_MS = 10_000
 """Milliseconds between two looks at the node's own checkpoints, while none of them can be copied."""
 
 
-class _Wish(NamedTuple):
+class _Wanted(NamedTuple):
     """The part of the log that the tier holds when a copy is chosen."""
 
     tier_begins: int
@@ -185,7 +185,7 @@ class StateCopier:
         if self._work is None:
             if not self.wanted and not self._is_time(tier_begins):
                 return False
-            self._work = self._copy(_Wish(tier_begins, tier_end), leads)
+            self._work = self._copy(_Wanted(tier_begins, tier_end), leads)
         try:
             await anext(self._work)
         except StopAsyncIteration:
@@ -210,13 +210,13 @@ class StateCopier:
         # Without a copy, a restore begins with GENESIS; and only a copy names the ancestors of this cluster.
         return tier_begins > 0 or bool(self._storage.directory.identity.origin) or led_ms >= every_ms
 
-    async def _copy(self, wish: _Wish, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
+    async def _copy(self, wanted: _Wanted, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
         """Writes one copy. Yields after each file, so that segments go first."""
         if self._copies is None:
             self._copies = await self._load()
-            if not self.wanted and not self._is_time(wish.tier_begins):
+            if not self.wanted and not self._is_time(wanted.tier_begins):
                 return
-        checkpoint = await self._choose(wish.tier_end)
+        checkpoint = await self._choose(wanted.tier_end)
         self.wanted = False
         self._next_look_ms = self._context.clock.wall_ms() + LOOK_EVERY_MS
         if checkpoint is None:
@@ -248,7 +248,7 @@ class StateCopier:
         )
         yield
         if leads():
-            await self._remove_old(wish.tier_end)
+            await self._remove_old(wanted.tier_end)
 
     async def _choose(self, tier_end: int) -> Checkpoint | None:
         """Returns the newest checkpoint that can be used at once; else the newest one, unless a copy waits to become
@@ -320,12 +320,11 @@ async def read_copy(store: ObjectStore, folder: str, name: str) -> StateCopy:
     return copy
 
 
-# The description of a state copy, its names, and the choice of the copies that stay. No I/O.
+# --- names and descriptions of copies, and which of them stay (no I/O) -----------------------------------------------
 #
-# ::
-#
-#     <cluster id>/state/<index>-<term>-<crc>.json      description; the name of the checkpoint that was copied
-#     <cluster id>/state/<index>-<sha256>.part          <index>: of the copy that wrote the part first
+# A copy is one description and the parts that it names, below the cluster's folder in the tier:
+#     <cluster id>/state/<index>-<term>-<crc>.json      its description, named after the checkpoint that was copied
+#     <cluster id>/state/<index>-<sha256>.part          a part; <index> is that of the copy that wrote it first
 
 STATE = "state"
 KEPT = 8

@@ -18,12 +18,12 @@ from jepsen_like.sim.users.attackers import rules_of as attackers_rules
 from jepsen_like.sim.users.user_clients import NAMES, first_secret, usual_rules
 
 if TYPE_CHECKING:
-    from cluster.broker.access.user_admin import Told, UserAdmin
+    from cluster.broker.access.user_admin import Changed, UserAdmin
 
 OPERATOR: Final = Asker("operator", "127.0.0.1")
 _NONCE_BYTES: Final = 12
 _ATTEMPTS_MAX: Final = 100
-Step = Callable[["UserAdmin", "Told"], None]
+Step = Callable[["UserAdmin", "Changed"], None]
 
 
 def reveal(user_id: int, sealed: bytes, key: str) -> str:
@@ -36,10 +36,10 @@ def steps() -> Iterator[Step]:
     """Yields the changes that create the users with their rules and then switch to enforce. The caller repeats each
     change until it is done."""
 
-    def create(users: UserAdmin, told: Told, name: str, secret: str, *, is_super: bool) -> None:
+    def create(users: UserAdmin, told: Changed, name: str, secret: str, *, is_super: bool) -> None:
         users.create(OPERATOR, name, secret, told, is_super=is_super, enabled=True)
 
-    def change(users: UserAdmin, told: Told, method: str, *arguments: Any) -> None:
+    def change(users: UserAdmin, told: Changed, method: str, *arguments: Any) -> None:
         getattr(users, method)(OPERATOR, *arguments, told)
 
     yield partial(create, name=ROOT[0], secret=ROOT[1], is_super=True)

@@ -17,7 +17,7 @@ from jepsen_like.sim.users.first_users import OPERATOR, attempt
 from jepsen_like.sim.users.user_clients import NAMES
 
 if TYPE_CHECKING:
-    from cluster.broker.access.user_admin import Told, UserAdmin
+    from cluster.broker.access.user_admin import Changed, UserAdmin
 
 LABELS, KEPT = ("job", "login on a laptop", "ci"), ("ci",)
 """The labels of tokens, and those of tokens that an operator keeps."""
@@ -49,18 +49,18 @@ class TokenOwners(Client):
                 act = rng.choice((self._gives, self._gives, self._gives, self._takes, self._changes))
                 attempt(machine, partial(act, rng, rng.choice(NAMES)), [])
 
-    def _gives(self, rng: random.Random, name: str, users: UserAdmin, told: Told) -> None:
+    def _gives(self, rng: random.Random, name: str, users: UserAdmin, told: Changed) -> None:
         self._digests.append(rng.randbytes(DIGEST_BYTES))
         ends_ms = self.host.environment.now_ms() + DAY_MS
         asker = Asker(name, self.host.process.host)
         users.put_token(asker, users.user(name), self._digests[-1], ends_ms, rng.choice(LABELS), told)
 
-    def _takes(self, rng: random.Random, name: str, users: UserAdmin, told: Told) -> None:
+    def _takes(self, rng: random.Random, name: str, users: UserAdmin, told: Changed) -> None:
         if self._digests:
             digest = self._digests.pop(rng.randrange(len(self._digests)))
             users.remove_token(Asker(name, self.host.process.host), digest, told)
 
-    def _changes(self, rng: random.Random, name: str, users: UserAdmin, told: Told) -> None:
+    def _changes(self, rng: random.Random, name: str, users: UserAdmin, told: Changed) -> None:
         kept = rng.choice(((), KEPT))
         users.user(name)  # if there is none, it has no new secret either
         users.change(OPERATOR, name, told, secret=self._new_secret(name), keep_tokens=kept)

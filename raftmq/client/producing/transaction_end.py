@@ -53,13 +53,13 @@ class TransactionEnds:
         self._timeout_s = timeout_s
         self._admin = AsyncAdmin(view, timeout_s=timeout_s)
 
-    async def end(self, half: Half, wish: Resolution) -> None:
-        """Ends the transaction as `wish` says, asking the leader, and the next leader, until it is settled. Returns if
-        the message ended that way. Raises Failed if it ended otherwise or the request does not fit; Unknown if the end
-        is not known, or not yet."""
-        what = f"{wish.name.lower()} of transaction {half.message_id}"
+    async def end(self, half: Half, resolution: Resolution) -> None:
+        """Ends the transaction as `resolution` says, asking the leader, and the next leader, until it is settled.
+        Returns if the message ended that way. Raises Failed if it ended otherwise or the request does not fit; Unknown
+        if the end is not known, or not yet."""
+        what = f"{resolution.name.lower()} of transaction {half.message_id}"
         try:
-            ended = await self.ask(half, wish, what=what)
+            ended = await self.ask(half, resolution, what=what)
             if ended == _EARLIER:
                 ended = await self._look_up(half)
         except RaftMQError as error:
@@ -68,7 +68,7 @@ class TransactionEnds:
             # A check may still end it as wished: what was not carried out by now is not failed.
             text, ids = f"{error}; it may have ended, or may end so by a check", (half.message_id,)
             raise Unknown(text, code=error.code, hint=_HINT, message_ids=ids) from error
-        if (ended == _COMMITTED) != (wish is Resolution.COMMIT):
+        if (ended == _COMMITTED) != (resolution is Resolution.COMMIT):
             raise Failed(
                 f"{what}: it has ended otherwise ({_WORDS.get(ended, ended)})",
                 hint="A check decided before this did. Let `check` answer UNDECIDED while it cannot know.",
@@ -83,14 +83,14 @@ class TransactionEnds:
             return "dropped"
         return _COMMITTED if found else "not committed"
 
-    async def ask(self, half: Half, wish: Resolution, *, what: str, from_check: bool = False) -> str:
+    async def ask(self, half: Half, resolution: Resolution, *, what: str, from_check: bool = False) -> str:
         """Sends request 37 until it is answered; returns how the message ended. Raises RaftMQError."""
         ext = {
             "producerGroup": self._group,
             "topic": half.topic,
             "tranStateTableOffset": str(half.offset),
             "commitLogOffset": str(half.position),
-            "commitOrRollback": str(wish.value),
+            "commitOrRollback": str(resolution.value),
             "fromTransactionCheck": "true" if from_check else "false",
             "msgId": half.message_id,
             "transactionId": half.message_id,

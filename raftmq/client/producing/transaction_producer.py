@@ -111,11 +111,11 @@ class AsyncTransactionProducer:
         group = group_of(result.queue_id)
         return Half(topic, result.message_id, result.queue_offset, result.position, group)
 
-    async def end(self, half: Half, wish: Resolution) -> None:
-        """Ends the transaction as `wish` says, and answers checks in the same way until the cluster confirms it."""
-        self._remember(half.message_id, wish)
+    async def end(self, half: Half, resolution: Resolution) -> None:
+        """Ends the transaction as `resolution` says. Answers checks in the same way until the cluster confirms it."""
+        self._remember(half.message_id, resolution)
         try:
-            await self._ends.end(half, wish)
+            await self._ends.end(half, resolution)
         except Unknown:
             raise  # remembered
         except RaftMQError:
@@ -189,16 +189,16 @@ class AsyncTransaction:
         self._decide(Resolution.UNDECIDED)
         self._producer.forget(half)
 
-    async def _end(self, wish: Resolution) -> None:
+    async def _end(self, resolution: Resolution) -> None:
         half = self._stored()
-        self._decide(wish)
-        await self._producer.end(half, wish)
+        self._decide(resolution)
+        await self._producer.end(half, resolution)
 
-    def _decide(self, wish: Resolution) -> None:
-        if self._wish not in (None, wish):
+    def _decide(self, resolution: Resolution) -> None:
+        if self._wish not in (None, resolution):
             assert self._wish is not None
             raise RuntimeError(f"transaction {self.message_id} was decided before: {self._wish.name.lower()}")
-        self._wish = wish
+        self._wish = resolution
 
     def _stored(self) -> Half:
         if self._half is None:

@@ -16,7 +16,7 @@ from raftmq.local_path import LocalPath
 if TYPE_CHECKING:
     from cluster.backup.from_tier import Rebuilt
     from cluster.backup.manifest import Manifest
-    from cluster.backup.restore import Found
+    from cluster.backup.restore import ChosenBackup
     from cluster.backup.revived import Revived
 
 
@@ -155,7 +155,7 @@ def restore(
     )
 
 
-def _group_json(manifest: Manifest, found: Found) -> dict[str, object]:
+def _group_json(manifest: Manifest, found: ChosenBackup) -> dict[str, object]:
     rebuilt = found.rebuilt
     return {
         "group": manifest.group_id,
@@ -166,7 +166,7 @@ def _group_json(manifest: Manifest, found: Found) -> dict[str, object]:
     }
 
 
-def _about_group(group: int, manifest: Manifest, found: Found) -> list[str]:
+def _about_group(group: int, manifest: Manifest, found: ChosenBackup) -> list[str]:
     """Returns lines about a further group."""
     when = time_text(manifest.timestamp_ms, exact=True)
     lines = [f"group {group} continues from index {manifest.index} ({manifest.name}), log time {when}"]

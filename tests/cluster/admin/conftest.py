@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -18,6 +18,7 @@ from cluster.admin.figure_history import Samples
 from cluster.admin.node_interface import (
     AdminPort,
     ClientView,
+    Counted,
     KernelView,
     LoadStatus,
     MemberView,
@@ -30,14 +31,20 @@ from cluster.backup.service import Backups
 from cluster.broker.access.denials import Denials
 from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.user_admin import UserAdmin
+from cluster.broker.broker_metrics import DeliveryMetrics
+from cluster.broker.groups.group_lag import LagMetrics
 from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.rights import Rights
-from cluster.broker.topic_sizes import TopicSizes
+from cluster.broker.topic_sizes import TopicSizeMetrics, TopicSizes
+from cluster.broker.watches.group_watch import GroupWatch
+from cluster.broker.watches.hidden_watch import HiddenWatch
+from cluster.broker.watches.hot_watch import hot_conditions
+from cluster.broker.watches.quota_watch import learnt_conditions, quota_conditions
 from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.config.local_layout import name_of
+from cluster.config.local_layout import name_of, node_object
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.flow.backlogs import Backlogs
@@ -47,24 +54,33 @@ from cluster.flow.quota_buckets import QuotaBuckets
 from cluster.flow.quota_limits import NEW_GROUPS, NEW_TOPICS
 from cluster.flow.quota_rules import QuotaRules
 from cluster.flow.requests_at_once import RequestsAtOnce
-from cluster.members.address_change import CheckUnderWay, Place, Proof
+from cluster.members.address_change import CheckUnderWay, MemberPlace, Proof
 from cluster.members.changes import MemberChanges
-from cluster.members.cluster_level import Levels
+from cluster.members.cluster_level import Levels, unfinished_upgrade
 from cluster.members.service import MembersService
-from cluster.node.metrics import NodeMetrics
+from cluster.node.metrics import Exporter
+from cluster.node.node_view import counted
+from cluster.node.status_metrics import StatusMetrics
 from cluster.peer.keyring import Keyring
-from cluster.placement.known_groups import RegistryProcess
+from cluster.peer.link_state import LinkMetrics
+from cluster.placement.registry_state import RegistryProcess
 from cluster.placement.route_map import BrokerGroup, RouteMap
 from cluster.replication.hot_spots import Window
 from cluster.replication.learnt_use import LearntUse
+from cluster.replication.metrics import AppendMetrics, HaMetrics
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.paced_sends import PacedSends
+from cluster.replication.traffic_metrics import TrafficMetrics
+from cluster.requests.request_metrics import RequestMetrics
+from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.findings import Condition
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
 from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
+from cluster.tier.tier_metrics import TierMetrics
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
@@ -120,9 +136,9 @@ class FakeMoves:
         self.not_by: dict[NodeId, str] = {}
         """Voter -> why not."""
         self.busy = False
-        self.checked: list[Place] = []
+        self.checked: list[MemberPlace] = []
 
-    async def check(self, place: Place) -> Proof:
+    async def check(self, place: MemberPlace) -> Proof:
         self.checked.append(place)
         if self.busy:
             raise CheckUnderWay
@@ -170,7 +186,25 @@ class FakeNode:
         self.state = BrokerState(self.kv, group=self.log_of)
         self.topic_sizes = TopicSizes(self.state, lambda: 0)
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
-        self.metrics = NodeMetrics(self.config.cluster.group)
+        self.requests = RequestMetrics()
+        self.traffic = TrafficMetrics(self.state, self.requests, HaMetrics(lambda metrics: None))
+        self.appends = AppendMetrics()
+        self.broker = SimpleNamespace(deliveries=DeliveryMetrics(self.state))
+        self.loop_lag = SimpleNamespace(lag_s=0.0)
+        self.exporter = Exporter(
+            (
+                StatusMetrics(self.status, self.state),
+                LagMetrics(self.state, self.writes_open, self.wall_ms),
+                TopicSizeMetrics(self.topic_sizes, self.state),
+                RetentionMetrics(self.state),
+                TierMetrics(),
+                LinkMetrics(),
+                self.requests,
+                self.traffic,
+                self.broker.deliveries,
+            ),
+            self.config.cluster.group,
+        )
         self.samples = Samples()
         self.alarms = Alarms(lambda: 1_700_000_000_000)
         self.events = EventLog(node_id, self.wall_ms)
@@ -221,7 +255,7 @@ class FakeNode:
         self.raw: Any = cast("Any", fake)
         context = context_of(self.raw, self.alarms, config=self.config)
         self.succession = context.succession
-        self.membership = MembersService(context, identity, self.metrics.members)
+        self.membership = MembersService(context, identity)
         self.routes = RouteMap(
             BrokerGroup(
                 lambda: self.config,
@@ -245,6 +279,12 @@ class FakeNode:
         self.queries = MessageQueries(cast("Any", self), self.rights)
         self.now_ms = 1_700_000_000_000
         self.shared_ids = SharedIds(lambda: self.now_ms)
+        services: Any = self
+        self.group_watch = GroupWatch(
+            services, member_count=self.member_count, unread=self.unread, wall_ms=self.wall_ms
+        )
+        self.hidden = HiddenWatch(services)
+        self.findings = (self.found,)
         self.secrets = FakeSecrets()
         self.confirmed: Any = SimpleNamespace(is_possible=False, ask=lambda done: done(True))
         self.access = HttpAccess(
@@ -322,6 +362,23 @@ class FakeNode:
             kernel=KernelView("native", 1, ""),
             uptime_ms=1500,
         )
+
+    def found(self) -> Iterator[Condition]:
+        """Yields what the services of a node report."""
+        by_id, me = self.state.access.by_id, node_object(self.config.cluster.group, self.config.node.id)
+        services: Any = self
+        yield from self.group_watch.look(self.monotonic_ms())
+        yield from self.hidden.look()
+        yield from hot_conditions(services, self.window)
+        yield from quota_conditions(services, self.paced)
+        yield from learnt_conditions(services, self.learnt)
+        yield from self.shared_ids.conditions(by_id, me)
+        yield from unfinished_upgrade(self.levels.view(self.monotonic_ms()))
+        yield from self.failpoints.conditions(me)
+
+    def counted(self) -> Counted:
+        node: Any = self
+        return counted(node)
 
     def overruled(self) -> list[KeyChange]:
         return self.contradicted

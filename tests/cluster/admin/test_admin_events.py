@@ -11,6 +11,7 @@ import pytest
 
 from cluster.admin.node_interface import ClientGroup, ClientView
 from cluster.runtime import logs
+from tests.support.codes import KEYS
 from tests.support.pace import at_most
 from tests.support.rows import each_row
 
@@ -89,7 +90,7 @@ async def test_only_so_many_streams(client: Any, node: Any, monkeypatch: pytest.
 
 
 async def test_findings_are_events(client: Any, node: Any) -> None:
-    node.alarms.raise_alarm("disk_slow", "appends are slow")
+    node.alarms.raise_alarm(KEYS["disk_slow"], "appends are slow")
     await client.get("/v1/findings")
     node.alarms.clear("disk_slow")
     await client.get("/v1/findings")

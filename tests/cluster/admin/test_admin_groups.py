@@ -12,11 +12,12 @@ from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.handler_request import Call
 from cluster.admin.handlers.groups import list_groups
 from cluster.admin.node_interface import MemberView
-from cluster.node.metrics import NodeMetrics
+from cluster.broker.groups.group_lag import LagMetrics
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
+from tests.support.samples import samples
 
 
 def fill(node: Any) -> None:
@@ -104,15 +105,10 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
     node.add_group("new", "a")
 
     def figures(*, leads: bool) -> dict[tuple[str, ...], float]:
-        metrics = NodeMetrics()
-        for _ in metrics.group_lag.update(node.state, 10_000, leads=leads):
+        metrics = LagMetrics(node.state, lambda: leads, lambda: 10_000)
+        for _ in metrics.look_in_steps():
             pass
-        return {
-            (sample.name, *sample.labels.values()): sample.value
-            for family in metrics.registry.collect()
-            for sample in family.samples
-            if "group" in "".join([sample.name, *sample.labels]) and "_lag_" in sample.name
-        }
+        return {(name, *labels.values()): value for name, labels, value in samples(metrics)}
 
     assert figures(leads=True) == {
         ("rocketmq_consumer_lag_messages", "billing", "a"): 6,

@@ -55,8 +55,8 @@ def sampled(node: Any, client: Any) -> Sampled:
 
 
 async def test_rates_are_of_the_time_since_the_sample_before(sampled: Sampled) -> None:
-    sampled.node.metrics.messages_in("orders", 50, 5_000)
-    sampled.node.metrics.messages_out("orders", 20, 2_000)
+    sampled.node.traffic.messages_in("orders", 50, 5_000)
+    sampled.node.broker.deliveries.messages_out("orders", 20, 2_000)
     sampled.after(5)
     last = await sampled.last()
     assert (last["messages_in_per_s"], last["bytes_in_per_s"]) == (10, 1_000)
@@ -73,8 +73,8 @@ async def test_the_first_sample_has_no_rates(sampled: Sampled) -> None:
 
 async def test_latencies_are_of_the_time_since_the_sample_before(sampled: Sampled) -> None:
     for _ in range(100):
-        sampled.node.metrics.settled(Outcome.OK, 1, 0.004)
-        sampled.node.metrics.appends.written(100, 0.0007, 0.0)
+        sampled.node.traffic.settled(Outcome.OK, 1, 0.004)
+        sampled.node.appends.written(100, 0.0007, 0.0)
     sampled.after(5)
     last = await sampled.last()
     assert last["commit_p50_ms"] == pytest.approx(3.75)  # half of the bucket from 2.5 to 5 ms
@@ -92,8 +92,8 @@ def holds(sampled: Sampled, inflight_bytes: int, **more: Any) -> None:
 
 async def test_demand_is_what_was_acknowledged_refused_or_waits_now(sampled: Sampled) -> None:
     """The bytes of refused sends are not counted: each is as large as an acknowledged one."""
-    metrics = sampled.node.metrics
-    metrics.messages_in("orders", 50, 5_000)
+    metrics = sampled.node.requests
+    sampled.node.traffic.messages_in("orders", 50, 5_000)
     for reason, refusals in (("overload", 20), ("busy", 5), ("no_topic", 10)):
         for _ in range(refusals):
             metrics.refused(reason)
@@ -112,7 +112,7 @@ async def test_demand_is_what_was_acknowledged_refused_or_waits_now(sampled: Sam
 
 
 async def test_demand_is_not_known_on_a_follower_or_without_any_size(sampled: Sampled) -> None:
-    sampled.node.metrics.refused("overload")
+    sampled.node.requests.refused("overload")
     sampled.after(5)
     assert (await sampled.last())["demand_bytes_per_s"] is None
     sampled.node.leader = 2

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.findings.finding import Condition, Finding
+from cluster.admin.findings.finding import Finding
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.watch import Memory
+from cluster.runtime.findings import Condition
 from statemachine.cluster_wide.settings import Maintenance
+from tests.support.codes import KEYS
 
 
 async def post(client: Any, node: Any, **body: Any) -> tuple[int, Any]:
@@ -56,7 +58,7 @@ async def test_who_is_no_member_is_refused(client: Any, member: Any) -> None:
 
 def test_what_is_about_the_node_wakes_nobody() -> None:
     def found(code: str, about: str) -> Finding:
-        (finding,) = Memory(1).note([Condition(code, about, "as the test says")], 1, 0)
+        (finding,) = Memory(1).note([Condition(KEYS[code], about, "as the test says")], 1, 0)
         return finding
 
     views = {

@@ -14,6 +14,7 @@ from cluster.admin import server
 from cluster.members.changes import Ending
 from cluster.members.checks import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
+from tests.support.codes import KEYS
 from tests.support.contexts import run_of
 from tests.support.rows import each_row
 
@@ -236,7 +237,7 @@ def other(entry: Any) -> Any:
 
 
 async def test_a_loss_that_nobody_has_taken_note_of_comes_first(client: Any, node: Any) -> None:
-    node.alarms.raise_alarm("unsafe_recovered", "one survivor")
+    node.alarms.raise_alarm(KEYS["unsafe_recovered"], "one survivor")
     told = await error_of(await client.post("/v1/members", json=NEW))
     assert told[:2] == (409, "refused")
     assert "raftmq alarm ack unsafe_recovered" in told[3]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from cluster.admin.node_interface import NodeStatus
 from cluster.repair.progress import InstallView
 from raftlog.errors import NotLeaderError, ProposalDroppedError
+from tests.support.codes import KEYS
 
 
 async def test_status_is_what_the_node_says(client: Any, node: Any) -> None:
@@ -107,14 +108,14 @@ async def test_a_follower_that_catches_up_and_a_learner_are_live_and_not_ready(c
 
 
 async def test_alarms_are_shown_by_health_status_and_metrics(client: Any, node: Any) -> None:
-    node.alarms.raise_alarm("log_damage", "positions 5 to 9 are damaged")
+    node.alarms.raise_alarm(KEYS["log_damage"], "positions 5 to 9 are damaged")
     answer = await client.get("/v1/health")
     body = await answer.json()
     assert (answer.status, "positions 5 to 9 are damaged" in body["warnings"]) == (200, True)
     assert [(alarm["key"], alarm["since_ms"]) for alarm in body["alarms"]] == [("log_damage", 1_700_000_000_000)]
     assert (await (await client.get("/v1/status")).json())["alarms"] == body["alarms"]
     assert 'raftmq_alarm{key="log_damage"} 1.0' in await (await client.get("/metrics")).text()
-    node.alarms.raise_alarm("log_damage", "nothing is served", stops_service=True)
+    node.alarms.raise_alarm(KEYS["log_damage"], "nothing is served", stops_service=True)
     answer = await client.get("/v1/health")
     assert (answer.status, (await answer.json())["reasons"]) == (503, ["nothing is served"])
     node.alarms.clear("log_damage")

@@ -377,6 +377,6 @@ async def test_a_group_that_has_retired_is_a_finding_while_its_nodes_run(node: S
     client = await serve(node)
     await ask(client, "POST")
     await ask(client, "POST", RETIRE)
-    found = {each.code: each for each in own_conditions(node, node.status(), NOW_MS)}  # type: ignore[arg-type]
+    found = {str(each.code): each for each in own_conditions(node, node.status(), NOW_MS)}  # type: ignore[arg-type]
     assert "group_draining" not in found
     assert found["group_retired"].do_now == "raftmq broker-group retire 2"

@@ -12,7 +12,7 @@ import pytest
 from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
 from cluster.tier.scrub.scrub_service import _NOTHING, _view
-from cluster.tier.scrub.scrubber import Wishes
+from cluster.tier.scrub.scrubber import ScrubOptions
 from raftmq.cli import cli
 from tests.support.rows import each_row
 
@@ -122,9 +122,9 @@ async def test_a_dry_sweep_changes_nothing_in_the_store(client: Any, node: Any) 
         """Keeps what it is asked for."""
 
         view = _view(1, 1, _NOTHING)
-        wishes: ClassVar[list[Wishes]] = []
+        wishes: ClassVar[list[ScrubOptions]] = []
 
-        def begin(self, wishes: Wishes) -> bool:
+        def begin(self, wishes: ScrubOptions) -> bool:
             self.wishes.append(wishes)
             return True
 
@@ -132,7 +132,7 @@ async def test_a_dry_sweep_changes_nothing_in_the_store(client: Any, node: Any) 
     for dry in (True, False):
         body = {"reads": False, "repairs": True, "sweeps": True, "dry_run": dry}
         assert (await client.post("/v1/tier/scrub", json=body)).status == 202
-    assert Scrubs.wishes == [Wishes(False, False, False), Wishes(False, True, True)]
+    assert Scrubs.wishes == [ScrubOptions(False, False, False), ScrubOptions(False, True, True)]
 
 
 async def test_a_dry_backup_names_the_older_ones_that_would_go(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.findings import hidden_watch
-from cluster.admin.findings.group_watch import GroupWatch
-from cluster.admin.findings.hidden_watch import HiddenWatch
 from cluster.broker.groups.group_lag import each_lag
+from cluster.broker.watches import hidden_watch
+from cluster.broker.watches.group_watch import GroupWatch
+from cluster.broker.watches.hidden_watch import HiddenWatch
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
@@ -169,7 +169,7 @@ def test_what_is_hidden_makes_no_group_stuck_or_without_consumers(node: Any) -> 
     node.apply([CreateTopic({"name": "orders", "read_queues": 1, "write_queues": 1}, False)])
     node.apply([CommitOffsets([("billing", 1, 0, 10)])])
     assert sum(each.lag for each in each_lag(node.state, node.state.groups["billing"])) == 15
-    assert list(GroupWatch(node).look(10 * node.config.health.queue_stuck_ms)) == []
+    assert list(node.group_watch.look(10 * node.config.health.queue_stuck_ms)) == []
 
 
 # --- offsets beyond the end ------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_what_is_hidden_makes_no_group_stuck_or_without_consumers(node: Any) -> 
 @pytest.mark.usefixtures("orders")
 async def test_an_offset_beyond_the_end_is_named(client: Any, node: Any) -> None:
     node.apply([CommitOffsets([("billing", 1, queue_id, 10) for queue_id in range(4)])])
-    watch = GroupWatch(node)
+    watch = GroupWatch(node, member_count=node.member_count, unread=node.unread, wall_ms=node.wall_ms)
     assert list(watch.look(0)) == []
     node.apply([CommitOffsets([("billing", 1, 2, 110)])])
     (condition,) = watch.look(0)

@@ -13,25 +13,27 @@ import msgspec
 import pytest
 
 from cluster.admin.findings import rules
-from cluster.admin.findings.catalogue import CODES, code_of_alarm
-from cluster.admin.findings.finding import Condition
-from cluster.admin.findings.group_watch import GroupWatch
-from cluster.admin.findings.hidden_watch import HiddenWatch
-from cluster.admin.findings.hot_watch import hot_conditions
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
-from cluster.admin.findings.quota_watch import learnt_conditions, quota_conditions
-from cluster.admin.findings.rules import MIXED_MS, own_conditions
+from cluster.admin.findings.rules import own_conditions
 from cluster.admin.findings.watch import DataWatch, Memory
 from cluster.admin.node_interface import MemberView
 from cluster.broker.access.guesses import TOLD_FROM
 from cluster.broker.groups.shared_ids import KEPT_MAX, SHOWN_MS
+from cluster.broker.watches.group_watch import GroupWatch
+from cluster.broker.watches.hidden_watch import HiddenWatch
+from cluster.broker.watches.hot_watch import hot_conditions
+from cluster.broker.watches.quota_watch import learnt_conditions, quota_conditions
 from cluster.config.exposure_check import open_folder
 from cluster.config.ranges import Held
 from cluster.members.checks import quorum_of
+from cluster.members.cluster_level import MIXED_MS
 from cluster.peer.links import LinkView
+from cluster.repair.consistency import uncompared
 from cluster.repair.progress import InstallView
+from cluster.runtime.findings import Code, Condition
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
+from cluster.state.state_opening import REPLACED
 from statemachine.access.access_commands import ChangeUser, Origin, SetAuthMode
 from statemachine.access.learnt_limits import LearntHead, LearntMode, PutLearnt, SetLearnt, import_of
 from statemachine.access.quotas import SetQuotas
@@ -43,10 +45,13 @@ from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth
 from tests.cluster.admin.conftest import FakeNode
 from tests.support.alarm_keys import alarm_keys
+from tests.support.codes import CODES, KEYS
 from tests.support.hot_windows import two_groups, window
 
 NOW_MS = 1_700_000_000_000
-ALARMS = {key: code_of_alarm(key) for key in sorted({*alarm_keys(), "state_corrupt"})}
+ALARMS = {
+    each: each.finding for each in (*map(KEYS.__getitem__, sorted(alarm_keys())), REPLACED.alarm("state_corrupt"))
+}
 RECOVERY = RecoveryStatus(
     clean=False, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=500, stages_ms={}, reasons=[]
 )
@@ -56,7 +61,8 @@ DIED = PreviousRun(ended="process_died", pid=1, boot_id="", started_ms=0, synced
 def conditions(node: Any, **changes: Any) -> dict[str, Condition]:
     """Returns the node's own findings, with these fields of its status."""
     status = msgspec.structs.replace(node.status(), **changes)
-    return {each.code: each for each in own_conditions(node, status, NOW_MS)}
+    found = *own_conditions(node, status, NOW_MS), *node.found()
+    return {each.code.finding: each for each in found}
 
 
 def link(state: str, reason: str) -> LinkView:
@@ -88,7 +94,7 @@ def test_a_state_of_the_node_is_a_finding(node: Any, code: str) -> None:
 
 
 @pytest.mark.parametrize(("key", "code"), ALARMS.items())
-def test_an_alarm_is_a_finding(node: Any, key: str, code: str) -> None:
+def test_an_alarm_is_a_finding(node: Any, key: Code, code: str) -> None:
     node.alarms.raise_alarm(key, "as the alarm says")
     found = conditions(node)[code]
     assert (found.says, found.since_ms) == ("as the alarm says", NOW_MS)
@@ -196,12 +202,9 @@ def flood(node: Any) -> set[str]:
 
 
 def digest(node: Any) -> set[str]:
-    class Uncompared:
-        def uncompared_ms(self) -> int:
-            return 11 * node.config.consistency.digest_every_ms
-
-    node.consistency = Uncompared()
-    return set(conditions(node))
+    every_ms = node.config.consistency.digest_every_ms
+    assert list(uncompared(10 * every_ms, every_ms, "node 1")) == []
+    return {each.code for each in uncompared(11 * every_ms, every_ms, "node 1")}
 
 
 def groups(node: Any) -> set[str]:
@@ -212,7 +215,7 @@ def groups(node: Any) -> set[str]:
     node.add_group("beyond", "a")
     node.apply([CommitOffsets([("beyond", 1, 0, 11)])])
     node.consumers["stuck"] = [MemberView(client_id="c", address="", language="", version=1, silent_ms=0)]
-    watch = GroupWatch(node)
+    watch = GroupWatch(node, member_count=node.member_count, unread=node.unread, wall_ms=node.wall_ms)
     list(watch.look(0))
     node.idle["b"] = {"c"}
     found = {each.code for each in watch.look(0)}
@@ -230,10 +233,10 @@ def hidden(node: Any) -> set[str]:
 
 def hot(node: Any) -> set[str]:
     two_groups(node)
-    found = set()
+    found = set[str]()
     for topic in ("here", "both"):
         node.window = window(node, **{topic: 800})
-        found |= {each.code for each in hot_conditions(node)}
+        found |= {each.code for each in hot_conditions(node, node.window)}
     return found
 
 
@@ -241,10 +244,10 @@ def over_quota(node: Any) -> set[str]:
     node.apply([SetQuotas([("topic=*", {"send_messages": 1})], 1, "ann")])
     node.paced.look()
     (bucket,) = node.paced.buckets.of(0, "10.0.0.1", "orders", 0)
-    assert list(quota_conditions(node)) == []
+    assert list(quota_conditions(node, node.paced)) == []
     for _ in range(3):
         bucket.refuse(node.monotonic_ms())
-    (condition,) = quota_conditions(node)
+    (condition,) = quota_conditions(node, node.paced)
     assert condition.says == (
         "quotas refuse what is over them: topic=orders 3 times, by send_messages of quota topic=* "
         "(1 message sent a second)"
@@ -259,19 +262,19 @@ def learnt(node: Any) -> set[str]:
     node.apply([PutLearnt(import_of(digest), rows), SetLearnt(head.row())])
     use = node.learnt
     use.look(1, 0, overloaded=True)
-    assert list(learnt_conditions(node)) == []
+    assert list(learnt_conditions(node, node.learnt)) == []
     for number, topic in enumerate(("orders", "mail")):
         use._count(SimpleNamespace(name=topic, topic_id=number), node.monotonic_ms(), 1, 1)
         use.of(topic).cut, use.of(topic).cut_ms = 3 + number, node.monotonic_ms()
-    (cut,) = learnt_conditions(node)
+    (cut,) = learnt_conditions(node, node.learnt)
     assert cut.says == (
         "more arrives than the log takes, and topics that get more than usual are cut: "
         "mail 4 messages, usually at most 5 messages a second; orders 3 messages, usually at most 5 messages a second"
     )
     node.now_ms += 60_000
-    assert list(learnt_conditions(node)) == []
+    assert list(learnt_conditions(node, node.learnt)) == []
     node.apply([SetLearnt(head._replace(ends_ms=0).row())])
-    (expired,) = learnt_conditions(node)
+    (expired,) = learnt_conditions(node, node.learnt)
     assert expired.says.startswith("learnt limits of 2 topics have expired ")
     return {cut.code, expired.code}
 
@@ -353,8 +356,10 @@ def lost(folder: Path) -> set[str]:
 
 def down() -> set[str]:
     views = {
-        1: Memory(1).note([Condition("link_suspect", "link 1-3", ""), Condition("node_silent", "node 3", "")], 0, 0),
-        2: Memory(2).note([Condition("link_suspect", "link 2-3", "")], 0, 0),
+        1: Memory(1).note(
+            [Condition(KEYS["link_suspect"], "link 1-3", ""), Condition(KEYS["node_silent"], "node 3", "")], 0, 0
+        ),
+        2: Memory(2).note([Condition(KEYS["link_suspect"], "link 2-3", "")], 0, 0),
     }
     return {each.code for each in merged(views, (1, 2, 3))}
 
@@ -486,7 +491,7 @@ def test_client_ids_of_two_users_are_named_as_long_as_they_are_noticed(node: Any
 def test_each_client_id_of_two_clients_of_one_user_is_named(node: Any) -> None:
     for client in ("c1", "c2", "c1"):
         node.shared_ids.twice("g", client, 0)
-    found = [each for each in own_conditions(node, node.status(), NOW_MS) if each.code == "client_id_shared"]
+    found = [each for each in node.found() if each.code == "client_id_shared"]
     assert [each.object for each in found] == ["client c1 of group g", "client c2 of group g"]
     assert "both get every message" in found[0].says
     node.now_ms += SHOWN_MS

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.findings import group_watch
-from cluster.admin.findings.group_watch import TOPICS_HOLD_MS, GroupWatch
 from cluster.admin.node_interface import MemberView
+from cluster.broker.watches import group_watch
+from cluster.broker.watches.group_watch import TOPICS_HOLD_MS, GroupWatch
 from raftlog.work import METER
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.removal_slices import DeleteGroup
@@ -24,7 +24,7 @@ def watch(node: Any) -> GroupWatch:
     node.add_group("billing", "a")
     node.add_messages("a", 0, 10)
     node.add_messages("a", 1, 10)
-    return GroupWatch(node)
+    return GroupWatch(node, member_count=node.member_count, unread=node.unread, wall_ms=node.wall_ms)
 
 
 def codes(watch: GroupWatch, now_ms: int) -> list[tuple[str, str]]:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.admin.findings.hot_watch import HOLD_MS, hot_conditions
 from cluster.broker.hot_topics import Spreading
+from cluster.broker.watches.hot_watch import HOLD_MS, hot_conditions
 from cluster.replication.hot_spots import WINDOW_MS, Window
 from cluster.replication.outcome import Outcome
 from cluster.runtime.figures.heavy_hitters import Heavy
@@ -30,12 +30,12 @@ def groups(node: Any) -> None:
 def found(node: Any, ended: Window) -> list[tuple[str, str, str]]:
     """(code, object, command) after this window."""
     node.window = ended
-    return [(each.code, each.object, each.do_now) for each in hot_conditions(node)]
+    return [(each.code, each.object, each.do_now) for each in hot_conditions(node, node.window)]
 
 
 def test_a_hot_topic_that_could_have_queues_elsewhere(node: Any) -> None:
     assert found(node, window(node, here=800, both=200)) == [("hot_topic", "topic here", "raftmq topic spread here")]
-    (condition,) = hot_conditions(node)
+    (condition,) = hot_conditions(node, node.window)
     assert condition.says == (
         "topic here gets 80% of the 200 messages/s of group 1, whose leader is busy 90% of the time; it has no "
         "queues in group 2"

@@ -22,7 +22,7 @@ STEP_MAX = 6_000
 def many(node: Any) -> Any:
     node.consistency = None
     for number in range(3 * SERIES_MAX):
-        node.metrics.messages_in(f"t{number:05}", 2, 10)
+        node.traffic.messages_in(f"t{number:05}", 2, 10)
     for first in range(0, 3 * SERIES_MAX, 100):
         node.apply([CreateTopic({"name": f"t{first + each:05}"}, True) for each in range(100)])
     node.apply([CreateTopic({"name": "a", "read_queues": 300, "write_queues": 300}, True)])
@@ -43,8 +43,8 @@ async def test_a_topic_that_is_gone_has_no_series(client: Any, node: Any) -> Non
     """Whichever node and whichever door was asked to delete it: a series goes with the topic."""
     node.apply([CreateTopic({"name": "orders"}, True), CreateTopic({"name": "users"}, True)])
     for topic in ("orders", "users"):
-        node.metrics.messages_in(topic, 1, 10)
-        node.metrics.messages_out(topic, 1, 10)
+        node.traffic.messages_in(topic, 1, 10)
+        node.broker.deliveries.messages_out(topic, 1, 10)
     assert 'topic="orders"' in await (await client.get("/metrics")).text()
     node.apply([DeleteTopic("orders")])
     text = await (await client.get("/metrics")).text()

@@ -14,7 +14,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.admin.errors import ApiError
-from cluster.admin.findings.finding import Cause, Condition, Finding
+from cluster.admin.findings.finding import Cause, Finding
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.other_nodes import clock_conditions, setting_conditions
 from cluster.admin.findings.rules import own_conditions
@@ -24,10 +24,12 @@ from cluster.admin.signed_identity import PASS_HEADER
 from cluster.config.local_layout import link_object, node_object
 from cluster.members.checks import quorum_of, told
 from cluster.runtime import logs
+from cluster.runtime.findings import Condition
 from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.topics.topics import CreateTopic
 from tests.cluster.admin.conftest import FakeNode
 from tests.cluster.admin.test_finding_rules import NOW_MS, link
+from tests.support.codes import KEYS
 from tests.support.fake_raw import CLUSTER
 
 GROUP = 2
@@ -60,7 +62,7 @@ async def test_all_that_a_node_finds_names_the_group(second: FakeNode) -> None:
         peers=[msgspec.structs.replace(second.status().peers[0], lag_entries=1 << 30)],
         load=msgspec.structs.replace(second.load, connections=1 << 30),
     )
-    told = {each.code: each for each in found}
+    told = {str(each.code): each for each in found}
     assert told["node_drained"].object == "node 2/1"
     assert told["link_suspect"].object == "link 2/1-2/2"
     assert told["link_suspect"].says.startswith("node 2/1 to node 2/2: ")
@@ -73,14 +75,16 @@ async def test_all_that_a_node_finds_names_the_group(second: FakeNode) -> None:
 
 
 def test_the_command_of_a_finding_names_the_node_of_the_group() -> None:
-    about, by_itself = noted(1, Condition("node_drained", "node 2/3", ""), Condition("recovering", "cluster", ""))
+    about, by_itself = noted(
+        1, Condition(KEYS["node_drained"], "node 2/3", ""), Condition(KEYS["recovering"], "cluster", "")
+    )
     assert about.do_now == "raftmq node drain 2/3 --undo"
     assert by_itself.do_now == "raftmq recovery --node 2/1"
 
 
 def test_nodes_of_the_group_are_members_go_down_and_explain_what_follows() -> None:
-    links = {node: noted(node, Condition("link_suspect", link_object(GROUP, node, 3), "")) for node in (1, 2)}
-    margin = noted(1, Condition("no_quorum_margin", "cluster", "the next failure stops writes"))
+    links = {node: noted(node, Condition(KEYS["link_suspect"], link_object(GROUP, node, 3), "")) for node in (1, 2)}
+    margin = noted(1, Condition(KEYS["no_quorum_margin"], "cluster", "the next failure stops writes"))
     views = {1: links[1] + margin, 2: links[2]}
     found = {each.code: each for each in merged(views, [1, 2, 3], group=GROUP)}
     assert (found["node_down"].object, found["node_down"].do_now) == ("node 2/3", "raftmq restart 2/3")
@@ -90,7 +94,7 @@ def test_nodes_of_the_group_are_members_go_down_and_explain_what_follows() -> No
     assert {each.code for each in merged(views, [1, 2], group=GROUP)} == {"no_quorum_margin"}, "3 is no member"
     calm = {each.code: each.severity for each in merged(views, [1, 2, 3], [3], group=GROUP)}
     assert calm["node_down"] == "info", "it is in maintenance"
-    alone = noted(2, Condition("no_leader", "cluster", "no leader is known in term 3"))
+    alone = noted(2, Condition(KEYS["no_leader"], "cluster", "no leader is known in term 3"))
     (cut_off,) = merged({1: [], 2: alone}, [1, 2, 3], leaders={1: 1, 2: None}, group=GROUP)
     assert cut_off.says.startswith("node 2/2 knows no leader, although node 2/1 leads")
 
@@ -166,7 +170,7 @@ def test_each_line_of_the_log_begins_with_the_name(name: Any, shown: str) -> Non
 
 
 async def test_the_watch_takes_the_group_of_its_node(second: FakeNode) -> None:
-    second.alarms.raise_alarm("disk_slow", "as the alarm says")
+    second.alarms.raise_alarm(KEYS["disk_slow"], "as the alarm says")
     watch = FindingsWatch(second)  # type: ignore[arg-type]
     found = {each.code: each for each in watch.cluster()}
     assert (found["disk_slow"].object, found["disk_slow"].seen_by) == ("node 2/1", [1])
@@ -176,7 +180,7 @@ async def test_the_watch_takes_the_group_of_its_node(second: FakeNode) -> None:
 async def test_every_series_of_a_further_group_says_its_group(second: FakeNode) -> None:
     for node, label in ((second, 'broker_group="2"'), (FakeNode(1), "broker_group")):
         node.apply([CreateTopic({"name": "orders"}, True)])
-        node.metrics.messages_in("orders", 3, 300)
+        node.traffic.messages_in("orders", 3, 300)
         async with TestClient(TestServer(build_app(node))) as client:  # type: ignore[arg-type]
             first, again = [(await (await client.get("/metrics")).text()).splitlines() for _ in range(2)]
         series = [line for line in again if line and not line.startswith("#")]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.placement.known_groups import RegistryProcess
-from cluster.placement.registry_state import RegistryState
+from cluster.placement.registry_state import RegistryProcess, RegistryState
 from raftmq.commands.nodes import registry
 
 THREE = [RegistryProcess(number, f"10.0.0.{number}:9867", number != 2) for number in (1, 2, 3)]

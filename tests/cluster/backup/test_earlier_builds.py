@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from cluster.backup import metadata
-from cluster.backup.from_tier import Wish, rebuild
+from cluster.backup.from_tier import TierRestore, rebuild
 from cluster.backup.remote import stored
 from cluster.backup.replay import Target
 from cluster.backup.restore import restore
@@ -166,7 +166,7 @@ def test_a_tier_is_refused(left: str, earlier: Path) -> None:
         shutil.rmtree(folder / "state")
     before = tree(root)
     with pytest.raises(LocalError, match=EARLIER):
-        rebuild(Wish(root.as_uri(), Target(None, None)), earlier / "new", NOW_MS)
+        rebuild(TierRestore(root.as_uri(), Target(None, None)), earlier / "new", NOW_MS)
     assert tree(root) == before
     assert not (earlier / "new").exists()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.backup import remote
-from cluster.backup.from_tier import Rebuilt, Wish, rebuild
+from cluster.backup.from_tier import Rebuilt, TierRestore, rebuild
 from cluster.backup.replay import Target
 from cluster.backup.restore import restore
 from cluster.backup.verify import verify
@@ -33,7 +33,7 @@ def lost(stopped: Any, tmp_path: Path) -> Lost:
 
 def rebuilt(lost: Lost, folder: Path, **wishes: Any) -> Rebuilt:
     target = Target(wishes.pop("index", None), wishes.pop("time_ms", None))
-    return rebuild(Wish(lost.url, target, **wishes), folder, NOW_MS)
+    return rebuild(TierRestore(lost.url, target, **wishes), folder, NOW_MS)
 
 
 def check(lost: Lost, made: Rebuilt, index: int) -> None:
@@ -160,7 +160,7 @@ def test_a_moment_before_the_first_entry_names_the_earliest(lost: Lost, tmp_path
         lost.copy_state(copied, tmp_path / "kv")
     first_ms = lost.entries[0].timestamp_ms
     assert first_ms > 0
-    typed = Wish(lost.url, Target(time_ms=first_ms - 1), rest=("--into", "new", "--nodes", "1"))
+    typed = TierRestore(lost.url, Target(time_ms=first_ms - 1), rest=("--into", "new", "--nodes", "1"))
     with pytest.raises(LocalError) as refused:
         rebuild(typed, tmp_path / "new", NOW_MS)
     assert refused.value.what == f"time {rfc3339(first_ms - 1)} lies before the first entry of the log"
@@ -190,7 +190,7 @@ def test_several_clusters_are_told_apart_by_their_moments(lost: Lost, tmp_path: 
 
     def told(target: Target) -> LocalError:
         with pytest.raises(LocalError) as refused:
-            rebuild(Wish(lost.url, target, rest=("--into", "zz", "--nodes", "1")), tmp_path / "new", NOW_MS)
+            rebuild(TierRestore(lost.url, target, rest=("--into", "zz", "--nodes", "1")), tmp_path / "new", NOW_MS)
         return refused.value
 
     def moment(of: Lost, index: int) -> str:

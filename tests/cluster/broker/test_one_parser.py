@@ -21,7 +21,7 @@ from cluster.broker.pulls.filter_search import Verdicts
 from cluster.broker.reads.message_lookup import KeyQuery, is_wanted
 from cluster.broker.refusal import Refused
 from cluster.broker.sends.redelivery import copied_properties
-from cluster.broker.transactions.transaction_end import Ending, Wish, mismatch
+from cluster.broker.transactions.transaction_end import Decision, Ending, mismatch
 from cluster.remoting.handlers.request_reply import RequesterNotes
 from cluster.replication import message_batch
 from cluster.replication.acks.ack_levels import Ack, ack_of
@@ -225,7 +225,7 @@ def by_marks(data: bytes) -> Told:
     """The small questions of the send path and of transactions."""
     key = str(right(data)["key"])
     party: Any = None
-    ending = Ending(0, 0, producer_group_of(data), key, Wish.COMMIT, party)
+    ending = Ending(0, 0, producer_group_of(data), key, Decision.COMMIT, party)
     assert mismatch(ending, Message("orders", b"", data)) == "", "the end of a transaction"
     return {
         "level": level_of(data),

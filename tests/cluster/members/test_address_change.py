@@ -9,13 +9,22 @@ from uuid import UUID
 
 import pytest
 
-from cluster.members.address_change import UNREACHED, WHY_MAX, CheckUnderWay, Moves, Place, decode, judge, place_of
+from cluster.members.address_change import (
+    UNREACHED,
+    WHY_MAX,
+    CheckUnderWay,
+    MemberPlace,
+    Moves,
+    decode,
+    judge,
+    place_of,
+)
 from cluster.members.addresses import MemberAddresses
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Voter
 from tests.support.rows import each_row
 
-PLACE = Place(NodeId(3), "uuid-3", "10.0.0.3", 10913, "10.0.0.3:9643")
+PLACE = MemberPlace(NodeId(3), "uuid-3", "10.0.0.3", 10913, "10.0.0.3:9643")
 
 
 def nodes(*ids: int) -> list[NodeId]:
@@ -74,12 +83,12 @@ class Prober:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def peer(self, place: Place) -> str:
+    async def peer(self, place: MemberPlace) -> str:
         await self.gate.wait()
         self.dialled.append("peer")
         return self.at_peer
 
-    async def http(self, place: Place) -> str:
+    async def http(self, place: MemberPlace) -> str:
         self.dialled.append("http")
         return self.at_http
 

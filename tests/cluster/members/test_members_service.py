@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from prometheus_client import CollectorRegistry
-
 from cluster.config.loading import load
-from cluster.members.service import MembersMetrics, MembersService
+from cluster.members.service import MembersService
 from cluster.peer.allowed_peers import LEVEL, REMOVED, Addresses, Refusal, Removed
 from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
@@ -17,6 +15,7 @@ from raftlog.membership import Address, Membership, promoted, with_learner, with
 from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId, Voter
 from tests.support.contexts import context_of
+from tests.support.samples import sample
 
 UUIDS = {NodeId(node): UUID(int=node) for node in range(1, 6)}
 GENESIS = Membership(UUID(int=99), tuple(Voter(NodeId(node), UUIDS[NodeId(node)]) for node in (1, 2, 3)))
@@ -66,11 +65,10 @@ class World:
         listeners = [{"name": "broker", "port": 10800 + own}]
         config = load(None, {}, {"node.id": own, "node.data_dir": "/d", "peers": peers, "listeners": listeners})
         identity = Identity(GENESIS.cluster_uuid, 1, NodeId(own), UUIDS[NodeId(own)], 0)
-        self.registry = CollectorRegistry()
         raw: Any = self.raw
         context = context_of(raw, self.alarms, config=config)
         first_ids = map(NodeId, (1, 2, 3, 5))
-        self.service = MembersService(context, identity, MembersMetrics(self.registry), first_ids, self.follows.levels)
+        self.service = MembersService(context, identity, first_ids, self.follows.levels)
         self.service.changed.add(self.follows.set_members)
 
     def change(self, membership: Membership, index: int, *, commit: bool = True) -> None:
@@ -122,14 +120,14 @@ def test_routes_have_voters_only() -> None:
     joined = with_learner(GENESIS, Voter(NodeId(4), UUIDS[NodeId(4)]), FOUR)
     world.change(joined, 7)
     assert list(world.service.broker_addresses("broker")) == [1, 2, 3], "a learner's rows may be far behind"
-    assert world.registry.get_sample_value("raftmq_members", {"role": "learner"}) == 1
+    assert sample(world.service.part().metrics, "raftmq_members", role="learner") == 1
     world.change(promoted(joined, NodeId(4)), 8, commit=False)
-    assert world.registry.get_sample_value("raftmq_members", {"role": "voter"}) == 4
-    assert world.registry.get_sample_value("raftmq_membership_pending") == 1
+    assert sample(world.service.part().metrics, "raftmq_members", role="voter") == 4
+    assert sample(world.service.part().metrics, "raftmq_membership_pending") == 1
     assert world.service.broker_addresses("broker")[NodeId(4)] == "ten:10911"
     world.change(without(world.raw.membership, NodeId(2)), 9)
-    assert world.registry.get_sample_value("raftmq_membership_index") == 9
-    assert world.registry.get_sample_value("raftmq_membership_pending") == 0
+    assert sample(world.service.part().metrics, "raftmq_membership_index") == 9
+    assert sample(world.service.part().metrics, "raftmq_membership_pending") == 0
     assert list(world.service.broker_addresses("broker")) == [1, 3, 4]
     assert world.service.broker_addresses("other") == {}
 
@@ -172,7 +170,7 @@ def test_a_node_that_was_removed_says_so_and_serves_nobody() -> None:
     assert world.raw.held == {"removed": True}
     assert "raftmq node add" in world.alarms.all()[0].text
     assert world.alarms.all()[0].stops_service
-    assert world.registry.get_sample_value("raftmq_removed") == 1
+    assert sample(world.service.part().metrics, "raftmq_removed") == 1
     assert list(world.service.broker_addresses("broker")) == [1, 2]
 
 

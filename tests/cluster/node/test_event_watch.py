@@ -18,7 +18,7 @@ def watch_of(events: EventLog) -> EventWatch:
     storage = SimpleNamespace(directory=SimpleNamespace(log=SimpleNamespace(damage=SimpleNamespace(ranges=[]))))
     installs = SimpleNamespace(view=lambda: SimpleNamespace(stage="none"))
     looked_at: list[Any] = [storage, transport, membership, installs]
-    return EventWatch(events, NodeId(3), *looked_at, elected=print)
+    return EventWatch(events, NodeId(3), *looked_at)
 
 
 def test_a_turn_above_100_ms_is_an_event_with_what_ran() -> None:

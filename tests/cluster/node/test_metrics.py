@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
+from cluster.admin.findings.watch import FindingMetrics
+from cluster.admin.node_interface import LoadStatus, PeerStatus
 from cluster.broker import broker_metrics
-from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, consumers_of, producers_of
-from cluster.broker.groups.group_lag import QueueLag
+from cluster.broker.broker_metrics import (
+    ConnectionCounts,
+    DeadLetterMetrics,
+    DeliveryMetrics,
+    consumers_of,
+    producers_of,
+)
 from cluster.node.event_watch import reason_of
-from cluster.node.metrics import NodeMetrics
-from cluster.peer.link_state import LinkFigures, LinkState
-from cluster.placement.known_groups import RegistryProcess
-from cluster.placement.registry_metrics import RegistryMetrics
-from cluster.placement.registry_state import RegistryState
-from cluster.replication.metrics import Delays
+from cluster.node.status_metrics import StatusMetrics
+from cluster.replication.metrics import AppendMetrics, ApplyMetrics, Delays, HaMetrics
 from cluster.replication.outcome import Outcome
-from cluster.runtime.turns.turn_watch import LongTurn, LoopLagSampler
+from cluster.replication.traffic_metrics import TrafficMetrics
+from cluster.requests.request_metrics import RequestMetrics
+from cluster.runtime.figures.service_metrics import ServiceMetrics
+from cluster.runtime.turns.turn_watch import LoopLagSampler
 from cluster.runtime.turns.work import Turns
-from cluster.state.recovery_views import RecoveryStatus
-from cluster.tier.store.memory_store import MemoryStore
-from cluster.tier.store.retrying_store import RequestCounts
-from cluster.tier.tier_assembly import ReadMetrics, TierReading
-from raftlog.membership import Membership
-from raftlog.types import NodeId, Role
 from raftlog.work import at_once
-from statemachine.tier import TierState
 from tests.support.rows import each_row
+from tests.support.samples import registry_of, sample, text_of
+from tests.support.sim_cluster import SimCluster
+
+STATE: Any = SimpleNamespace(topics={"orders", "users"}, groups={})
+value = sample
 
 
 @pytest.fixture
-def metrics() -> NodeMetrics:
-    return NodeMetrics()
+def traffic() -> TrafficMetrics:
+    return TrafficMetrics(STATE, RequestMetrics(), HaMetrics(lambda metrics: None))
 
 
-def value(metrics: NodeMetrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(name, labels)
-
-
-def raft(metrics: NodeMetrics, leader: int) -> None:
-    metrics.raft(term=7, role=Role.LEADER, leader_id=NodeId(leader), commit_index=10, applied_index=9, last_index=12)
-
-
-def test_a_batch_moves_counts_and_histograms(metrics: NodeMetrics) -> None:
-    metrics.proposed(messages=100, size_bytes=5000)
-    metrics.proposed(messages=0, size_bytes=70)
-    metrics.appends.written(5070, 0.002, 0.0)
-    metrics.applied(2, 0.001)
-    metrics.settled(Outcome.OK, 100, 0.004)
-    metrics.settled(Outcome.UNKNOWN, 3, 3.0)
+def test_a_batch_moves_counts_and_histograms(traffic: TrafficMetrics) -> None:
+    appends, applies = AppendMetrics(), ApplyMetrics()
+    metrics = traffic, appends, applies
+    traffic.proposed(messages=100, size_bytes=5000)
+    traffic.proposed(messages=0, size_bytes=70)
+    appends.written(5070, 0.002, 0.0)
+    applies.applied(2, 0.001)
+    traffic.settled(Outcome.OK, 100, 0.004)
+    traffic.settled(Outcome.UNKNOWN, 3, 3.0)
     assert value(metrics, "raftmq_raft_proposals_total") == 2
     assert value(metrics, "raftmq_batch_messages_sum") == 100
     assert value(metrics, "raftmq_batch_messages_count") == 1
@@ -71,50 +67,80 @@ def test_a_batch_moves_counts_and_histograms(metrics: NodeMetrics) -> None:
     assert value(metrics, "raftmq_raft_commit_seconds_count") == 1
 
 
-def test_topics_have_their_own_series_until_they_are_deleted(metrics: NodeMetrics) -> None:
-    metrics.messages_in("orders", 10, 1000)
-    metrics.messages_in("orders", 5, 500)
-    metrics.messages_out("orders", 3, 300)
+def test_topics_have_their_own_series_until_they_are_deleted(traffic: TrafficMetrics) -> None:
+    state: Any = SimpleNamespace(topics={"orders", "users"})
+    traffic, deliveries = TrafficMetrics(state, traffic.requests, traffic.ha), DeliveryMetrics(state)
+    metrics = traffic, deliveries
+    traffic.messages_in("orders", 10, 1000)
+    traffic.messages_in("orders", 5, 500)
+    deliveries.messages_out("orders", 3, 300)
     assert value(metrics, "rocketmq_messages_in_total", topic="orders") == 15
     assert value(metrics, "rocketmq_throughput_in_total", topic="orders") == 1500
     assert value(metrics, "rocketmq_messages_out_total", topic="orders") == 3
     assert value(metrics, "rocketmq_throughput_out_total", topic="orders") == 300
-    metrics._forget_deleted({"orders", "users"})
+    for each in metrics:
+        each.look()
     assert value(metrics, "rocketmq_messages_in_total", topic="orders") == 15
-    metrics._forget_deleted({"users"})
-    assert b"orders" not in metrics.render()
-    metrics.messages_in("orders", 1, 1)
+    state.topics = {"users"}
+    for each in metrics:
+        each.look()
+    assert "orders" not in text_of(*metrics)
+    traffic.messages_in("orders", 1, 1)
     assert value(metrics, "rocketmq_messages_in_total", topic="orders") == 1
 
 
-def test_leader_changes_count_only_new_leaders(metrics: NodeMetrics) -> None:
+def status_of(**facts: Any) -> Any:
+    load = LoadStatus(connections=1, long_polls=0, inflight_bytes=0, client_inflight_bytes=0)
+    raft = {"term": 7, "role": "leader", "leader": 2, "commit_index": 10, "applied_index": 9, "last_index": 12}
+    return SimpleNamespace(**({"peers": [], "alarms": [], "load": load, "writes_open": True} | raft | facts))
+
+
+def test_leader_changes_count_only_new_leaders() -> None:
+    metrics = StatusMetrics(status_of, STATE)
     for leader in (1, 1, 0, 1, 2):
-        raft(metrics, leader)
+        raw: Any = SimpleNamespace(leader_id=leader)
+        metrics.on_role(raw)
+    metrics.look()
     assert value(metrics, "raftmq_raft_leader_changes_total") == 2
     assert value(metrics, "raftmq_raft_leader_id") == 2
     assert value(metrics, "raftmq_raft_role") == 3
     assert value(metrics, "raftmq_raft_commit_index") == 10
 
 
-def test_peers_are_those_of_now(metrics: NodeMetrics) -> None:
-    metrics.peers([(NodeId(2), 10, 3), (NodeId(3), 13, 0)])
+def test_peers_are_those_of_now() -> None:
+    def peer(node: int, match_index: int, lag: int) -> PeerStatus:
+        return PeerStatus(node=node, match_index=match_index, lag_entries=lag, connected=True)
+
+    seen = [peer(2, 10, 3), peer(3, 13, 0)]
+    metrics = StatusMetrics(lambda: status_of(peers=seen), STATE)
+    metrics.look()
     assert value(metrics, "raftmq_peer_lag_entries", peer="2") == 3
-    metrics.peers([(NodeId(3), 20, 1)])
+    seen[:] = [peer(3, 20, 1)]
+    metrics.look()
     assert value(metrics, "raftmq_peer_match_index", peer="2") is None
     assert value(metrics, "raftmq_peer_match_index", peer="3") == 20
 
 
-def test_refusals_and_pulls(metrics: NodeMetrics) -> None:
-    metrics.refused("busy")
-    metrics.refused("busy")
-    metrics.pulled("found")
-    assert value(metrics, "raftmq_requests_refused_total", reason="busy") == 2
-    assert value(metrics, "raftmq_pulls_total", outcome="found") == 1
+def test_sends_are_permitted_unless_the_node_would_refuse_them() -> None:
+    for takes, bits in ((True, 6), (False, 4)):
+        metrics = StatusMetrics(status_of, STATE, lambda takes=takes: takes)  # type: ignore[misc]
+        metrics.look()
+        assert value(metrics, "rocketmq_broker_permission") == bits
 
 
-def test_two_nodes_in_one_process_do_not_share_figures(metrics: NodeMetrics) -> None:
-    metrics.proposed(1, 1)
-    assert value(NodeMetrics(), "raftmq_raft_proposals_total") == 0
+def test_refusals_and_pulls() -> None:
+    requests, deliveries = RequestMetrics(), DeliveryMetrics(STATE)
+    requests.refused("busy")
+    requests.refused("busy")
+    deliveries.pulled("found")
+    assert value(requests, "raftmq_requests_refused_total", reason="busy") == 2
+    assert value(deliveries, "raftmq_pulls_total", outcome="found") == 1
+
+
+def test_two_nodes_in_one_process_do_not_share_figures(traffic: TrafficMetrics) -> None:
+    traffic.proposed(1, 1)
+    other = TrafficMetrics(STATE, traffic.requests, traffic.ha)
+    assert value(other, "raftmq_raft_proposals_total") == 0
 
 
 class FakeLoop:
@@ -141,9 +167,10 @@ class FakeLoop:
         self.timer()
 
 
-def test_loop_lag_is_the_largest_of_ten_seconds(metrics: NodeMetrics) -> None:
-    loop = FakeLoop()
-    sampler = LoopLagSampler(loop, metrics)  # type: ignore[arg-type]
+def test_loop_lag_is_the_largest_of_ten_seconds() -> None:
+    loop: Any = FakeLoop()
+    sampler = LoopLagSampler(loop)
+    metrics = sampler.metrics
     sampler.start()
     loop.fire(late=0.5)
     for _ in range(39):
@@ -155,71 +182,31 @@ def test_loop_lag_is_the_largest_of_ten_seconds(metrics: NodeMetrics) -> None:
     assert loop.timer is None
 
 
-def test_every_metric_is_documented(metrics: NodeMetrics) -> None:
+def test_every_metric_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     documented = {
         name: (kind, labels, meaning)
         for name, kind, labels, meaning in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", text, re.MULTILINE)
     }
-    assert documented == {name: facts for name, facts in described(metrics) if not name.startswith("process_")}
+    options: dict[str, Any] = {"tier.url": "memory:"}
+    with SimCluster(1, **options) as sim:
+        node = sim.leader().running
+        shown = (*node.exporter.metrics, *node.backups.part().metrics, FindingMetrics())
+        assert documented == dict(described(shown))
 
 
-def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
-    metrics.peers([(NodeId(2), 1, 1)])
-    metrics.requests.answered(11, 0, 0.001)
-    metrics.requests.slow("PULL_MESSAGE", "read", 1)
-    metrics.turns.note(LongTurn(30.0, 30.0, 0, "f"))
-    metrics.retention.trimmed.labels("age").inc()
-    metrics.tier.moved(TierState.VERIFIED)
-    metrics.tier.written.labels("log").inc(1)
-    metrics.tier.failed.labels("Throttled").inc()
-    metrics.tier.segments({})
-    metrics.alarms(["log_damage"])
-    metrics.findings([("disk_full", "critical")])
-    metrics.repair.failed.labels("2").inc()
-    metrics.elected("start")
-    delays = {2: Delays(1.0, 1.0, 1.0)}
-    metrics.ha.show(end_position=1, slaves={2: 1}, delays=delays, connections=1, sent_bytes=1, storage=(1, 0, 0))
-    metrics.members.note(Membership(UUID(int=1), ()), committed=True, removed=False)
-    metrics.links.expired.labels("2", "dialled").inc()
-    metrics.links.changed.labels("2", LinkState.READY.value).inc()
-    metrics.links.show([LinkFigures(NodeId(2), LinkState.READY, 1, 1.0)])
-    metrics.install.failed.labels("2").inc()
-    metrics.install.received.labels("log").inc(1)
-    started = RecoveryStatus(
-        clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={"log": 1.0}, reasons=[]
-    )
-    metrics.recovery.update(started)
-    metrics.group_lag.show({("g", "t"): 1}, 0, [("g", QueueLag("t", 0, 0, 0, 1))], {("g", "t"): 5})
-    metrics.messages_in("%DLQ%g", 1, 1)
-    look = BrokerLook(6, {("JAVA", "1"): 1}, {("g", "JAVA", "1", "push"): 1}, 7, 0.5, 1.5)
-    BrokerMetrics(metrics.registry, lambda: look)
-    state = RegistryState(True, [], 2, True, 1, 7, 3, 40, 1)
-    RegistryMetrics(metrics.registry, lambda: [RegistryProcess(1, "h:1", True, state)])
-    metrics.refused("r")
-    metrics.quota_refused("new_topics")
-    metrics.learnt("over", 1)
-    metrics.code_refused("41", "CPP")
-    metrics.denied(enforced=True)
-    metrics.pulled("p")
-    metrics.queried("k", "q")
-    metrics.messages_in("t", 1, 1)
-    metrics.messages_out("t", 1, 1)
-    metrics.topic_sizes({"t": 1})
-    counts, loop = RequestCounts(), asyncio.new_event_loop()
-    counts.record("get_range", "ok")
-    ReadMetrics(metrics.registry, counts, TierReading(loop, MemoryStore(), "c", tuple, None))
-    loop.close()
-    rows = []
-    for family in metrics.registry.collect():
-        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        rows.append((name, (family.type, ", ".join(f"`{label}`" for label in sorted(labels)), family.documentation)))
-    return rows
+def described(services: Sequence[ServiceMetrics]) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yields a row of the page for each metric."""
+    registry_of(*services)  # refuses a name that two services use
+    for service in services:
+        for family in service.collect():
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels: Any = service.labels.get(family.name) or getattr(family, "_labelnames", ())
+            yield name, (family.type, ", ".join(f"`{label}`" for label in sorted(labels)), family.documentation)
 
 
-def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics) -> None:
-    metrics.ha.show(
+def test_replication_has_the_names_of_rocketmqs_dashboards(traffic: TrafficMetrics) -> None:
+    traffic.ha.show(
         end_position=900,
         slaves={2: 500, 3: 900},
         delays={2: Delays(2.5, 0.8, 60.0), 3: Delays(0.0, None, inf)},
@@ -227,9 +214,9 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
         sent_bytes=70,
         storage=(800, 10, 20),
     )
-    metrics.ha.received(30)
-    metrics.settled(Outcome.UNKNOWN, 4, 3.0)
-    lines = metrics.render().decode().splitlines()
+    traffic.ha.received(30)
+    traffic.settled(Outcome.UNKNOWN, 4, 3.0)
+    lines = text_of(traffic.ha).splitlines()
     for line in (
         'rocketmq_ha_transfer_byte_total{role="master"} 70.0',
         'rocketmq_ha_transfer_byte_total{role="slave"} 30.0',
@@ -248,7 +235,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
         "rocketmq_storage_dispatch_behind_bytes 20.0",
     ):
         assert line in lines
-    assert 'raftmq_peer_sync_seconds{peer="3"}' not in metrics.render().decode(), "a peer that reports none has none"
+    assert 'raftmq_peer_sync_seconds{peer="3"}' not in text_of(traffic.ha), "a peer that reports none has none"
 
 
 @each_row(
@@ -266,9 +253,10 @@ def test_an_election_is_counted_by_what_caused_it(why: str, label: str) -> None:
     assert reason_of(why) == label
 
 
-def test_dead_letters_are_counted_whichever_way_they_came(metrics: NodeMetrics) -> None:
-    metrics.messages_in("%DLQ%billing", 3, 300)
-    metrics.messages_in("orders", 5, 500)
+def test_dead_letters_are_counted_whichever_way_they_came(traffic: TrafficMetrics) -> None:
+    metrics = DeadLetterMetrics(traffic.stored)
+    traffic.messages_in("%DLQ%billing", 3, 300)
+    traffic.messages_in("orders", 5, 500)
     assert value(metrics, "rocketmq_send_to_dlq_messages_total", consumer_group="billing", topic="%DLQ%billing") == 3
     assert value(metrics, "rocketmq_send_to_dlq_messages_total", consumer_group="orders", topic="orders") is None
 
@@ -294,8 +282,9 @@ def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.Mon
     assert at_once(consumers_of(known)) == {pushed: 2, ("", "", "", ""): 1}
 
 
-def test_the_time_of_syncs_is_a_part_of_that_of_appends(metrics: NodeMetrics) -> None:
-    metrics.appends.written(10, 0.5, 0.4)
+def test_the_time_of_syncs_is_a_part_of_that_of_appends() -> None:
+    metrics = AppendMetrics()
+    metrics.written(10, 0.5, 0.4)
     assert value(metrics, "raftmq_append_seconds_sum") == 0.5
     assert value(metrics, "raftmq_fdatasync_seconds_sum") == 0.4
     assert value(metrics, "raftmq_fdatasync_seconds_bucket", le="0.25") == 0

@@ -20,6 +20,7 @@ from cluster.runtime.logs import extras
 from raftmq.client import connect
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.samples import sample, text_of
 from tests.support.small_segments import LOG
 from tests.support.wait_until import PATIENCE_S, until
 
@@ -60,7 +61,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 def counted(served: Served) -> float:
     """Returns how many sends the metrics call slow by their sync: on a busy machine one without a delay may be."""
-    return served.node.metrics.registry.get_sample_value("raftmq_slow_requests_total", SLOW_SENDS) or 0
+    return sample(served.node.requests, "raftmq_slow_requests_total", **SLOW_SENDS) or 0
 
 
 async def test_a_slow_disk_is_named(served: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,5 +87,5 @@ async def test_a_slow_disk_is_named(served: Served, caplog: pytest.LogCaptureFix
     assert line["sync_ms"] > max(line["queue_ms"], line["majority_ms"], line["apply_ms"])
     assert counted(served) > before[0]
     assert 'rocketmq_rpc_latency_count{protocol_type="remoting",request_code="send_message"' in (
-        served.node.metrics.render().decode()
+        text_of(served.node.requests)
     )

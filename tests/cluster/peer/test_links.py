@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.config.config import HaSection
 from cluster.peer.connections import BULK, CONTROL
@@ -20,6 +19,7 @@ from cluster.runtime.peer_frames import Kind, WireError
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
 from tests.support.rows import each_row
+from tests.support.samples import text_of
 
 TWO = NodeId(2)
 
@@ -131,12 +131,11 @@ class World:
         clock = SimpleNamespace(
             monotonic_ms=lambda: self.now, wall_ms=lambda: self.now + 5, monotonic_s=lambda: self.now / 1000
         )
-        self.registry = CollectorRegistry()
         wire: Any = self.wire
         raw: Any = self.raw
         slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
         syncs = SyncTimes(NodeId(1), clock, lambda: (0, 0.0), 1000)
-        self.links = Links(wire, raw, clock, HaSection(**ha), LinkMetrics(self.registry), lambda: None, slow, syncs)
+        self.links = Links(wire, raw, clock, HaSection(**ha), LinkMetrics(), lambda: None, slow, syncs)
 
     def run(self, milliseconds: int, *speaking: Any) -> None:
         for _ in range(milliseconds // 50):
@@ -171,7 +170,7 @@ def test_a_link_comes_up_and_each_state_has_its_age() -> None:
     assert 3600 <= age_ms <= 4000
     world.run(4000)
     assert world.state[0] == "SUSPEND", "silent"
-    text = generate_latest(world.registry).decode()
+    text = text_of(*world.links.part().metrics)
     assert 'raftmq_link_state{peer="2",state="SUSPEND"} 1.0' in text
     assert 'raftmq_link_state{peer="2",state="READY"} 0.0' in text
     assert 'raftmq_link_changes_total{peer="2",state="TRANSFER"} 1.0' in text
@@ -249,7 +248,7 @@ def test_answers_keep_connections_and_measure_the_round_trip() -> None:
     assert 0 <= trip <= 100
     world.run(2600, inlet)
     assert len(world.wire.aborted) == 2, "both connections: nobody answers any more"
-    text = generate_latest(world.registry).decode()
+    text = text_of(*world.links.part().metrics)
     assert 'raftmq_link_expired_total{peer="2",side="dialled"} 2.0' in text
 
 

@@ -11,8 +11,8 @@ from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, rank
 from cluster.registry import records as registry_records
 from cluster.registry.records import (
     OPERATION_BYTES_MAX,
-    Place,
     Records,
+    TopicPlace,
     View,
     beat_operation,
     groups_operation,
@@ -27,7 +27,7 @@ OTHER = bytes(16)
 epochs = st.builds(Epoch, st.integers(0, 3), st.integers(0, 3), st.integers(0, 2))
 members = st.sampled_from(["a", "b"]).map(lambda host: [GroupMember(1, host, 1, "", {"broker": f"{host}:2"})])
 groups = st.builds(GroupRecord, st.integers(1, 3), st.sampled_from(["x", "y"]), epochs, st.just(1), members)
-places = st.builds(Place, st.integers(0, 3), st.sets(st.integers(1, 4), min_size=1).map(sorted).map(tuple))
+places = st.builds(TopicPlace, st.integers(0, 3), st.sets(st.integers(1, 4), min_size=1).map(sorted).map(tuple))
 operations = st.one_of(
     st.lists(groups, max_size=2, unique_by=lambda record: record.group).map(lambda r: groups_operation(CLUSTER, r)),
     st.dictionaries(st.sampled_from("abc"), places, max_size=2).map(lambda p: topics_operation(CLUSTER, p)),
@@ -126,10 +126,10 @@ def test_what_is_refused(operation: bytes, why: str) -> None:
 
 def test_an_answer_says_what_is_held() -> None:
     """A repeated or late operation is answered with what is held, so a call without an answer is simply repeated."""
-    records = applied(topics_operation(CLUSTER, {"t": Place(9, (1, 2))}), beat_operation(CLUSTER, 2, 5))
-    late = topics_operation(CLUSTER, {"t": Place(3, (1,))})
+    records = applied(topics_operation(CLUSTER, {"t": TopicPlace(9, (1, 2))}), beat_operation(CLUSTER, 2, 5))
+    late = topics_operation(CLUSTER, {"t": TopicPlace(3, (1,))})
     assert records.apply(late) == ("", msgspec.msgpack.encode([["t", 9]]))
-    assert records.view.topics["t"] == Place(9, (1, 2))
+    assert records.view.topics["t"] == TopicPlace(9, (1, 2))
     assert records.apply(beat_operation(CLUSTER, 2, 4)) == ("", msgspec.msgpack.encode(5))
     known = GroupRecord(2, "g", Epoch(4, 1), 1, [GroupMember(1, "h", 1, "", {})])
     assert records.apply(groups_operation(CLUSTER, [known])) == ("", msgspec.msgpack.encode([[2, 4, 1, 0]]))
@@ -138,11 +138,11 @@ def test_an_answer_says_what_is_held() -> None:
 def test_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known goes on to be renewed; what is new is refused as a whole."""
     monkeypatch.setattr(registry_records, "TOPICS_MAX", 3)
-    records = applied(topics_operation(CLUSTER, {name: Place(1, (1,)) for name in "abc"}))
-    error, _ = records.apply(topics_operation(CLUSTER, {"a": Place(2, (1,)), "d": Place(2, (1,))}))
+    records = applied(topics_operation(CLUSTER, {name: TopicPlace(1, (1,)) for name in "abc"}))
+    error, _ = records.apply(topics_operation(CLUSTER, {"a": TopicPlace(2, (1,)), "d": TopicPlace(2, (1,))}))
     assert "more than 3 topics" in error
     assert records.view.topics["a"].version == 1
-    assert records.apply(topics_operation(CLUSTER, {"a": Place(2, (1,))}))[0] == ""
+    assert records.apply(topics_operation(CLUSTER, {"a": TopicPlace(2, (1,))}))[0] == ""
 
 
 def test_a_dump_of_another_cluster_or_damaged_changes_nothing() -> None:

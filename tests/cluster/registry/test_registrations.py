@@ -12,7 +12,6 @@ from typing import Any
 import msgpack
 import pytest
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.peer import group_links
@@ -23,12 +22,13 @@ from cluster.placement.groups_file import GroupsFile
 from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.registry_state import RegistryState, decode_state, encode_state
 from cluster.registry import registrations
-from cluster.registry.records import Place, Records
+from cluster.registry.records import Records, TopicPlace
 from cluster.registry.registrations import Identity, Registrations
 from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
 from statemachine.cluster_wide.broker_groups import GroupState
 from tests.support.group_node import FS, KEY, Node
+from tests.support.samples import text_of
 from tests.support.wait_until import until
 
 CLUSTER = uuid.UUID(int=7)
@@ -55,7 +55,7 @@ class Registry:
         self.records = Records(cluster.bytes)
         self.handed: list[GroupRecord] = []
         identity = Identity(cluster, number, ("127.0.0.1", self.port))
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, TopicPlace] = {}
         self.links = Registrations(
             identity, KEY, self.records, 5, self.handed.extend, self.places.update, lambda: self.state
         )
@@ -309,17 +309,17 @@ async def test_the_first_group_tells_the_places_of_topics_and_nobody_else(regist
     (first,), (second,) = (each.links.to(REGISTRY_GROUP) for each in nodes)
     second.send(Kind.PLACES, [], msgpack.packb([["t", 9, [2]]]))
     first.send(Kind.PLACES, [], msgpack.packb([["t", 5, [1, 2]], ["u", 6, [1]]]))
-    await until(lambda: one.places == {"t": Place(5, (1, 2)), "u": Place(6, (1,))})
+    await until(lambda: one.places == {"t": TopicPlace(5, (1, 2)), "u": TopicPlace(6, (1,))})
     one.places.clear()
     first.send(Kind.PLACES, [], msgpack.packb([["t", 4, [1]], ["u", 6, [1]], ["v", 7, [1, 64]]]))
-    await until(lambda: one.places == {"v": Place(7, (1, 64))})
-    assert one.records.view.topics["t"] == Place(5, (1, 2)), "an older version changes nothing"
+    await until(lambda: one.places == {"v": TopicPlace(7, (1, 64))})
+    assert one.records.view.topics["t"] == TopicPlace(5, (1, 2)), "an older version changes nothing"
     for bad in (b"\xc1", msgpack.packb([["t", 8, [2, 1]]]), msgpack.packb([["t", 8, []]]), bytes(40_000)):
         (link,) = nodes[0].links.to(REGISTRY_GROUP)
         link.send(Kind.PLACES, [], bad)
         await until(lambda link=link: link not in nodes[0].links.all())  # type: ignore[misc]
         await until(lambda: nodes[0].links.to(REGISTRY_GROUP))
-    assert one.records.view.topics["t"] == Place(5, (1, 2))
+    assert one.records.view.topics["t"] == TopicPlace(5, (1, 2))
 
 
 async def test_a_bad_frame_ends_a_link_and_nothing_else(registry: Make, node: Make) -> None:
@@ -357,9 +357,7 @@ async def test_metrics_have_what_each_process_says_and_none_without_a_registry(r
     one = await registry(1)
     first = await node(1, one, Registry(2))
     await until(lambda: first.known.registry()[0].state == STATE)
-    collected = CollectorRegistry()
-    RegistryMetrics(collected, first.known.registry)
-    shown = [line for line in generate_latest(collected).decode().splitlines() if not line.startswith("#")]
+    shown = [line for line in text_of(RegistryMetrics(first.known.registry)).splitlines() if not line.startswith("#")]
     assert sorted(shown) == [
         'raftmq_registry_accepted_age_seconds{process="1"} 0.04',
         'raftmq_registry_child_restarts_total{process="1"} 0.0',

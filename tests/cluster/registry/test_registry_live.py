@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from cluster.registry.frames import FAIL, OK, UNKNOWN
-from cluster.registry.records import Place, beat_operation, topics_operation
+from cluster.registry.records import TopicPlace, beat_operation, topics_operation
 from raftmq_wire.errors import LocalError
 from tests.support.pace import at_most
 from tests.support.registry_trio import CLUSTER, LIMIT_S, Trio
@@ -158,7 +158,7 @@ async def test_a_leader_with_a_full_disk_hands_over_and_does_not_end(trio: Trio,
             if number != leader:
                 relief.touch()
         for number in range(400):
-            names = {f"{number}.{each}".ljust(200, "x"): Place(1, (1,)) for each in range(100)}
+            names = {f"{number}.{each}".ljust(200, "x"): TopicPlace(1, (1,)) for each in range(100)}
             await trio.children[1 + number % 3].apply(topics_operation(CLUSTER, names), LIMIT_S)
             if (await trio.status(leader)).is_full:
                 break
@@ -188,7 +188,7 @@ async def _fill(trio: Trio) -> None:
     await trio.put_somehow("begin")
     refused = 0
     for number in range(400):
-        names = {f"{number}.{each}".ljust(200, "x"): Place(1, (1,)) for each in range(100)}
+        names = {f"{number}.{each}".ljust(200, "x"): TopicPlace(1, (1,)) for each in range(100)}
         reply = await trio.children[1 + number % 3].apply(topics_operation(CLUSTER, names), LIMIT_S)
         if reply[1] != OK:  # an election refuses operations as well
             refused += any([(await trio.status(each)).is_full for each in trio.children])

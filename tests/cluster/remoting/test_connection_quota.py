@@ -122,11 +122,11 @@ def test_a_user_opens_so_many_whatever_the_address() -> None:
         CONFIG.limits,
         access,
         nothing,
-        rooms=nothing,
+        memory=nothing,
         members=nothing,
         parked=lambda _: False,
         closings=nothing,
-        fates=nothing,
+        outcomes=nothing,
         rates=rates,
     )
     connections: list[Any] = [Connection(number) for number in range(4)]

@@ -37,7 +37,7 @@ def test_both_connections_are_shown_and_the_id_counts_once(node: Any, connect: A
         beat(node, other)
     assert shown(node) == ["10.9.9.9:1", "10.9.9.9:2"]
     assert json.loads(node.ask(38, consumerGroup="g").answer.body) == {"consumerIdList": ["c"]}
-    assert node_view.member_count(node.members, "g") == 1
+    assert node.members.member_count("g") == 1
     (noticed,) = node.shared_ids.twice_lately()
     assert noticed[:4] == ("c", "g", (0,), 4), "each heartbeat after that of the other one"
     assert not node.shared_ids.refused_lately()

@@ -192,7 +192,7 @@ async def test_pipelined_pulls_hold_no_more_than_the_limit_and_are_all_answered(
     assert 0 < most <= LIMITS["connection_unsent_bytes_max"] + SLACK
     for opaque in range(400):
         assert (await greedy.answer())[:2] == (opaque, 0), "in order, each once"
-    await until(lambda: node.router.rooms.unsent.taken == 0)
+    await until(lambda: node.router.memory.unsent.taken == 0)
     assert await greedy.ask(HEARTBEAT) == 0
 
 
@@ -212,7 +212,7 @@ async def test_many_that_take_nothing_hold_no_more_than_the_node_may(start: Star
     assert await honest.ask(send(10)) == 0
     answers = await asyncio.gather(*(_all_answers(client, 20) for client in greedy))  # they read after all
     assert all(answer == {(opaque, 0) for opaque in range(20)} for answer in answers)
-    assert node.router.rooms.unsent.taken == 0
+    assert node.router.memory.unsent.taken == 0
 
 
 @over_tls_too
@@ -231,7 +231,7 @@ async def test_parked_pulls_that_are_woken_together_draw_on_the_same_room(start:
     assert await honest.ask(HEARTBEAT) == 0
     answers = await asyncio.gather(*(_all_answers(client, 20) for client in waiting))
     assert all(answer == {(opaque, 0) for opaque in range(20)} for answer in answers)
-    assert node.router.rooms.unsent.taken == 0
+    assert node.router.memory.unsent.taken == 0
 
 
 async def _all_answers(client: Client, count: int) -> set[tuple[int, int]]:
@@ -268,13 +268,13 @@ async def test_who_takes_nothing_is_closed_and_who_moves_lives(start: Start) -> 
         taken += len(await slow.reader.read(64 * KIB))
         await asyncio.sleep(0.02)
     assert await idle.is_closed()
-    assert node.router.rooms.unsent.taken <= LIMITS["connection_unsent_bytes_max"] + SLACK
+    assert node.router.memory.unsent.taken <= LIMITS["connection_unsent_bytes_max"] + SLACK
     for _ in range(50):
         taken += len(await slow.reader.read(64 * KIB))
         await asyncio.sleep(0.02)
     assert len(node.router.connections) == 1
     slow.writer.close()
-    await until(lambda: node.router.rooms.unsent.taken == 0)
+    await until(lambda: node.router.memory.unsent.taken == 0)
 
 
 # --- frames that nobody finishes -------------------------------------------------------------------------------------
@@ -294,11 +294,11 @@ async def test_halves_of_oversized_frames_keep_no_message_out(start: Start) -> N
             most = max(most, await highest(begun_by_clients, node, 0.03))
         assert (await honest.answer())[1] == 0
     assert most <= LIMITS["node_inflight_bytes_max"] + 17 * 512 * KIB
-    assert node.router.rooms.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
+    assert node.router.memory.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
     for half in halves:
         half.writer.close()
     await until(lambda: len(node.router.connections) == 1)
-    assert node.router.rooms.unfinished.taken == 0
+    assert node.router.memory.unfinished.taken == 0
 
 
 async def test_halves_of_messages_make_way_for_messages(start: Start) -> None:
@@ -306,7 +306,7 @@ async def test_halves_of_messages_make_way_for_messages(start: Start) -> None:
     halves = [await Client.to(node) for _ in range(30)]
     for half in halves:
         half.writer.write(send(510 * KIB)[: 300 * KIB])
-    await until(lambda: node.router.rooms.unfinished.taken > 3 * MIB)
+    await until(lambda: node.router.memory.unfinished.taken > 3 * MIB)
     honest, small = await Client.to(node), await Client.to(node)
     frame = send(500 * KIB)
     honest.writer.write(frame[: 300 * KIB])
@@ -314,7 +314,7 @@ async def test_halves_of_messages_make_way_for_messages(start: Start) -> None:
     honest.writer.write(frame[300 * KIB :])
     assert await small.ask(send(100 * KIB)) == 0, "small ones never wait"
     assert (await honest.answer())[1] == 0
-    assert node.router.rooms.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
+    assert node.router.memory.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
 
 
 async def test_idle_halves_are_closed_and_slow_links_live(start: Start) -> None:
@@ -336,13 +336,13 @@ async def test_a_frame_that_is_too_large_leaves_nothing_in_the_account(start: St
         client = await Client.to(node)
         begun = send(510 * KIB)
         client.writer.write(begun[: 300 * KIB])
-        await until(lambda: node.router.rooms.unfinished.taken > 0)
+        await until(lambda: node.router.memory.unfinished.taken > 0)
         client.writer.write(begun[300 * KIB :] + (LIMITS["frame_bytes_max"] + 1).to_bytes(4, "big") + bytes(200 * KIB))
         assert await client.is_closed()
         await until(lambda: not node.router.connections)
-        assert node.router.rooms.unfinished.taken == 0
-        assert node.router.rooms.unsent.taken == 0
-        assert len(node.router.clients.patience) == 0
+        assert node.router.memory.unfinished.taken == 0
+        assert node.router.memory.unsent.taken == 0
+        assert len(node.router.clients.stuck) == 0
 
 
 async def test_a_header_that_is_too_long_is_not_waited_for(start: Start) -> None:
@@ -352,7 +352,7 @@ async def test_a_header_that_is_too_long_is_not_waited_for(start: Start) -> None
     length, header = (2 << 20).to_bytes(4, "big"), (HEADER_BYTES_MAX + 1).to_bytes(4, "big")
     client.writer.write(length + header + bytes(64 * KIB))
     assert await client.is_closed(), "most of it is still to come"
-    assert node.router.rooms.unfinished.taken == 0
+    assert node.router.memory.unfinished.taken == 0
 
 
 @pytest.mark.parametrize(("code", "begun"), [(200, 64 * KIB), (34, 64 * KIB), (34, 150), (351, 64 * KIB)])
@@ -366,7 +366,7 @@ async def test_a_body_that_is_too_long_is_refused_before_it_comes(start: Start, 
     frame = encode_frame(code, 9, 0, body=bytes(6 * MIB))
     client.writer.write(frame[:begun])
     assert (await client.answer())[:2] == (9, ResponseCode.INVALID_PARAMETER), "most of it is still to come"
-    assert node.router.rooms.unfinished.taken == 0
+    assert node.router.memory.unfinished.taken == 0
     client.writer.write(frame[begun:])
     assert await client.ask(HEARTBEAT) == 0
 
@@ -393,7 +393,7 @@ async def test_an_oversized_frame_is_answered_by_its_header_before_its_connectio
     client.writer.close()
     await until(lambda: len(node.router.connections) == 1)
     assert await other.ask(HEARTBEAT) == 0
-    assert (node.router.rooms.unfinished.taken, node.router.rooms.unsent.taken) == (0, 0)
+    assert (node.router.memory.unfinished.taken, node.router.memory.unsent.taken) == (0, 0)
 
 
 @over_tls_too
@@ -436,10 +436,10 @@ async def test_an_oversized_frame_leaves_nothing_of_a_large_one_before_it_in_the
     client = await Client.to(node)
     before = send(510 * KIB)
     client.writer.write(before[: 300 * KIB])
-    await until(lambda: node.router.rooms.unfinished.taken > 0)
+    await until(lambda: node.router.memory.unfinished.taken > 0)
     client.writer.write(before[300 * KIB :] + oversized()[: 64 * KIB])
     assert (await client.answer())[1] == ResponseCode.MESSAGE_ILLEGAL
-    assert (node.router.rooms.unfinished.taken, len(node.router.connections)) == (0, 1)
+    assert (node.router.memory.unfinished.taken, len(node.router.connections)) == (0, 1)
     client.writer.close()
 
 
@@ -450,7 +450,7 @@ async def test_a_long_body_that_nobody_waits_an_answer_for_is_dropped(start: Sta
     client = await Client.to(node)
     client.writer.write(encode_frame(34, 9, FLAG_ONEWAY, body=bytes(6 * MIB)))
     assert await client.ask(HEARTBEAT) == 0
-    assert node.router.rooms.unfinished.taken == 0
+    assert node.router.memory.unfinished.taken == 0
 
 
 async def test_the_largest_message_that_can_be_allowed_is_stored(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

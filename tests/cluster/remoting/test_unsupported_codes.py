@@ -11,7 +11,6 @@ from typing import Any
 import click
 import pytest
 
-from cluster.node.metrics import NodeMetrics
 from cluster.remoting.handlers.unsupported_codes import (
     CONNECTION_WAITING_MAX,
     DELAY_MAX_MS,
@@ -21,21 +20,23 @@ from cluster.remoting.handlers.unsupported_codes import (
     WAITING_MAX,
     RefusedCodes,
 )
+from cluster.requests.request_metrics import RequestMetrics
 from cluster.requests.table import VERBS
 from raftmq.cli import cli
 from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, REPEATED, RequestCode
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
+from tests.support.samples import sample
 
 POP = 200050
 
 
 @pytest.fixture
-def metrics() -> NodeMetrics:
-    return NodeMetrics()
+def metrics() -> RequestMetrics:
+    return RequestMetrics()
 
 
 @pytest.fixture
-def refused(node: FakeNode, metrics: NodeMetrics) -> RefusedCodes:
+def refused(node: FakeNode, metrics: RequestMetrics) -> RefusedCodes:
     return RefusedCodes(node, metrics)
 
 
@@ -108,15 +109,14 @@ def test_every_answer_that_waits_comes(node: FakeNode, refused: RefusedCodes) ->
     assert refused.waiting == 0
 
 
-def test_the_counter_has_bounded_labels(refused: RefusedCodes, metrics: NodeMetrics) -> None:
+def test_the_counter_has_bounded_labels(refused: RefusedCodes, metrics: RequestMetrics) -> None:
     connection = FakeConnection()
     for code in range(100_000, 100_500):
         ask(refused, connection, code, language=f"LANGUAGE-{code}")
     for _ in range(3):
         ask(refused, connection)
-    get = metrics.registry.get_sample_value
-    assert get("raftmq_codes_refused_total", {"code": "200050", "language": "CPP"}) == 3
-    assert get("raftmq_codes_refused_total", {"code": "other", "language": "OTHER"}) == 500
+    assert sample(metrics, "raftmq_codes_refused_total", code="200050", language="CPP") == 3
+    assert sample(metrics, "raftmq_codes_refused_total", code="other", language="OTHER") == 500
 
 
 def test_one_log_line_per_client_and_code(

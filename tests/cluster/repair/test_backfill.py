@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from cluster.repair import backfill, peer_requests
 from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill
@@ -81,7 +80,7 @@ class Node:
             trim_position=lambda: self.trim_position,
             applied=lambda: self.applied,
             peers=lambda: self.others,
-            metrics=InstallMetrics(CollectorRegistry()),
+            metrics=InstallMetrics(),
             progress=progress(),
         )
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from cluster.repair import peer_requests
 from cluster.repair import snapshot_install as service
@@ -60,7 +59,7 @@ class Running:
             self.taker.where,
             self.peers,
             peers=lambda: [NodeId(2), NodeId(3)],
-            metrics=InstallMetrics(CollectorRegistry()),
+            metrics=InstallMetrics(),
             progress=self.progress,
             restart=self.restarts.append,
         )

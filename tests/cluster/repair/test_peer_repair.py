@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from cluster.node.metrics import NodeMetrics
 from cluster.repair import log_repair
 from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, Refused, Source, Status
 from cluster.repair.log_repair import ALARM, LogRepairer
@@ -23,6 +22,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import FIRST_GROUP, Entry, EntryType, NodeId
+from tests.support.samples import sample
 from tests.support.wait_until import until
 
 DATA = Path("/data")
@@ -95,7 +95,6 @@ class Mended:
     """A repairer over one log."""
 
     def __init__(self, replica: Replica, peers: Peers) -> None:
-        self.metrics = NodeMetrics()
         self.alarms = Alarms(lambda: 0)
         self.changes = 0
         self.replica = replica
@@ -106,14 +105,13 @@ class Mended:
             peers=lambda: list(peers.sources),
             on_change=self.changed,
             alarms=self.alarms,
-            metrics=self.metrics.repair,
         )
 
     def changed(self) -> None:
         self.changes += 1
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, labels)
+        return sample(self.repairer.metrics, name, **labels)
 
     def find(self, index: int) -> None:
         with pytest.raises(DamagedLogError):

@@ -10,13 +10,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from cluster.broker.reads.log_reads import read_intact
 from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
 from cluster.retention import policy
+from cluster.retention.file_removal import AGAIN_MS, FILES
 from cluster.retention.metrics import RetentionMetrics
-from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
+from cluster.retention.service import OLDER, UNREAD, Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
@@ -40,6 +40,7 @@ from tests.support.contexts import context_of, run_of
 from tests.support.lanes_in_line import InLine
 from tests.support.node_kit import START_MS, Clock
 from tests.support.pace import at_most
+from tests.support.samples import samples
 
 DATA = Path("/data")
 SEGMENT = 64 << 10
@@ -106,9 +107,8 @@ class Node:
         self.alarms, self.leases = Alarms(self.clock.wall_ms), Leases(self.clock.monotonic_ms)
         self.storage = NodeStorage(config, FailpointSet(False), environment, self.alarms)
         self.core: Any = Core(self)
-        self.registry = CollectorRegistry()
         context = context_of(self.core, self.alarms, config=config, environment=environment)
-        metrics = RetentionMetrics(self.registry)
+        metrics = RetentionMetrics(self.storage.state)
         self.retention = Retention(
             context, self.storage, self.leases, metrics=metrics, writes_open=lambda: True, read_intact=read_intact
         )
@@ -156,12 +156,7 @@ class Node:
         return sorted(int(name[:-4]) for name in self.fs.listdir(DATA / "log") if name.endswith(".seg"))
 
     def count(self, name: str) -> float:
-        return sum(
-            self.registry.get_sample_value(s.name, s.labels) or 0
-            for m in self.registry.collect()
-            for s in m.samples
-            if s.name == name
-        )
+        return sum(value for found, _, value in samples(*self.retention.part().metrics) if found == name)
 
 
 @pytest.fixture

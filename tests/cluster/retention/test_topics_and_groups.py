@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cluster.config.config import RetentionSection
 from cluster.retention import policy, unconsumed_messages
-from cluster.retention.policy import LEAST_OFFSETS, STEP_OFFSETS, Floor, KeptLonger, Place, gone_earlier
+from cluster.retention.policy import LEAST_OFFSETS, STEP_OFFSETS, Floor, KeptLonger, QueuePlace, gone_earlier
 from cluster.retention.unconsumed_messages import Behind
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
@@ -169,8 +169,8 @@ def test_a_look_names_so_many_queues_and_the_next_one_the_others(monkeypatch: py
         assert looks <= 6, "eleven queues, two for each look"
     assert found == [leader.ids[name] for name in "abcde"]
     leader.run(DeleteTopic("c"))
-    rest = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, Place("c", 1))
-    assert rest == ([(leader.ids["d"], 0, 1)], Place("d", 2)), "the topic of the place is gone"
+    rest = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, QueuePlace("c", 1))
+    assert rest == ([(leader.ids["d"], 0, 1)], QueuePlace("d", 2)), "the topic of the place is gone"
 
 
 def test_groups_that_are_behind() -> None:

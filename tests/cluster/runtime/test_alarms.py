@@ -10,6 +10,7 @@ from cluster.config.local_layout import NodeRecord
 from cluster.runtime.alarms import Alarm, Alarms
 from raftmq.commands.nodes.status import alarm_lines
 from raftmq.local.status import ClusterView, NodeView
+from tests.support.codes import KEYS
 
 
 class Wall:
@@ -22,25 +23,25 @@ class Wall:
 def test_an_alarm_keeps_the_time_of_its_first_raising() -> None:
     wall = Wall()
     alarms = Alarms(wall)
-    alarms.raise_alarm("log_damage", "one range")
+    alarms.raise_alarm(KEYS["log_damage"], "one range")
     wall.now += 5000
-    alarms.raise_alarm("log_damage", "two ranges", stops_service=True)
-    alarms.raise_alarm("backup_age", "no backup for a day")
+    alarms.raise_alarm(KEYS["log_damage"], "two ranges", stops_service=True)
+    alarms.raise_alarm(KEYS["backup_overdue"], "no backup for a day")
     assert alarms.all() == [
         Alarm(key="log_damage", text="two ranges", since_ms=wall.now - 5000, stops_service=True),
-        Alarm(key="backup_age", text="no backup for a day", since_ms=wall.now),
+        Alarm(key="backup_overdue", text="no backup for a day", since_ms=wall.now),
     ]
     alarms.clear("log_damage")
     alarms.clear("log_damage")
     assert not alarms.raised("log_damage")
-    assert [alarm.key for alarm in alarms.all()] == ["backup_age"]
+    assert [alarm.key for alarm in alarms.all()] == ["backup_overdue"]
 
 
 def test_only_news_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     alarms = Alarms(Wall())
     for _ in range(3):
-        alarms.raise_alarm("log_damage", "one range")
+        alarms.raise_alarm(KEYS["log_damage"], "one range")
     alarms.clear("log_damage")
     alarms.clear("log_damage")
     assert [record.getMessage() for record in caplog.records] == [

@@ -21,9 +21,10 @@ def samples(registry: CollectorRegistry) -> list[tuple[str, dict[str, str], floa
 def test_a_spread_is_a_histogram() -> None:
     ours, theirs = CollectorRegistry(auto_describe=True), CollectorRegistry(auto_describe=True)
     spread, histogram = (
-        Spread("a_seconds", "Text", BOUNDS, ours),
+        Spread("a_seconds", "Text", BOUNDS),
         Histogram("a_seconds", "Text", buckets=BOUNDS, registry=theirs),
     )
+    ours.register(spread)
     assert samples(ours) == samples(theirs), "empty ones, too"
     for value in VALUES:
         spread.observe(value)
@@ -34,7 +35,8 @@ def test_a_spread_is_a_histogram() -> None:
 
 def test_a_tally_is_a_counter() -> None:
     ours, theirs = CollectorRegistry(auto_describe=True), CollectorRegistry(auto_describe=True)
-    tally, counter = Tally("entries", "Text", ours), Counter("entries", "Text", registry=theirs)
+    tally, counter = Tally("entries", "Text"), Counter("entries", "Text", registry=theirs)
+    ours.register(tally)
     for amount in (1, 2.5, 0):
         tally.inc(amount)
         counter.inc(amount)

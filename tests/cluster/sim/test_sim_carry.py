@@ -247,15 +247,15 @@ def test_a_leader_that_goes_with_what_it_has_read_leaves_it_to_the_next(
     old, gone = sim.leader(), []
     carrier = old.running.retention._carrier
     assert carrier is not None
-    on_slice = carrier.on_slice
+    append = carrier.append
 
-    def leave(read: Slice) -> None:
+    def leave(read: Slice, drops: list[Any], settled: Callable[[bool], None]) -> None:
         gone.append(read)
         sim.isolate(old)
         if proposed:
-            on_slice(read)
+            append(read, drops, settled)
 
-    monkeypatch.setattr(carrier, "on_slice", leave)
+    monkeypatch.setattr(carrier, "append", leave)
     for _ in range(12):
         if gone:
             break

@@ -78,7 +78,7 @@ class Doors:
 
         async def done() -> bool:
             if self._port is None:
-                self._port = port_of(self._node.running)
+                self._port = port_of(self._node.running, self._node.running.exporter, ())
             watch: Any = None
             try:
                 decoded = None if body is None else msgspec.convert(body, kind)

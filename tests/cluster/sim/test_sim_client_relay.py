@@ -14,6 +14,7 @@ from cluster.broker.groups.relay_frame import GROUP_MAX
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
+from tests.support.samples import samples
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 
 
@@ -121,10 +122,9 @@ def test_what_becomes_of_requests_is_counted(sim: SimCluster) -> None:
 
     def counts(node: SimNode) -> dict[str, float]:
         return {
-            ".".join([sample.name.removeprefix("raftmq_client_requests_"), *sample.labels.values()]): sample.value
-            for family in node.running.metrics.registry.collect()
-            for sample in family.samples
-            if sample.name.startswith("raftmq_client_requests_") and sample.value
+            ".".join([name.removeprefix("raftmq_client_requests_"), *labels.values()]): value
+            for name, labels, value in samples(*node.running.broker.relay.part().metrics)
+            if value and not name.endswith("_created")
         }
 
     for request, group in ((INFO, "PG"), (CHECK, "PG"), (INFO, "absent")):

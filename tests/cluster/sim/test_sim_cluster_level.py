@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from cluster.admin.findings.rules import MIXED_MS, WAITS_HOLD_MS, unfinished_upgrade
+from cluster.members.cluster_level import MIXED_MS, WAITS_HOLD_MS, unfinished_upgrade
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, encode
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.state import manifest as manifests

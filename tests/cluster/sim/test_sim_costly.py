@@ -137,7 +137,7 @@ def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimClus
     path = sim.followers()[0].connect()
     for opaque in range(1, 11):
         path.ask(encode_frame(RequestCode.GET_TOPIC_STATS_INFO, opaque, 0, ext={"topic": "wide"}))
-    unsent = leader.router.rooms.unsent
+    unsent = leader.router.memory.unsent
     sim.loop.run_until(lambda: unsent.taken, 20, "one is under way")
     path.close()
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")

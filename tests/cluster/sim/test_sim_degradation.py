@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from cluster.config.config import ReplicationSection
 from cluster.replication.acks.degradation import DEGRADED
 from cluster.replication.acks.slow_quorum import BEGIN_LOOKS, END_LOOKS
+from tests.support.samples import sample
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 SEED = 61
@@ -73,7 +74,7 @@ def slow(*nodes: SimNode, factor: float = SLOWER) -> None:
 
 
 def early_answers(node: SimNode) -> float:
-    found = node.running.metrics.registry.get_sample_value("raftmq_early_answers_total")
+    found = sample(node.running.traffic.modes, "raftmq_early_answers_total")
     assert found is not None
     return found
 
@@ -81,7 +82,7 @@ def early_answers(node: SimNode) -> float:
 def degraded(node: SimNode) -> bool:
     view = node.running.modes.view()
     raised = node.running.alarms.raised(DEGRADED)
-    metric = node.running.metrics.registry.get_sample_value("raftmq_degraded")
+    metric = sample(node.running.traffic.modes, "raftmq_degraded")
     assert (
         view.degraded == metric == raised == node.early.degraded == bool(view.degraded_why) == (view.level == "leader")
     )

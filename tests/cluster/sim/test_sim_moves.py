@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.members.address_change import UNREACHED, Place, Proof
+from cluster.members.address_change import UNREACHED, MemberPlace, Proof
 from cluster.repair.fetch import FetchError, Status
 from jepsen_like.sim.machines.machine import BROKER_PORT, PEER_PORT, host_of, uuid_of
 from raftlog.types import NodeId
@@ -26,15 +26,15 @@ def sim() -> Any:
         yield made
 
 
-def place(node: SimNode, host: str = "", port: int = PEER_PORT) -> Place:
-    return Place(node.node_id, str(uuid_of(node.node_id)), host or host_of(node.node_id), port, "")
+def place(node: SimNode, host: str = "", port: int = PEER_PORT) -> MemberPlace:
+    return MemberPlace(node.node_id, str(uuid_of(node.node_id)), host or host_of(node.node_id), port, "")
 
 
 def begun(node: SimNode, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
     return node.run(lambda: node.loop.create_task(work()))
 
 
-def checked(sim: SimCluster, where: Place, before: Callable[[], object] = lambda: None) -> Proof:
+def checked(sim: SimCluster, where: MemberPlace, before: Callable[[], object] = lambda: None) -> Proof:
     """Returns the voters' answer; `before` happens when they have been asked."""
     leader = sim.leader()
     task = begun(leader, lambda: leader.running.moves.check(where))

@@ -260,7 +260,7 @@ class Doors:
 
         async def answer() -> Any:
             if self._port is None:
-                self._port = port_of(self._node.running)
+                self._port = port_of(self._node.running, self._node.running.exporter, ())
             watch: Any = SimpleNamespace(groups=SimpleNamespace(committed_age_ms=lambda *_: None))
             try:
                 found = await handler(Call(self._port, watch, params, None, "local", query, owner=self))

@@ -15,6 +15,7 @@ from cluster.tier import segment_reads, uploader
 from jepsen_like.sim.machines.tier_store import CALM, Weather
 from raftlog.types import EntryType
 from statemachine.consuming.consumer_offsets import CommitOffsets
+from tests.support.samples import sample
 from tests.support.tiered_cluster import Tiered
 
 pytestmark = pytest.mark.ci
@@ -39,9 +40,7 @@ def window_s(made: Tiered) -> float:
 
 
 def metric_s(made: Tiered) -> float:
-    return max(
-        node.running.metrics.registry.get_sample_value("raftmq_tier_window_seconds") or 0 for node in made.sim.running
-    )
+    return max(sample(node.running.tier.part().metrics, "raftmq_tier_window_seconds") or 0 for node in made.sim.running)
 
 
 def lacks_messages(made: Tiered) -> bool:

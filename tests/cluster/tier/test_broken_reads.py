@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.tier.fetch.errors import PAUSE_MAX_S
-from cluster.tier.scrub.scrubber import Wishes
+from cluster.tier.scrub.scrubber import ScrubOptions
 from raftmq.client.errors import Refused, error_of
 from statemachine.tier import LOG_PREFIX
 from tests.support.sim_cluster import SimNode
@@ -122,7 +122,7 @@ def test_what_a_scrub_has_repaired_is_read_at_once(evicted: Callable[[int], Tier
     scrubs = node.running.tier_scrubs
     assert scrubs is not None
     assert node.process is not None
-    made.sim.loop.call_outside(0.0, node.process.run, scrubs.begin, Wishes(repairs=True))
+    made.sim.loop.call_outside(0.0, node.process.run, scrubs.begin, ScrubOptions(repairs=True))
     made.sim.loop.run_for(0.1)
     made.sim.loop.run_until(lambda: not scrubs.view.running, 60, "a scrub")
     assert scrubs.view.repaired == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.tier.scrub.scrub_service import AFTER_MS, AFTER_UNCLEAN, BY_ITSELF, HOUR_MS, TierScrubs
-from cluster.tier.scrub.scrubber import Wishes
+from cluster.tier.scrub.scrubber import ScrubOptions
 from tests.support.sim_cluster import SimNode
 from tests.support.tiered_cluster import FOLDER, Tiered
 
@@ -57,7 +57,7 @@ class Begun(TierScrubs):
     leading = False
 
     def __init__(self) -> None:
-        self.wishes: list[Wishes] = []
+        self.wishes: list[ScrubOptions] = []
         scrubber: Any = None
         super().__init__(
             1,
@@ -69,13 +69,15 @@ class Begun(TierScrubs):
             clear=lambda key: None,
         )
 
-    def begin(self, wishes: Wishes) -> bool:
+    def begin(self, wishes: ScrubOptions) -> bool:
         self.wishes.append(wishes)
         return True
 
 
 @pytest.mark.parametrize(("clean", "due_ms", "first"), [(True, HOUR_MS, BY_ITSELF), (False, AFTER_MS, AFTER_UNCLEAN)])
-def test_the_first_comes_soon_only_after_a_stop_that_was_not_in_order(clean: bool, due_ms: int, first: Wishes) -> None:
+def test_the_first_comes_soon_only_after_a_stop_that_was_not_in_order(
+    clean: bool, due_ms: int, first: ScrubOptions
+) -> None:
     scrubs = Begun()
     scrubs.plan(clean=clean)
     scrubs.tick(0)

@@ -14,7 +14,7 @@ from cluster.tier.fetch.evicted_messages import OldReads
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
-from cluster.tier.scrub.scrubber import IndexOfTier, Report, Scrubber, Source, Wishes, log_bytes
+from cluster.tier.scrub.scrubber import IndexOfTier, Report, Scrubber, ScrubOptions, Source, log_bytes
 from raftlog.storage.files.genesis import Genesis
 from statemachine.tier import TierPart, TierSegment
 from tests.support.tier_kit import CountingStore
@@ -92,7 +92,7 @@ class Damaged:
             got.append(body)
         return got, told
 
-    async def scrub(self, wishes: Wishes) -> Report:
+    async def scrub(self, wishes: ScrubOptions) -> Report:
         async def from_log(row: TierSegment, part: TierPart) -> bytes | None:
             async def piece(base: int, end: int) -> memoryview:
                 return memoryview(self.written.frames[row.base])[base - row.base : end - row.base]
@@ -132,7 +132,7 @@ async def test_damage_anywhere_is_never_served_and_is_repaired(written: Written,
         assert all(all_of_it.startswith(some) for some, all_of_it in zip(got, whole, strict=True)), name
         assert told or got == whole, name
         found_by_read += told
-        report = await tier.scrub(Wishes(repairs=True))
+        report = await tier.scrub(ScrubOptions(repairs=True))
         tier.repaired()
         assert (report.bad, report.repaired) == (1, 1), report
         assert report.findings[0].startswith(name)

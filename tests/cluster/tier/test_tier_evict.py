@@ -12,7 +12,7 @@ import pytest
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, Stored
 from cluster.broker.refusal import Reason, Refused
-from cluster.tier.scrub.scrubber import Wishes
+from cluster.tier.scrub.scrubber import ScrubOptions
 from jepsen_like.sim.machines.tier_store import CALM, Weather
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -117,7 +117,7 @@ def test_the_index_file_of_an_evicted_segment_is_repaired_from_the_store(evictin
     intact = made.store.inner.objects.pop(name)
     scrubs = leader.running.tier_scrubs
     assert scrubs is not None
-    made.sim.loop.call_outside(0.0, leader.run, lambda: scrubs.begin(Wishes(repairs=True)))
+    made.sim.loop.call_outside(0.0, leader.run, lambda: scrubs.begin(ScrubOptions(repairs=True)))
     made.sim.loop.run_until(lambda: scrubs.view.number and not scrubs.view.running, 60, "the end of the scrub")
     assert (scrubs.view.bad, scrubs.view.repaired) == (1, 1), scrubs.view
     assert made.store.inner.objects[name] == intact

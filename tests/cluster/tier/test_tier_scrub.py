@@ -10,7 +10,7 @@ import pytest
 from cluster.tier.fetch.errors import DamagedError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog
-from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Source, Wishes, log_bytes, survey
+from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, ScrubOptions, Source, log_bytes, survey
 from cluster.tier.store.errors import Unreachable
 from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import ObjectInfo
@@ -19,7 +19,7 @@ from statemachine.tier import TierPart, TierSegment, TierState
 from tests.support.tier_kit import FOLDER, TierKit
 
 NOW_MS = 10_000_000_000
-VERIFY, REPAIR, SWEEP = Wishes(), Wishes(repairs=True), Wishes(reads=False, sweeps=True)
+VERIFY, REPAIR, SWEEP = ScrubOptions(), ScrubOptions(repairs=True), ScrubOptions(reads=False, sweeps=True)
 QUEUES = [(1, 0), (2, 0)]
 
 
@@ -117,13 +117,13 @@ async def test_flips_and_cuts_at_random_places_are_found_and_repaired(kit: TierK
 async def test_sizes_are_compared_without_reading(kit: TierKit) -> None:
     name = logs(kit)[0]
     kit.store.overwrite(name, kit.store.objects[name][:-1])
-    report = await scrubber(kit).scrub(Wishes(reads=False))
+    report = await scrubber(kit).scrub(ScrubOptions(reads=False))
     assert (report.bad, report.read_bytes, kit.store.ranges) == (1, 0, [])
 
 
 async def test_a_listing_that_shows_nothing_is_not_believed(kit: TierKit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit.store, "list", MemoryStore().list)
-    report = await scrubber(kit, local_log(kit)).scrub(Wishes(reads=False, repairs=True, sweeps=True))
+    report = await scrubber(kit, local_log(kit)).scrub(ScrubOptions(reads=False, repairs=True, sweeps=True))
     assert (report.bad, report.repaired, report.swept, report.objects) == (0, 0, 0, 16)
 
 

@@ -6,8 +6,6 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from cluster.config.config import HaSection
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.link_state import LinkMetrics
@@ -44,7 +42,7 @@ class Peer:
         clock = SystemClock()
         slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
         syncs = SyncTimes(NodeId(1), clock, lambda: (0, 0.0), 1000)
-        self.links = Links(self.transport, raw, clock, HA, LinkMetrics(CollectorRegistry()), lambda: None, slow, syncs)
+        self.links = Links(self.transport, raw, clock, HA, LinkMetrics(), lambda: None, slow, syncs)
 
     async def start(self) -> None:
         frame = lambda peer, kind, header, payload: self.links.on_frame(peer, kind, header)  # noqa: E731

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.admin.findings.catalogue import CODES
 from cluster.config.local_layout import NodeRecord, locked
 from raftmq.cli import _client_error, cli
 from raftmq.cli import run as run_line
@@ -30,6 +29,7 @@ from raftmq.local.http.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
+from tests.support.codes import CODES
 from tests.support.rows import each_row
 from tests.support.tree import python_files, text_of
 

@@ -8,11 +8,11 @@ from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call
 from cluster.admin.pagination import neighbour
 from cluster.admin.refusals import not_refused
-from cluster.broker.access.user_admin import Told
+from cluster.broker.access.user_admin import Changed
 from statemachine.access.users import User
 
 
-async def changed(start: Callable[[Told], None], hint: str = "raftmq user list") -> None:
+async def changed(start: Callable[[Changed], None], hint: str = "raftmq user list") -> None:
     """Starts a change and returns when it is in force. Raises ApiError."""
     await not_refused(start, hint, "type the same command again", lead="nothing was changed: ")
 

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from cluster.config.config import Config, NodeSection, PeerNode
 from cluster.runtime.alarms import Alarms
@@ -17,7 +16,7 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file import index_worker
-from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexMetrics, IndexUnavailableError
+from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexUnavailableError
 from cluster.tier.index_file.index_worker import IndexDirectory, Span, Swept, meta_of
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -37,6 +36,7 @@ from statemachine.trim import Slice, Trim, encode
 from tests.support.contexts import context_of
 from tests.support.lanes_in_line import InLine
 from tests.support.node_kit import START_MS, Clock
+from tests.support.samples import sample
 
 DATA = Path("/data")
 SEGMENT = 64 << 10
@@ -69,9 +69,8 @@ class Node:
 
     def begin(self, *, enabled: bool = True) -> None:
         """Begins as a start does."""
-        self.registry = CollectorRegistry()
         context = context_of(None, self.alarms, config=self.config, environment=self.environment, loop=self.loop)
-        self.files = IndexFiles(context, self.storage, IndexMetrics(self.registry), enabled=enabled)
+        self.files = IndexFiles(context, self.storage, enabled=enabled)
         self.files.start()
 
     def _open_kv(self, path: str) -> MemoryKV:
@@ -139,7 +138,7 @@ class Node:
         self.add(EntryType.TRIM, encode(Trim(begin.base, self.log.segment_at(begin.base).previous.index + 1, "age")))
 
     def value(self, name: str) -> float:
-        return self.registry.get_sample_value(name) or 0
+        return sample(self.files.part().metrics, name) or 0
 
 
 @pytest.fixture

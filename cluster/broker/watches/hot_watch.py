@@ -6,27 +6,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from cluster.admin.findings.finding import Condition
 from cluster.broker.hot_topics import Hot, hot_topic
+from cluster.runtime.findings import Code, Condition
 
 if TYPE_CHECKING:
-    from cluster.admin.node_interface import AdminPort
+    from cluster.broker.services import Services
     from cluster.replication.hot_spots import Window
 
+HOT_TOPIC: Final = Code("hot_topic", "info", "raftmq topic hot")
+HOT_QUEUE: Final = Code("hot_queue", "info", "raftmq topic hot")
 HOLD_MS: Final = 15_000
 """Milliseconds, several windows: a burst is not hot."""
 
 
-def hot_conditions(port: AdminPort) -> Iterator[Condition]:
+def hot_conditions(services: Services, window: Window) -> Iterator[Condition]:
     """Yields what was hot in the last window; nothing unless this node leads one of several groups and is busy."""
-    window = port.hot()
-    found = hot_topic(port.state, window) if port.services.writes_open() else None
+    found = hot_topic(services.state, window) if services.writes_open() else None
     if found is None:
         return
-    name, says = found.topic.name, _says(found, window, port.config.cluster.group)
+    name, says = found.topic.name, _says(found, window, services.config.cluster.group)
     if found.queue_id is not None:
         yield Condition(
-            "hot_queue",
+            HOT_QUEUE,
             f"queue {name}/{found.queue_id}",
             f"queue {found.queue_id} of topic {name} {says}; a key has one queue, so more queues do not help",
             hold_ms=HOLD_MS,
@@ -36,7 +37,7 @@ def hot_conditions(port: AdminPort) -> Iterator[Condition]:
     where = f"it has no queues in group {which}" if len(found.further) == 1 else f"it has none in the groups {which}"
     moves = ", where keys would come to other queues" if found.topic.order else ""
     yield Condition(
-        "hot_topic",
+        HOT_TOPIC,
         f"topic {name}",
         f"topic {name} {says}; {where}{moves}",
         do_now=f"raftmq topic spread {name}",

@@ -8,15 +8,17 @@ from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from cluster.admin.findings.finding import Condition
 from cluster.broker.groups.hidden_queues import hidden_queues, named, unread
+from cluster.runtime.findings import Code, Condition
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.turns.walk import Walk
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
-    from cluster.admin.node_interface import AdminPort
+    from cluster.broker.services import Services
     from statemachine.topics.topics import TopicConfig
 
+MESSAGES_HIDDEN: Final = Code("messages_hidden", "warning", "raftmq topic list")
 STEPS_PER_LOOK: Final = 500
 """Steps that one look takes: topics, groups of a topic with hidden messages, or some queues. The next look continues
 behind them."""
@@ -27,26 +29,30 @@ TOPICS_TOLD_MAX: Final = 200
 class HiddenWatch:
     """Watches the topics. Event loop only."""
 
-    def __init__(self, port: AdminPort) -> None:
-        self._port = port
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._conditions: dict[str, Condition] = {}
         self._walk = Walk(self._judge_all)
 
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="hidden messages", findings=self.look)
+
     def look(self) -> Iterator[Condition]:
         """Checks some topics, and returns the conditions of all topics. Returns none unless this node leads."""
-        if not self._port.services.writes_open():
+        if not self._services.writes_open():
             self._conditions.clear()
             self._walk.forget()
             return
         self._walk.go_on(STEPS_PER_LOOK)
-        topics = self._port.state.topics
+        topics = self._services.state.topics
         for name in [name for name in self._conditions if name not in topics]:
             del self._conditions[name]
         yield from islice(self._conditions.values(), TOPICS_TOLD_MAX)
 
     def _judge_all(self) -> Generator[None]:
         """Checks one topic after the other, in steps."""
-        state = self._port.state
+        state = self._services.state
         for name, topic in state.topics.items():
             charge(ITEM_UNITS)
             yield
@@ -58,7 +64,7 @@ class HiddenWatch:
 
     def _condition(self, topic: TopicConfig, hidden: range, messages: int) -> Condition:
         return Condition(
-            "messages_hidden",
+            MESSAGES_HIDDEN,
             f"topic {topic.name}",
             f"{messages} messages of topic {topic.name} that are not consumed lie in {named(hidden)}, and consumers "
             f"read only {named(range(topic.read_queues))}",

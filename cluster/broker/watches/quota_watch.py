@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from cluster.admin.findings.finding import Condition
+from cluster.runtime.findings import Code, Condition
 from raftlog.work import charge
 
 if TYPE_CHECKING:
-    from cluster.admin.node_interface import AdminPort
+    from cluster.broker.services import Services
+    from cluster.replication.learnt_use import LearntUse
+    from cluster.replication.paced_sends import PacedSends
 
+QUOTA_REFUSES: Final = Code("quota_refuses", "info", "raftmq quota list")
+LEARNT_LIMITS_EXPIRED: Final = Code("learnt_limits_expired", "info", "raftmq quota import --help")
+LEARNT_LIMITS_CUT: Final = Code("learnt_limits_cut", "info", "raftmq quota learnt")
 RECENT_MS: Final = 60_000
 NAMED: Final = 3
 HOUR_MS: Final = 3_600_000
 USES_PER_UNIT: Final = 10
 
 
-def quota_conditions(port: AdminPort) -> Iterator[Condition]:
+def quota_conditions(services: Services, paced: PacedSends) -> Iterator[Condition]:
     """Yields a condition if something was refused in the last minute: it names those of whom most was."""
-    rules, now_ms = port.paced.buckets.rules, port.services.monotonic_ms()
+    rules, now_ms = paced.buckets.rules, services.monotonic_ms()
     if not rules.rows:
         return
     over = rules.refused_since(now_ms - RECENT_MS)
@@ -31,21 +36,21 @@ def quota_conditions(port: AdminPort) -> Iterator[Condition]:
             for each in over[:NAMED]
         ]
         named = _listed(first, len(over))
-        yield Condition("quota_refuses", "", f"quotas refuse what is over them: {named}")
+        yield Condition(QUOTA_REFUSES, "", f"quotas refuse what is over them: {named}")
 
 
-def learnt_conditions(port: AdminPort) -> Iterator[Condition]:
+def learnt_conditions(services: Services, learnt: LearntUse) -> Iterator[Condition]:
     """Yields a condition if learnt limits have expired, or if topics were cut first for them in the last minute."""
-    limits = port.state.learnt.in_force
-    if limits is None or not port.services.writes_open():
+    limits = services.state.learnt.in_force
+    if limits is None or not services.writes_open():
         return
-    late_ms = port.services.log_time_ms() - limits.head.ends_ms
+    late_ms = services.log_time_ms() - limits.head.ends_ms
     if late_ms >= 0:
         topics, hours = limits.head.topics, late_ms // HOUR_MS
         told = f"learnt limits of {topics} topics have expired {hours} hours ago, and do not count"
-        yield Condition("learnt_limits_expired", "", told)
+        yield Condition(LEARNT_LIMITS_EXPIRED, "", told)
         return
-    uses, now_ms = list(port.learnt.all()), port.services.monotonic_ms()
+    uses, now_ms = list(learnt.all()), services.monotonic_ms()
     charge(1 + len(uses) // USES_PER_UNIT)
     cut = [use for use in uses if use.cut and now_ms - use.cut_ms < RECENT_MS]
     if not cut:
@@ -54,7 +59,7 @@ def learnt_conditions(port: AdminPort) -> Iterator[Condition]:
     first = [f"{use.topic} {use.cut} messages, usually at most {use.told()} a second" for use in cut[:NAMED]]
     named = _listed(first, len(cut))
     told = f"more arrives than the log takes, and topics that get more than usual are cut: {named}"
-    yield Condition("learnt_limits_cut", "", told)
+    yield Condition(LEARNT_LIMITS_CUT, "", told)
 
 
 def _listed(first: list[str], count: int) -> str:

@@ -7,18 +7,23 @@ queue is not in the log; it is what this node has observed since it began to wat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cluster.admin.findings.finding import Condition
 from cluster.broker.groups.group_lag import QueueLag, each_lag
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from cluster.runtime.findings import Code, Condition
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.turns.walk import Walk
 
 if TYPE_CHECKING:
-    from cluster.admin.node_interface import AdminPort
+    from cluster.broker.services import Services
 
+GROUP_WITHOUT_CONSUMERS: Final = Code("group_without_consumers", "warning", "raftmq group list")
+QUEUE_STUCK: Final = Code("queue_stuck", "warning", "raftmq group list")
+OFFSET_BEYOND_END: Final = Code("offset_beyond_end", "warning", "raftmq group list")
+GROUP_TOPICS_DIFFER: Final = Code("group_topics_differ", "warning", "raftmq group list")
 QUEUES_PER_LOOK: Final = 500
 """Queues that one look checks, some 5 ms of the event loop; the next look continues behind them."""
 WATCHED_MAX: Final = 10_000
@@ -35,7 +40,7 @@ before the ends of queues."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
-class Progress(NamedTuple):
+class Consumption(NamedTuple):
     """A group's progress in one queue, as this node has observed it."""
 
     committed: int | None
@@ -48,31 +53,44 @@ class Progress(NamedTuple):
 class GroupWatch:
     """Watches the consumer groups. Event loop only."""
 
-    def __init__(self, port: AdminPort) -> None:
-        self._port = port
-        self._seen: dict[str, dict[tuple[str, int], Progress]] = {}
+    def __init__(
+        self,
+        services: Services,
+        *,
+        member_count: Callable[[str], int],
+        unread: Callable[[str], Mapping[str, Sequence[str]]],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`member_count` returns the number of connected consumers of a group, `unread` what `Members.unread` does."""
+        self._services = services
+        self._member_count, self._unread, self._wall_ms = member_count, unread, wall_ms
+        self._seen: dict[str, dict[tuple[str, int], Consumption]] = {}
         self._conditions: dict[str, list[Condition]] = {}
         self._walk = Walk(self._judge_all)
         self._now_ms = 0
         """Monotonic time of the present look."""
 
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+        return Part(name="group watch", findings=lambda: self.look(self._services.monotonic_ms()))
+
     def look(self, monotonic_ms: int) -> Iterator[Condition]:
         """Checks some groups, and returns the conditions of all groups. Returns none unless this node leads."""
-        if not self._port.services.writes_open():
+        if not self._services.writes_open():
             self._seen.clear()
             self._conditions.clear()
             self._walk.forget()
             return
         self._now_ms = monotonic_ms
         self._walk.go_on(QUEUES_PER_LOOK)
-        groups = self._port.state.groups
+        groups = self._services.state.groups
         for name, told in islice(self._conditions.items(), GROUPS_TOLD_MAX):
             if name in groups:
                 yield from told
 
     def _judge_all(self) -> Iterator[None]:
         """Checks one group after the other; yields after each queue."""
-        state, groups = self._port.state, self._port.state.groups
+        state, groups = self._services.state, self._services.state.groups
         for gone in list(self._seen):
             if gone not in groups:
                 del self._seen[gone]
@@ -105,14 +123,14 @@ class GroupWatch:
             was = before.get(key)
             if was is None or was.committed != each.committed or not each.lag:
                 moved = was is not None and (was.moved or was.committed != each.committed)
-                was = Progress(each.committed, now_ms, moved)
+                was = Consumption(each.committed, now_ms, moved)
             seen[key] = was
         beyond = [self._beyond(name, each) for each in lags if each.beyond_end][:NAMED_MAX]
         return [*beyond, *self._late(name, lags, now_ms)]
 
     def _late(self, name: str, lags: list[QueueLag], now_ms: int) -> list[Condition]:
         """Returns the conditions of a group that does not come on. What is hidden is a condition of its topic."""
-        seen, health = self._seen[name], self._port.config.health
+        seen, health = self._seen[name], self._services.config.health
         behind = [
             each
             for each in lags
@@ -122,10 +140,10 @@ class GroupWatch:
         if not behind:
             return apart
         lag = sum(each.lag for each in behind)
-        if not self._port.member_count(name):
+        if not self._member_count(name):
             says = f"group {name} has {lag} messages to consume, and no consumer is connected"
             do_now = f"raftmq group describe {name}"
-            return [Condition("group_without_consumers", f"group {name}", says, do_now, hold_ms=health.group_idle_ms)]
+            return [Condition(GROUP_WITHOUT_CONSUMERS, f"group {name}", says, do_now, hold_ms=health.group_idle_ms)]
         if apart:  # the cause of what stands still
             return apart
         stuck = [each for each in behind if now_ms - seen[each.topic, each.queue_id].since_ms >= health.queue_stuck_ms]
@@ -135,7 +153,7 @@ class GroupWatch:
 
     def _beyond(self, name: str, each: QueueLag) -> Condition:
         return Condition(
-            "offset_beyond_end",
+            OFFSET_BEYOND_END,
             f"queue {each.topic}/{each.queue_id} of {name}",
             f"group {name} has committed offset {each.committed} in queue {each.queue_id} of {each.topic}, which ends "
             f"at {each.max_offset}: its lag shows 0, and it does not get the next {each.beyond_end} messages",
@@ -147,7 +165,7 @@ class GroupWatch:
 
     def _apart(self, name: str) -> list[Condition]:
         """Returns the condition of a group some of whose topics are divided among members that do not want them."""
-        unread = self._port.unread(name)
+        unread = self._unread(name)
         if not unread:
             return []
         who = "; ".join(f"{topic}: not wanted by {', '.join(clients)}" for topic, clients in unread.items())
@@ -156,15 +174,15 @@ class GroupWatch:
             f"that fall to a member that does not want their topic are read by nobody ({who})"
         )
         do_now = f"raftmq group describe {name}"
-        return [Condition("group_topics_differ", f"group {name}", says, do_now, hold_ms=TOPICS_HOLD_MS)]
+        return [Condition(GROUP_TOPICS_DIFFER, f"group {name}", says, do_now, hold_ms=TOPICS_HOLD_MS)]
 
     def _stuck(self, name: str, each: QueueLag, stands_ms: int) -> Condition:
         at = "no offset" if each.committed is None else f"offset {each.committed}"
         return Condition(
-            "queue_stuck",
+            QUEUE_STUCK,
             f"queue {each.topic}/{each.queue_id} of {name}",
             f"group {name} has consumers and has committed nothing in queue {each.queue_id} of {each.topic} for "
             f"{stands_ms // 1000} s: it stands at {at}, {each.lag} messages are behind",
             f"raftmq group describe {name}",
-            since_ms=self._port.wall_ms() - stands_ms,
+            since_ms=self._wall_ms() - stands_ms,
         )

@@ -1,0 +1,78 @@
+"""Removes the files that the log no longer uses, one after the other, so that the disk is not busy with them alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.retention.retention_worker import Remove, Removed
+from cluster.runtime.awaited import Question, Steps, answer_to, carry_out
+from cluster.runtime.findings import Code
+
+if TYPE_CHECKING:
+    from cluster.config.config import RetentionSection
+    from cluster.retention.metrics import RetentionMetrics
+    from cluster.runtime.context import NodeContext
+
+AGAIN_MS = 120_000
+"""Milliseconds after which a file that could not be removed is tried again (RocketMQ:
+destroyMapedFileIntervalForcibly)."""
+FILES = Code("trimmed_files_left", "warning", "raftmq retention")
+
+
+class FileRemoval:
+    """The files that are to go. Event loop only; the lane removes them."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        job: Callable[[Remove], Question[Removed]],
+        metrics: RetentionMetrics,
+        changed: Callable[[], object],
+        rules: RetentionSection,
+    ) -> None:
+        """`job` asks the lane. `changed` is called when a file is gone."""
+        self._clock, self._alarms = context.clock, context.alarms
+        self._job, self._metrics, self._changed = job, metrics, changed
+        self._gap_ms = rules.delete_gap_ms
+        self._files: deque[Path] = deque()
+        self._due_ms = 0
+        self._removing = False
+
+    @property
+    def count(self) -> int:
+        """The number of files that are still there."""
+        return len(self._files)
+
+    def reload(self, rules: RetentionSection) -> None:
+        """Takes new rules."""
+        self._gap_ms = rules.delete_gap_ms
+
+    def add(self, files: Iterable[Path]) -> None:
+        """Adds files that the log has given up."""
+        self._files.extend(path for path in files if path not in self._files)
+
+    def tick(self, now_ms: int) -> None:
+        """Begins to remove the next file when it is due."""
+        if self._files and not self._removing and now_ms >= self._due_ms:
+            carry_out(self._remove(self._files[0]))
+
+    def _remove(self, path: Path) -> Steps[None]:
+        self._removing = True
+        removed = yield from answer_to(self._job(Remove((path,))))
+        self._removing = False
+        self._due_ms = self._clock.monotonic_ms() + (AGAIN_MS if removed.error else self._gap_ms)
+        if removed.error:
+            self._alarms.raise_alarm(
+                FILES,
+                f"{path.name} of the trimmed log cannot be removed; the node retries every "
+                f"{AGAIN_MS // 1000} s: {removed.error}",
+            )
+            return
+        self._files.remove(path)
+        self._metrics.removed.inc()
+        if not self._files:
+            self._alarms.clear(FILES)
+        self._changed()
