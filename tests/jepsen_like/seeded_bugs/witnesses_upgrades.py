@@ -131,3 +131,19 @@ def witness_GR23() -> None:
 
 def witness_GR24() -> None:
     holds("GR24")
+
+
+def witness_RS01() -> None:
+    holds("RS01")
+
+
+def witness_RS02() -> None:
+    holds("RS02")
+
+
+def witness_RS03() -> None:
+    holds("RS03")
+
+
+def witness_RS04() -> None:
+    holds("RS04")
