@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, encode
 from cluster.registry.frames import Settings
 from cluster.registry.name_server import NameServer
 from cluster.registry.records import NOTHING, Place, View
 from cluster.registry.registry_file import RegistryFile
 from cluster.registry.surroundings import Surroundings
+from cluster.runtime.peer_frames import Kind
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.loop import Process
 from jepsen_like.sim.machines.machine import (
@@ -128,6 +129,13 @@ class RegistryMachine:
         self.server.records.view = View(
             {**groups, FOREIGN: foreign}, {**view.topics, self._topic: Place(0, (FOREIGN,))}, NOTHING.beats
         )
+        if self.process is not None and not self.process.paused:
+            self.process.run(self._tell, self.server)
+
+    def _tell(self, server: NameServer) -> None:
+        told = encode(server.records.view.groups.values())
+        for link in server.registrations.links.all():
+            link.send(Kind.GROUPS, [], told)
 
     def _aged(self, record: GroupRecord) -> GroupRecord:
         """Returns a record of that group with an older epoch, and another leader."""

@@ -143,7 +143,3 @@ def witness_RS02() -> None:
 
 def witness_RS03() -> None:
     holds("RS03")
-
-
-def witness_RS04() -> None:
-    holds("RS04")
