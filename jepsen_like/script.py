@@ -119,6 +119,10 @@ groups SECONDS                  a second group of brokers is added, and copies w
 quota LIMIT VALUE SUBJECT=NAME  sets a quota (`nodes` says quotas=1)
 quotas SECONDS                  quotas come and go while clients send (`nodes` says quotas=1)
 gather                          a topic of both groups leaves the second one, and comes back (`nodes` says gathers=1)
+registry FAULT N... [seconds=S]  a fault of these processes of the registry: gone, empty, old-copy, stands-still, hangs,
+                                cut-off, lies (`nodes` says registry=1). `registry copy` keeps what old-copy puts back,
+                                `registry rebuilt` takes all from it and has it know all again, and after a retirement
+                                `registry returns` puts back what it was at the copy
 retire                          the second group of brokers retires (`nodes` says retires=1)
 second SECONDS                  clients use both groups, and change what they share (`nodes` says second=1 groups=1);
                                 N@2 is node N of the second group, wherever a command takes a node

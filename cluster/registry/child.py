@@ -37,6 +37,16 @@ class Child:
         return child
 
     @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code; None while the process runs."""
+        return self.process.returncode
+
+    @property
     def is_over(self) -> bool:
         """True if the process has ended, or talks no more."""
         return self._reading.done()

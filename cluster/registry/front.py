@@ -72,11 +72,19 @@ class RouteAsk(NamedTuple):
 class Front:
     """The port of one process. Event loop only."""
 
-    def __init__(self, ready: asyncio.Event, nodes: Nodes, groups_of: Callable[[str], Collection[int]]) -> None:
-        """`groups_of` returns the groups that have a topic, as far as the registry knows."""
+    def __init__(
+        self,
+        ready: asyncio.Event,
+        nodes: Nodes,
+        groups_of: Callable[[str], Collection[int]],
+        rng: random.Random,
+    ) -> None:
+        """`groups_of` returns the groups that have a topic, as far as the registry knows. `rng` says which node is
+        asked first."""
         self._ready = ready
         self._nodes = nodes
         self._groups_of = groups_of
+        self._rng = rng
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -95,7 +103,7 @@ class Front:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        upstream = Upstream(self._nodes)
+        upstream = Upstream(self._nodes, self._rng)
         try:
             if len(self._clients) >= CLIENTS_MAX:
                 logger.warning("a connection is refused: %d clients are connected", CLIENTS_MAX)
@@ -170,8 +178,8 @@ def _refused(ask: RouteAsk, code: ResponseCode, remark: str) -> bytes:
 class Upstream:
     """The connection of one client to a node, made when it is needed."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Nodes, rng: random.Random) -> None:
+        self._nodes, self._rng = nodes, rng
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, ask: RouteAsk, within: Collection[int] = ()) -> RouteAsk:
@@ -185,7 +193,7 @@ class Upstream:
                 last = bare(error)
             self.leave()
         nodes = list(self._nodes(within))
-        random.shuffle(nodes)
+        self._rng.shuffle(nodes)
         for address in nodes:
             try:
                 async with asyncio.timeout(DIAL_S):

@@ -81,7 +81,9 @@ class Journal:
         self._fs = fs
         self._path = path
         self._failed = False
-        self.is_full = False
+        self.is_full = self._is_refused = False
+        """`_is_refused`: a write found no space where the file has room: a file system that copies what is written over
+        does that."""
         """True if the disk has no space for more: nothing may be proposed that can wait."""
         self.syncs = 0
         """The number of fdatasyncs for appended entries."""
@@ -155,6 +157,7 @@ class Journal:
             self._file.pwritev([data], self._end)
         except OSError as error:
             self._failed = not out_of_space(error)
+            self._is_refused = self.is_full = True
             raise storage_error(self._fs, "appending to", self._path, error, again=True) from error
         self.entries.extend(entries)
         self._end += len(data)
@@ -181,10 +184,24 @@ class Journal:
     def tend(self) -> None:
         """Makes room ahead, if there is less than AHEAD. Without space for it, `is_full` is set until there is. Raises
         StorageError."""
+        if self._is_refused:
+            self._is_refused = not self._takes_writes()
         wanted = self._end + AHEAD + END_ZEROES
         if self._size < wanted and wanted <= JOURNAL_BYTES_MAX and not self._extend(wanted + STEP):
             self._extend(wanted)  # a disk that has room for this alone is not full yet
-        self.is_full = self._size < wanted or len(self.entries) >= ENTRIES_MAX - ENTRIES_MAX // 10
+        self.is_full = self._is_refused or self._size < wanted or len(self.entries) >= ENTRIES_MAX - ENTRIES_MAX // 10
+
+    def _takes_writes(self) -> bool:
+        """Writes zeroes behind the end, where there are zeroes; returns False if there is no space for it. Raises
+        StorageError."""
+        try:
+            self._file.pwritev([bytes(END_ZEROES)], self._end)
+        except OSError as error:
+            if out_of_space(error):
+                return False
+            self._failed = True
+            raise storage_error(self._fs, "writing", self._path, error) from error
+        return True
 
     def _extend(self, size: int) -> bool:
         """Lets the file grow by zeroes to that size. Returns False if there is no space: then what was written of them

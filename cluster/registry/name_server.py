@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
+import random
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,12 +14,14 @@ from cluster.placement.registry_state import RegistryState
 from cluster.registry.front import Front
 from cluster.registry.records import Records
 from cluster.registry.registrations import Identity, Registrations
-from cluster.registry.registry_file import RegistryFile, read_secret
+from cluster.registry.registry_file import RegistryFile
 from cluster.registry.supervisor import Supervisor
+from cluster.registry.surroundings import Surroundings
 from cluster.runtime.logs import Seldom
 
 logger = logging.getLogger(__name__)
 
+SEED_BYTES = 16
 SECRET_EVERY_S = 5.0
 """Seconds between two looks at the secret's file."""
 
@@ -27,25 +29,28 @@ SECRET_EVERY_S = 5.0
 class NameServer:
     """The parts of a process. Event loop only."""
 
-    def __init__(self, file: RegistryFile, log: int = 2) -> None:
+    def __init__(self, file: RegistryFile, log: int = 2, surroundings: Surroundings | None = None) -> None:
         """`log` is the descriptor of the file for errors of the child. Raises ConfigError if there is no secret."""
         self._file = file
-        self._keys = read_secret(Path(file.secret_file))
+        found = surroundings or Surroundings()
+        self._read_secret = found.read_secret
+        self._keys = found.read_secret(Path(file.secret_file))
         self._told = Seldom(logger)
         self._tending: asyncio.Task[None] | None = None
         self.records = Records(file.cluster_id.bytes)
         """All that this process knows."""
-        self.supervisor = Supervisor(file.settings(self._keys), self.records, log)
+        self.supervisor = Supervisor(file.settings(self._keys), self.records, log, found)
         self.registrations = Registrations(
             Identity(file.cluster_id, file.id, (file.bind, file.peer_port)),
             Keyring(self._keys, demanded=True),
             self.records,
-            int.from_bytes(os.urandom(8)),
+            found.entropy,
             self.supervisor.hand,
             self.supervisor.hand_places,
             self.state,
         )
-        self.front = Front(self.registrations.ready, self.living, self.groups_of)
+        rng = random.Random(found.entropy(SEED_BYTES))
+        self.front = Front(self.registrations.ready, self.living, self.groups_of, rng)
 
     def state(self) -> RegistryState:
         """Returns what nodes are told of this process."""
@@ -100,7 +105,7 @@ class NameServer:
         while True:
             await asyncio.sleep(SECRET_EVERY_S)
             try:
-                keys = await asyncio.to_thread(read_secret, path)
+                keys = await asyncio.to_thread(self._read_secret, path)
             except ConfigError as error:
                 self._told.warn("the secret stays as it was", str(error))
                 continue

@@ -43,6 +43,7 @@ READY_S = 45.0
 """Seconds after which a process is ready whoever has registered."""
 LOOK_S = 1.0
 """Seconds between two looks: what is new is told, and a link without news shows that it lives."""
+INCARNATION_BYTES = 8
 WHOLE_EVERY = 10
 """Looks between two times at which all records are told."""
 
@@ -64,17 +65,20 @@ class Registrations:
         identity: Identity,
         keyring: Keyring,
         records: Records,
-        incarnation: int,
+        entropy: Callable[[int], bytes],
         on_news: Callable[[Iterable[GroupRecord]], None],
         on_places: Callable[[Mapping[str, TopicPlace]], None],
         state: Callable[[], RegistryState],
     ) -> None:
-        """`keyring` must demand a proof. `on_news` and `on_places` are called with records that were new. `state`
-        returns what nodes are told of this process."""
+        """`keyring` must demand a proof. `entropy` returns so many random bytes. `on_news` and `on_places` are called
+        with records that were new. `state` returns what nodes are told of this process."""
         cluster, number, bind = identity
         own = uuid.uuid5(cluster, f"registry {number}")
         membership = Membership(str(cluster), REGISTRY_GROUP, NodeId(number), str(own), {})
-        self.transport = PeerTransport(membership, {}, bind, incarnation, keyring=keyring, cluster_level=lambda: LEVEL)
+        incarnation = int.from_bytes(entropy(INCARNATION_BYTES))
+        self.transport = PeerTransport(
+            membership, {}, bind, incarnation, keyring=keyring, entropy=entropy, cluster_level=lambda: LEVEL
+        )
         self.links = GroupLinks(self.transport, lambda _: NOBODY)
         self.links.takes(Kind.GROUPS, self._on_groups)
         self.links.takes(Kind.PLACES, self._on_places)

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TypeVar
 
 from cluster.placement.group_map import GroupRecord, rank
-from cluster.registry.child import Child
 from cluster.registry.frames import OK, UNKNOWN, Reply, Settings, Status, read_status
 from cluster.registry.records import (
     NOTHING,
@@ -29,6 +27,7 @@ from cluster.registry.records import (
     groups_operation,
     topics_operation,
 )
+from cluster.registry.surroundings import Replica, Surroundings
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import WireError
 from raftmq_wire.errors import LocalError
@@ -68,28 +67,29 @@ class Figures:
         """Counts the answer to an operation."""
         if reply[1] == OK:
             self.accepted += 1
-            self._last_s = time.monotonic()
+            self._last_s = asyncio.get_running_loop().time()
 
     def accepted_age_s(self) -> float | None:
         """Returns the seconds since an operation was accepted; None if none was."""
-        return None if self._last_s is None else time.monotonic() - self._last_s
+        return None if self._last_s is None else asyncio.get_running_loop().time() - self._last_s
 
 
 class Supervisor:
     """One child, or the next one. Event loop only."""
 
-    def __init__(self, settings: Settings, records: Records, log: int) -> None:
+    def __init__(self, settings: Settings, records: Records, log: int, surroundings: Surroundings) -> None:
         """`records`: all that this process knows; what the child holds is merged into it. `log` is the descriptor of
         the file for the child's errors."""
         self._settings = settings
         self._records = records
         self._log = log
+        self._surroundings = surroundings
         self._pending: dict[int, GroupRecord] = {}
         """Records of groups that no answer of a child has confirmed yet."""
         self._places: dict[str, TopicPlace] = {}
         """The same of topics."""
         self._news = asyncio.Event()
-        self._child: Child | None = None
+        self._child: Replica | None = None
         self._task: asyncio.Task[None] | None = None
         self._told = Seldom(logger)
         self.figures = Figures()
@@ -103,7 +103,7 @@ class Supervisor:
     @property
     def pid(self) -> int | None:
         """The process id of the child; None while there is none that listens."""
-        return None if self._child is None else self._child.process.pid
+        return None if self._child is None else self._child.pid
 
     def start(self) -> None:
         """Begins to start children."""
@@ -137,22 +137,22 @@ class Supervisor:
         self._news.set()
 
     async def _run(self) -> None:
-        wait_s = AGAIN_MIN_S
+        loop, wait_s = asyncio.get_running_loop(), AGAIN_MIN_S
         while True:
-            began_s = time.monotonic()
+            began_s = loop.time()
             try:
                 await self._live()
             except (LocalError, OSError, WireError) as error:
                 self._told.warn("the registry's child has ended, and is started again", str(error))
             except Exception:
                 logger.exception("the registry's child could not be kept, and is started again")
-            wait_s = AGAIN_MIN_S if time.monotonic() - began_s > START_S else min(AGAIN_MAX_S, wait_s * 2)
+            wait_s = AGAIN_MIN_S if loop.time() - began_s > START_S else min(AGAIN_MAX_S, wait_s * 2)
             await asyncio.sleep(wait_s)
 
     async def _live(self) -> None:
         """Returns when this child has ended, or was ended."""
         self.starts += 1
-        child = await Child.start(self._settings, self._log)
+        child = await self._surroundings.start_child(self._settings, self._log)
         try:
             await child.ready(START_S)
             held = await self._read(child)
@@ -167,13 +167,13 @@ class Supervisor:
             self.has_majority = False
             await child.close(CLOSE_S)
 
-    async def _watch(self, child: Child) -> None:
+    async def _watch(self, child: Replica) -> None:
         loop = asyncio.get_running_loop()
         silent, failures, beats, due_s = 0, 0, 0, loop.time()
         child.when_over(self._news.set)
         while silent < SILENT_MAX and failures < FAILURES_MAX:
             if child.is_over:
-                raise LocalError("the process has ended", f"exit code {child.process.returncode}", "Read its log.")
+                raise LocalError("the process has ended", f"exit code {child.exit_code}", "Read its log.")
             if loop.time() >= due_s:
                 due_s = loop.time() + BEAT_S
                 beats += 1
@@ -197,15 +197,15 @@ class Supervisor:
                 await asyncio.sleep(min(WRITE_AGAIN_S, wait_s))
         logger.warning("the last %d beats failed, %d without an answer: the child is started again", failures, silent)
 
-    async def _beat(self, child: Child) -> Reply:
+    async def _beat(self, child: Replica) -> Reply:
         """Asks for an operation; returns the answer."""
         own = self._settings.node
-        number = max(time.time_ns() // 1_000_000, self._records.view.beats.get(own, 0) + 1)
+        number = max(self._surroundings.now_ms(), self._records.view.beats.get(own, 0) + 1)
         operation = beat_operation(self._settings.cluster, own, number)
         self._records.apply(operation)  # else one after a clock that went back would be known, and not written
         return await child.apply(operation, LIMIT_S)
 
-    async def _write(self, child: Child) -> bool:
+    async def _write(self, child: Replica) -> bool:
         """Hands the child what is pending; returns False if some of it is to be handed again."""
         self._news.clear()
         cluster = self._settings.cluster
@@ -216,7 +216,7 @@ class Supervisor:
         )
 
     async def _hand_over(
-        self, child: Child, what: str, pending: dict[K, V], most: int, operation: Callable[[dict[K, V]], bytes]
+        self, child: Replica, what: str, pending: dict[K, V], most: int, operation: Callable[[dict[K, V]], bytes]
     ) -> bool:
         """Has the child apply what is pending, so much at a time. Takes away what it has confirmed, unless something
         newer has come meanwhile. Returns False at the first that fails."""
@@ -232,12 +232,12 @@ class Supervisor:
                     del pending[name]
         return True
 
-    async def _status(self, child: Child) -> Status | None:
+    async def _status(self, child: Replica) -> Status | None:
         """Returns the state of the child, which decides nothing: it may look well while its loop stands."""
         reply = await child.status(LIMIT_S)
         return read_status(reply[3]) if reply[1] == OK else None
 
-    async def _read(self, child: Child) -> View:
+    async def _read(self, child: Replica) -> View:
         """Merges what the child holds, in another thread: it may be large. Returns it."""
         reply = await child.read(LIMIT_S)
         if reply[1] != OK:

@@ -101,6 +101,8 @@ QUOTAS_FROM = 983_000_000
 """First seed of those of which a quarter have quotas that come and go."""
 GATHERS_FROM = 986_000_000
 """First seed of those of which every other one with nodes of a second group has a topic that leaves that group."""
+REGISTRY_FROM = 990_000_000
+"""First seed of those of which half of those with nodes of a second group have a registry."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -257,6 +259,8 @@ class Options(NamedTuple):
     """1: with `second`, that group retires in the end (`sim/groups/retirement.py`)."""
     gathers: int = 0
     """1: with `second`, a topic leaves that group in the end, and comes back (`sim/groups/gathering.py`)."""
+    registry: int = 0
+    """1: with `second`, there are three processes of a registry, with faults of their own (`sim/registry`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -367,6 +371,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(retires=stream(seed, "retires").choice((0, 1)))
     if seed >= GATHERS_FROM and carried.second:
         carried = carried._replace(gathers=stream(seed, "gathers").choice((0, 1)))
+    if seed >= REGISTRY_FROM and carried.second:
+        carried = carried._replace(registry=stream(seed, "registry").choice((0, 1)))
     return _with_tier(carried, seed)
 
 

@@ -27,6 +27,7 @@ from jepsen_like.sim.machines.network import Edge, Endpoint
 from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
+from jepsen_like.sim.registry.registry_faults import KINDS
 from jepsen_like.sim.upgrades import SURE_S, Upgrades
 from jepsen_like.sim.users.attackers import attacks_of
 from jepsen_like.sim.users.user_steps import UserSteps
@@ -312,6 +313,23 @@ class Stage(World, Interpreter):
         if gathering is None:
             raise ValueError("`nodes` says second=1 groups=1 gathers=1")
         gathering.play(self._wait)
+
+    def do_registry(self, act: str, *numbers: str, seconds: str = "0") -> None:
+        registry = None if self.second is None else self.second.registry
+        if registry is None:
+            raise ValueError("`nodes` says second=1 groups=1 registry=1")
+        kind = act.replace("-", " ")
+        if kind in KINDS:
+            registry.faults.begin(kind, [int(number) for number in numbers], float(seconds))
+            self._pass_time(float(seconds) + 0.01)
+        elif act == "copy":
+            registry.faults.copy()
+        elif act == "rebuilt":
+            registry.rebuilt(self._wait)
+        elif act == "returns":
+            registry.stays_gone(NUMBER, self._wait)
+        else:
+            raise ValueError(f"registry copy, registry rebuilt, registry returns, or a fault: {', '.join(KINDS)}")
 
     def do_apart(self, way: str = "both") -> None:
         if self.second is None or way not in ("both", "to", "from"):

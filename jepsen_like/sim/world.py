@@ -425,7 +425,8 @@ class World:
                 client.stopped = True
             second = () if self.second is None else self.second.machines.values()
             machines = [*self.machines.values(), *second]
-            end_run(self.loop, self.network, machines, [host.process for host in self.hosts])
+            registry = () if self.second is None or self.second.registry is None else self.second.registry.processes()
+            end_run(self.loop, self.network, machines, [*(host.process for host in self.hosts), *registry])
             logging.disable(logging.NOTSET)
             if collects:
                 gc.enable()
@@ -472,6 +473,8 @@ class World:
             self.quotas.start()
         if self.second is not None:
             self.second.nemesis.start()
+            if self.second.registry is not None:
+                self.second.registry.faults.start()
         self._pass_time(self.options.fault_phase_s)
         end = self.loop.now + EXTRA_PHASES * self.options.fault_phase_s
         while not self._enough() and self.loop.now < end and not self.monitor.violations:
@@ -485,6 +488,8 @@ class World:
         self.nemesis.heal()
         if self.second is not None:
             self.second.nemesis.heal()
+            if self.second.registry is not None:
+                self.second.registry.faults.end()
         if self.store is not None:
             self.store.weather = CALM
         if self.upgrades is not None:

@@ -10,24 +10,27 @@ from collections.abc import Awaitable, Callable
 from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import Client, ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.machines.machine import BROKER_PORT
 
 ANSWER_S = 6.0
 
 
-async def connects(made: RawConnection, node: str) -> bool:
+async def connects(made: RawConnection, node: str, port: int = BROKER_PORT) -> bool:
     """Connects `made` to the node; returns False if that fails."""
     try:
-        await made.reach(node)
+        await made.reach(node, port)
     except OSError:
         return False
     return True
 
 
-async def dial(host: ClientHost, node: str, name: str, report: Report, *, signs: bool = True) -> RawConnection | None:
+async def dial(
+    host: ClientHost, node: str, name: str, report: Report, *, signs: bool = True, port: int = BROKER_PORT
+) -> RawConnection | None:
     """Opens a raw connection to the node; returns None if that fails. `signs`: requests are signed with the host's
     credentials."""
     made = RawConnection(name, host.loop, report, host.credentials if signs else None)
-    return made if await connects(made, node) else None
+    return made if await connects(made, node, port) else None
 
 
 async def ask(

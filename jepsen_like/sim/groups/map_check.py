@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jepsen_like.sim.checks.truth_check import CHECKER, TruthCheck, told
+from statemachine.cluster_wide.broker_groups import is_retired
 
 if TYPE_CHECKING:
     from cluster.placement.group_map import Epoch, Groups
@@ -18,7 +19,8 @@ Report = Callable[[str, str], None]
 
 
 class MapCheck:
-    """Follows the map of each process: an epoch only rises, and who leads in a term has led it."""
+    """Follows the map of each process: no group leaves it but one that has retired, none is foreign, an epoch only
+    rises, and who leads in a term has led it."""
 
     def __init__(self, report: Report, leaders: Mapping[int, Mapping[int, NodeId]]) -> None:
         """`leaders`: number of a group -> term -> the node that led it."""
@@ -32,13 +34,19 @@ class MapCheck:
         """Looks at the map of a node; called after each of its events, so an unchanged map costs one comparison."""
         known = getattr(machine.node, "other_groups", None)
         process = machine.process
-        if known is None or process is None or self._seen.get(process) is known.others():
+        if known is None or process is None:
             return
         groups: Groups = known.others()
+        seen = self._seen.get(process, {})
+        if groups == seen:
+            return
         self._seen[process] = groups
         self.changes += 1
+        who = f"node {machine.node_id} of group {machine.group}"
+        self._look_at_groups(machine, who, seen, groups)
         for number, record in groups.items():
-            who = f"node {machine.node_id} of group {machine.group}"
+            if number not in self._leaders:
+                continue
             before = self._epochs.get((process, number))
             if before is not None and record.epoch < before:
                 self._report("group map", f"{who} went back from {before} of group {number} to {record.epoch}")
@@ -47,6 +55,17 @@ class MapCheck:
             if led is not None and led != record.leader:
                 what = f"{who} names {record.leader} the leader of group {number} in term {record.epoch.term}"
                 self._report("group map", f"{what}; it was {led}")
+
+    def _look_at_groups(self, machine: Machine, who: str, seen: Groups, groups: Groups) -> None:
+        """Looks at which groups are there. A node that has no copy of the truth yet believes what it hears."""
+        assert machine.node is not None
+        rows = machine.node.state.broker_groups.by_number
+        for number in seen.keys() - groups.keys():
+            if number in self._leaders and not is_retired(rows, number):
+                self._report("group map", f"{who} has lost group {number}")
+        for number in groups.keys() - self._leaders.keys():
+            if rows:
+                self._report("group map", f"{who} has group {number}, which is not of this cluster")
 
 
 class CopiesCheck:

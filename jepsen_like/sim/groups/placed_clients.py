@@ -17,7 +17,7 @@ from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.single_request import Asker, dial
-from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, name_of
+from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine, name_of
 from raftmq.client.errors import Unknown, error_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import Message, decode_message
@@ -28,6 +28,9 @@ SECOND_TOPIC = "placed-second"
 """A topic that the second group alone holds."""
 GROUP = "placed-readers"
 CHECKER = "placed"
+REGISTRY_SHARE, REGISTRY_PATIENCE_S = 0.4, 5.0
+"""Share (0 to 1) of the questions for a route that go to the registry, if there is one, and how long they may take: it
+holds them while it is not ready."""
 ATTEMPTS = 5
 DIAL_S = 1.5
 PATIENCE_S, ACT_PATIENCE_S = 1.0, 4.0
@@ -61,6 +64,12 @@ class Placed(Asker):
         """The host to which the last route led."""
         self._links: dict[str, RawConnection] = {}
         self.routes = 0
+        self.registry: Sequence[str] = ()
+        """The hosts of the registry's processes; none if there is none."""
+        self.from_registry = 0
+        """Routes that the registry told."""
+        self.has_led: Callable[[int, str], bool] = lambda group, host: True
+        """Returns True if the node at that host has led the group."""
 
     async def _asked(
         self, link: RawConnection, code: int, ext: dict[str, str], body: bytes = b"", patience_s: float = PATIENCE_S
@@ -75,14 +84,20 @@ class Placed(Asker):
 
     async def _look(self, rng: random.Random) -> None:
         """Asks some node of any group for a route, and checks what is always true of one."""
-        asked = rng.choice([host for hosts in self._hosts().values() for host in hosts])
-        link = await self._link(asked)
+        of_registry = bool(self.registry) and rng.random() < REGISTRY_SHARE
+        nodes = [host for hosts in self._hosts().values() for host in hosts]
+        asked = rng.choice(self.registry if of_registry else nodes)
+        link = await self._link(asked, NAMESRV_PORT if of_registry else BROKER_PORT)
         if link is None:
             return
-        answer = await self._asked(link, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+        patience_s = REGISTRY_PATIENCE_S if of_registry else PATIENCE_S
+        answer = await self._asked(link, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}, patience_s=patience_s)
+        if of_registry and answer is not None and answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._report("routes", f"the registry at {asked} says that there is no topic {TOPIC}: {answer.remark}")
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
         self.routes += 1
+        self.from_registry += of_registry
         route = route_of(answer.body)
         for group, hosts in self._hosts().items():
             name = name_of(group)
@@ -93,16 +108,19 @@ class Placed(Asker):
             for each, addresses in route.items():
                 if re.fullmatch(rf"{name}(-\d+)?", each) and not known.issuperset(addresses.values()):
                     self._report("routes", f"{asked} leads to {addresses} under {each}, where no node of it is")
+            first = route[name].get("0", "").partition(":")[0]
+            if first and not self.has_led(group, first):
+                self._report("routes", f"{asked} names {first} the leader of {name}, and it never was")
         leader = route[name_of(self.group)].get("0", "")
         self._leader = leader.partition(":")[0]
 
-    async def _link(self, host: str) -> RawConnection | None:
+    async def _link(self, host: str, port: int = BROKER_PORT) -> RawConnection | None:
         link = self._links.get(host)
         if link is None or link.closed:
             name = f"{type(self).__name__} of group {self.group}"
             try:
                 async with asyncio.timeout(DIAL_S):  # a machine without power does not answer for long
-                    made = await dial(self.host, host, name, self._report)
+                    made = await dial(self.host, host, name, self._report, port=port)
             except TimeoutError:
                 return None
             if made is None:

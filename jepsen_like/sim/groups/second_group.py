@@ -36,7 +36,8 @@ from jepsen_like.sim.groups.placed_clients import (
 from jepsen_like.sim.groups.placed_writers import PlacedWriter
 from jepsen_like.sim.groups.retirement import Retirement
 from jepsen_like.sim.machines.loop import Process
-from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, name_of
+from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine, name_of
+from jepsen_like.sim.registry.sim_registry import SimRegistry
 from raftlog.errors import InvariantViolationError
 from raftlog.types import FIRST_GROUP, NodeId
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -132,6 +133,10 @@ class SecondGroup:
         more = [] if self.writer is None else [self.writer]
         self.clients: list[Placed] = [*self.producers, *self.readers, self.changer, *more]
         self._auditor = add_host()
+        self.registry = SimRegistry(world, self._groups, TOPIC) if world.options.registry else None
+        for client in self.clients:
+            client.registry = () if self.registry is None else self.registry.hosts
+            client.has_led = self._has_led
         self.retirement: Retirement | None = None
         self.gathering: Gathering | None = None
         if world.options.gathers:
@@ -148,6 +153,12 @@ class SecondGroup:
         """Returns number of a group -> the hosts of its nodes, also of those that are gone."""
         return {group: [machine.host for machine in machines.values()] for group, machines in self._groups.items()}
 
+    def _has_led(self, group: int, host: str) -> bool:
+        """Returns True if the node at that host has led the group."""
+        monitor = self.monitor if group == NUMBER else self._world.monitor
+        led = set(monitor.leaders.values())
+        return any(machine.host == host and node in led for node, machine in self._groups[group].items())
+
     def hashes(self) -> tuple[int, ...]:
         """Returns the hashes of what happened in this group, and to the clients of both."""
         return (self.monitor.hash, *(recorder.hash for recorder in self.recorders.values()))
@@ -162,6 +173,8 @@ class SecondGroup:
             machine = self._machine_of(process)
             if machine is not None:
                 self.maps.look(machine)
+            elif self.registry is not None:
+                self.registry.look(process)
 
         def long_turn(process: Process, callback: object, units: int) -> None:
             first.long_turn(process, callback, units)
@@ -198,6 +211,8 @@ class SecondGroup:
             return
         for machine in self.machines.values():
             machine.start()
+        if self.registry is not None:
+            self.registry.start()
         if wait(self.states.healthy, LEADER_S, "nobody leads a fresh second group") and wait(
             self._made, LEADER_S, "the topics of both groups are not made", CHECKER
         ):
@@ -233,11 +248,13 @@ class SecondGroup:
             and wait(self._copied, COPIED_S, "the truth of group 2 is not that of group 1", CHECKER)
             and self._has_made()
             and self._judge_routes(wait)
+            and (self.registry is None or (self.registry.rebuilt(wait) and self._judge_routes(wait)))
             and all(self._judge_log(group, wait) for group in self._groups)
             and self._judge_writes()
             and self._judge_insides()
             and (self.gathering is None or self.gathering.play(wait))
             and (self.retirement is None or self.retirement.play(wait))
+            and (self.registry is None or self.retirement is None or self.registry.stays_gone(NUMBER, wait))
         )
 
     def _copied(self) -> bool:
@@ -274,13 +291,11 @@ class SecondGroup:
         done: list[bool] = []
 
         async def look() -> None:
-            for group, machines in self._groups.items():
-                for machine in machines.values():
-                    if not machine.retired:
-                        self._why = await self._wrong_route(machine.host) or ""
-                        if self._why:
-                            self._why = f"node {machine.node_id} of group {group}: {self._why}"
-                            return
+            for what, host, port in self._name_servers():
+                self._why = await self._wrong_route(host, port) or ""
+                if self._why:
+                    self._why = f"{what}: {self._why}"
+                    return
             done.append(True)
 
         task = self._auditor.spawn(look)
@@ -295,9 +310,20 @@ class SecondGroup:
             self._world.monitor.report("routes", self._why)
         return not self._world.monitor.violations
 
-    async def _wrong_route(self, host: str) -> str | None:
-        """Returns what is wrong with the route that a node gives; None if nothing is."""
-        link = await dial(self._auditor, host, f"auditor at {host}", self._world.monitor.report)
+    def _name_servers(self) -> list[tuple[str, str, int]]:
+        """Returns (what it is, host, port) of all that answer for routes."""
+        nodes = [
+            (f"node {machine.node_id} of group {group}", machine.host, BROKER_PORT)
+            for group, machines in self._groups.items()
+            for machine in machines.values()
+            if not machine.retired
+        ]
+        hosts = () if self.registry is None else self.registry.hosts
+        return nodes + [(f"the registry at {host}", host, NAMESRV_PORT) for host in hosts]
+
+    async def _wrong_route(self, host: str, port: int) -> str | None:
+        """Returns what is wrong with the route that is given there; None if nothing is."""
+        link = await dial(self._auditor, host, f"auditor at {host}", self._world.monitor.report, port=port)
         if link is None:
             return "it does not answer"
         answer = await ask(self._auditor, link, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})

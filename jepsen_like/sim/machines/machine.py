@@ -91,7 +91,9 @@ DELAY_LEVELS_S = 1, 2, 1, 2, 3
 CLUSTER_KEY = b"the secret of simulated clusters"
 USER_KEY = b"the key of the simulated secrets"
 KEY_FILE = "/etc/raftmq/auth.key"
-PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
+PEER_PORT, BROKER_PORT, NAMESRV_PORT, REGISTRY_PEER_PORT = 10912, 10911, 9876, 10920
+REGISTRY = (1, 2, 3)
+"""The processes of the registry."""
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
 
 
@@ -103,6 +105,16 @@ def host_of(node_id: int, group: int = GROUP_ID) -> str:
 def uuid_of(node_id: int, group: int = GROUP_ID) -> UUID:
     """Returns the UUID that a node with this id has in every run."""
     return UUID(int=(group - GROUP_ID << 16) + node_id)
+
+
+def registry_host(number: int) -> str:
+    """Returns the IP address of the machine with that process of the registry."""
+    return f"10.0.2.{number}"
+
+
+def registry_addresses(port: int) -> tuple[str, ...]:
+    """Returns the "host:port" of each process of the registry."""
+    return tuple(f"{registry_host(number)}:{port}" for number in REGISTRY)
 
 
 def peer_of(node_id: int, group: int = GROUP_ID) -> PeerNode:
@@ -580,7 +592,7 @@ def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
     )
     return Config(
         node=NodeSection(id=node_id, data_dir=str(DATA)),
-        cluster=cluster_of(group),
+        cluster=cluster_of(group, options),
         peers=peers,
         listeners=listeners,
         peer=PeerSection(bind=host, port=PEER_PORT),
@@ -634,13 +646,14 @@ def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
     )
 
 
-def cluster_of(group: int) -> ClusterSection:
+def cluster_of(group: int, options: Options) -> ClusterSection:
     """Returns the section `cluster` of a group's nodes. Those of a further group learn of the others from the first
     members of group 1, of which some may be gone when they ask."""
+    registry = registry_addresses(REGISTRY_PEER_PORT) if options.registry else ()
     if group == GROUP_ID:
-        return ClusterSection()
+        return ClusterSection(registry=registry)
     first = tuple(f"{host_of(node_id)}:{PEER_PORT}" for node_id in (1, 2, 3))
-    return ClusterSection(group=group, broker_name=name_of(group), first_group=first)
+    return ClusterSection(group=group, broker_name=name_of(group), first_group=first, registry=registry)
 
 
 def name_of(group: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import pytest
@@ -94,7 +95,7 @@ class Place:
         self.nodes = [FakeNode("a"), FakeNode("b")]
         self.living = [node.address for node in self.nodes]
         self.groups: dict[str, tuple[int, ...]] = {}
-        self.front = Front(self.ready, self.nodes_in, lambda topic: self.groups.get(topic, ()))
+        self.front = Front(self.ready, self.nodes_in, lambda topic: self.groups.get(topic, ()), random.Random(1))
         self.clients: list[Peer] = []
 
     def nodes_in(self, groups: Collection[int]) -> list[str]:

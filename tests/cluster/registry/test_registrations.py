@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -57,7 +58,7 @@ class Registry:
         identity = Identity(cluster, number, ("127.0.0.1", self.port))
         self.places: dict[str, TopicPlace] = {}
         self.links = Registrations(
-            identity, KEY, self.records, 5, self.handed.extend, self.places.update, lambda: self.state
+            identity, KEY, self.records, os.urandom, self.handed.extend, self.places.update, lambda: self.state
         )
         self.state = STATE
 

@@ -242,6 +242,26 @@ def test_the_rest_of_a_failed_append_is_no_entry() -> None:
     assert [each.index for each in opened(fs).journal.entries] == [1, 2, 3, 4]
 
 
+def test_a_journal_that_has_room_and_takes_no_write_is_full_until_it_does() -> None:
+    """So its leader hands over; else it leads, and nothing is accepted, until its watchdog ends it."""
+    fs = MemoryFileSystem()
+    store = filled(fs, 3)
+    journal = store.journal
+    fs.fail_call(fs.calls + 1, errno.ENOSPC)
+    with pytest.raises(OutOfSpaceError):
+        store.append([entry(4)])
+    assert journal.is_full
+    fs.fail_call(fs.calls + 1, errno.ENOSPC)
+    journal.tend()
+    assert journal.is_full
+    journal.tend()
+    assert not journal.is_full
+    store.append([entry(4)])
+    journal.sync()
+    fs.restart()
+    assert [each.index for each in opened(fs).journal.entries] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("gone", [JOURNAL, HARD_STATE])
 def test_a_file_that_is_missing_is_refused(gone: Path) -> None:
     fs = MemoryFileSystem()

@@ -9,7 +9,8 @@ import pytest
 
 from cluster.registry.records import OPERATION_BYTES_MAX, read_places
 from cluster.runtime.peer_frames import Kind
-from cluster.truth.places_told import EVERY_MS, FRAMES_PER_TURN, NAMES_PER_FRAME, PlacesTold
+from cluster.truth.places_told import EVERY_MS, NAMES_PER_FRAME, UNITS_PER_TURN, PlacesTold
+from raftlog.work import METER
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
@@ -17,6 +18,8 @@ from tests.support.truth_kit import SECOND
 from tests.support.two_groups import Two
 
 COUNT = 700
+WHOLE = 40
+"""Turns in which two connections are told all."""
 
 
 class Line:
@@ -75,8 +78,8 @@ def teller(new_log: Any) -> Teller:
 def test_all_topics_are_told_in_steps_and_then_what_changes(teller: Teller) -> None:
     (line,) = teller.lines
     teller.turns(1)
-    assert len(line.frames) == FRAMES_PER_TURN
-    teller.turns(3)
+    assert 0 < len(line.frames) < COUNT / NAMES_PER_FRAME
+    teller.turns(WHOLE)
     assert line.told == {f"t-{n:03}": [1] for n in range(COUNT)}
     line.frames.clear()
     teller.turns(3)
@@ -91,33 +94,42 @@ def test_all_topics_are_told_in_steps_and_then_what_changes(teller: Teller) -> N
     assert all(version == versions[name] for name, version, _ in frame)
 
 
+def test_one_turn_is_bounded_however_many_processes_there_are(teller: Teller) -> None:
+    teller.lines = [Line() for _ in range(9)]
+    for _ in range(9 * WHOLE):
+        before = METER.units
+        teller.turns(1)
+        assert METER.units - before < 2 * UNITS_PER_TURN
+    assert all(len(line.told) == COUNT for line in teller.lines)
+
+
 def test_a_new_connection_and_one_that_lost_frames_get_all(teller: Teller) -> None:
-    teller.turns(5)
+    teller.turns(WHOLE)
     (first,) = teller.lines
     second = Line()
     second.is_open = False
     teller.lines.append(second)
-    teller.turns(5)
+    teller.turns(WHOLE)
     assert (len(first.told), second.frames) == (COUNT, [])
     second.is_open = True
     before = len(first.frames)
-    teller.turns(5)
+    teller.turns(WHOLE)
     assert len(second.told) == COUNT
     assert len(first.frames) == before
     teller.lines.remove(second)
     teller.turns(1)
     teller.lines.append(second)
     second.frames.clear()
-    teller.turns(5)
+    teller.turns(WHOLE)
     assert len(second.told) == COUNT
 
 
 def test_who_does_not_lead_tells_nothing(teller: Teller) -> None:
     teller.leads = False
-    teller.turns(5)
+    teller.turns(WHOLE)
     assert teller.lines[0].frames == []
     teller.leads = True
-    teller.turns(5)
+    teller.turns(WHOLE)
     assert len(teller.lines[0].told) == COUNT
     assert any(change.kind is not TruthKind.TOPIC for change in teller.state.truth_journal.changes(0)), "and no others"
 
