@@ -59,11 +59,19 @@ class Stage:
         """Removes a row."""
         self.rows[family][key] = None
 
-    def unput(self, family: str, key: bytes) -> None:
-        """Removes a row whose key is put only once, ever. If that put is still in this stage, neither is written."""
+    def replace(self, family: str, key: bytes, value: bytes, before: bytes) -> None:
+        """Sets a row which the KV has with the value `before`, unless this stage has changed it."""
+        self.rows[family][key] = value
+        self.before[family].setdefault(key, before)
+
+    def unput(self, family: str, key: bytes, value: bytes | None = None) -> None:
+        """Removes a row whose key is put only once, ever. If that put is still in this stage, neither is written.
+        `value`: the row's, if the caller knows it."""
         rows = self.rows[family]
         if rows.pop(key, None) is None:
             rows[key] = None
+            if value is not None:
+                self.before[family].setdefault(key, value)
 
     def delete_range(self, family: str, start: bytes, end: bytes) -> None:
         """Removes every row with start <= key < end."""
@@ -112,8 +120,8 @@ class Stage:
             batch.delete_range(family, start, end)
         ops = batch.ops
         for family, rows in self.rows.items():
-            for key, value in rows.items():
-                ops.append((family, key, value, None))
+            if rows:
+                ops += [(family, key, value, None) for key, value in rows.items()]
         return batch
 
     def _in_removed_range(self, family: str, key: bytes) -> bool:

@@ -16,9 +16,13 @@ from cluster.replication import message_batch
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot
 from cluster.replication.send_identity import Identity
 from cluster.replication.send_queue import cut
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftmq_wire.message_format import BatchItem, build_batch
+from statemachine.dedup import Dedup
 from statemachine.message_index import RECORD, key_hash
-from statemachine.payload import ITEM, SESSION_ROW, RowKind, decode
+from statemachine.payload import ITEM, SESSION, SESSION_ROW, RowKind, decode
+from statemachine.rows.kv import DEDUP
+from statemachine.rows.write_batch import Stage
 from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, request
 
 ENTRY_AT, STORE_MS = 1000, 5
@@ -144,3 +148,16 @@ def witness_Y13() -> None:
     sends = node.read(request() * 3)
     answers(node, sends, built(sends))
     assert node.path.in_flight.bytes == 0
+
+
+def witness_Y14() -> None:
+    kv = MemoryKV()
+    dedup = Dedup(kv)
+    for entry in (1, 2):
+        stage = Stage(kv)
+        row = SESSION_ROW.pack(entry, 1, 0, entry, 64)
+        dedup.add_sessions(stage, SESSION.pack(bytes(16), entry, entry, 1) + row, entry, 1000 * entry)
+        stored = {key: kv.get(DEDUP, key) for key in stage.before[DEDUP]}
+        assert stage.before[DEDUP] == stored
+        kv.write(stage.batch())
+        dedup.publish()
