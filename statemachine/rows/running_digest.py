@@ -21,7 +21,7 @@ from raftlog.types import EntryType
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.kernel import twin
 from statemachine.rows import keys
-from statemachine.rows.digest import counts
+from statemachine.rows.digest import LOCAL, counts
 from statemachine.rows.kv import FAMILIES, KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -129,7 +129,7 @@ def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
     for family, rows in stage.rows.items():
         if not rows:
             continue
-        counted = {key: value for key, value in rows.items() if counts(family, key)} if family == META else rows
+        counted = rows if family != META else {key: value for key, value in rows.items() if key not in LOCAL}
         found.append((family, sum_of_changes(counted, stage.before[family], partial(kv.get, family), _SEEDS[family])))
     found += [(family, -row_sum(family, key, value)) for family, key, value in stage.removed(kv)]
     return found

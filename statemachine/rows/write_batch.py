@@ -6,11 +6,12 @@ does not depend on how entries are grouped into batches.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from heapq import merge
 from typing import NamedTuple
 
-from statemachine.rows.kv import FAMILIES, KV, Batch
+from statemachine.rows.kv import KV, Batch
 
 
 class Stamp(NamedTuple):
@@ -35,8 +36,8 @@ class Stage:
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._ranges: list[tuple[str, bytes, bytes]] = []
-        self.rows: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
-        self.before: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
+        self.rows: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
+        self.before: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
         """The value that a staged row has in the KV, by family and key, if the caller knew it. It spares the sums a
         read."""
         self.stamp = Stamp(0, "")
