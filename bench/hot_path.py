@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from pull_load import heartbeat_frame, pull_frame
 
 from cluster.config.config import Config
+from cluster.replication.raft_driver import APPLY_GATHER_MS
 from jepsen_like.sim.machines.lone_node import ELECTED_S, LoneNode, Unwatched, lone_options
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, config_of
@@ -53,6 +54,12 @@ WITH_PEERS = {
     "send, 64, two peers": (64, 1, 16),
 }
 """The stages of sends to the leader of three nodes: name -> requests in flight, messages per request, rounds."""
+MANY = {
+    "send, 512 on one connection, two peers": (1, 512, 4),
+    "send, 1 on each of 500, two peers": (500, 1, 4),
+}
+"""The stages of sends through few and many connections to the leader of three nodes: name -> connections, requests in
+flight on each, rounds."""
 PULLS = {
     "pull 32 hot": (32, 8),
     "pull 256 hot": (256, 8),
@@ -106,20 +113,31 @@ class Three:
         for machine in self._machines:
             machine.start()
         self.client = Process("client", "10.0.1.1")
-        self._pass_time(ELECTED_S)
+        self.pass_time(ELECTED_S)
 
-    def _pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
+        """Runs the event loop for this many seconds of virtual time."""
         self.loop.call_outside(seconds, self.loop.stop)
         self.loop.run_forever()
 
     def connect(self, make: Callable[[], Client], seconds: float) -> tuple[Endpoint, Client]:
         """Connects a client to the leader; passes `seconds` of virtual time for that."""
+        task = self._connecting(make)
+        self.pass_time(seconds)
+        return cast("tuple[Endpoint, Client]", task.result())
+
+    def connect_all(self, make: Callable[[], Client], count: int) -> tuple[Client, list[Endpoint]]:
+        """Connects one client to the leader, `count` times."""
+        client = make()
+        tasks = [self._connecting(lambda: client) for _ in range(count)]
+        self.pass_time(1.0)
+        return client, [task.result()[0] for task in tasks]
+
+    def _connecting(self, make: Callable[[], Client]) -> Any:
         leads = [each.host for each in self._machines if each.node is not None and each.node.services.writes_open()]
         if not leads:
             raise SystemExit("none of the three nodes leads")
-        task = self.client.run(self.loop.create_task, self._network.connect(make, leads[0], BROKER_PORT))
-        self._pass_time(seconds)
-        return cast("tuple[Endpoint, Client]", task.result())
+        return self.client.run(self.loop.create_task, self._network.connect(make, leads[0], BROKER_PORT))
 
 
 class Driver:
@@ -186,6 +204,28 @@ class Driver:
         )
 
 
+class Crowd:
+    """Connections to the leader of three nodes that send at the same time."""
+
+    def __init__(self, nodes: Three, connections: int) -> None:
+        self._nodes = nodes
+        self._client, self._transports = nodes.connect_all(Client, connections)
+
+    def send(self, in_flight: int, rounds: int) -> None:
+        """Sends `in_flight` requests on each connection at a time, in all rounds. Raises SystemExit if one is
+        refused."""
+        body, count = bytes(BODY_BYTES), in_flight * len(self._transports)
+        sent = b"".join([request_frame(TOPIC, opaque, opaque % 4, 1, body) for opaque in range(in_flight)])
+        for _ in range(rounds):
+            self._client.seen, self._client.missing = b"", count
+            for transport in self._transports:
+                self._nodes.client.run(transport.write, sent)
+            self._nodes.loop.run_forever()
+            self._nodes.pass_time(2 * APPLY_GATHER_MS / 1000)  # the followers apply
+            if self._client.seen.count(b'"code":0,') != count:
+                raise SystemExit("a send was refused")
+
+
 def quiet_options() -> Options:
     """Returns simulator options with entries as large as a node makes them by default, and a fast disk."""
     return lone_options(
@@ -217,6 +257,19 @@ def sends(
     for name, (in_flight, batch, rounds) in stages.items():
         driver.send(in_flight, batch, rounds, named=named)
         yield name, in_flight * batch * rounds
+
+
+def of_many() -> Iterator[tuple[str, int]]:
+    """Runs the stages of one connection and of many."""
+    nodes = Three()
+    Driver(nodes).send(1, 1, 1)  # makes the topic
+    for name, (connections, in_flight, rounds) in MANY.items():
+        crowd = Crowd(nodes, connections)
+        crowd.send(in_flight, 1)
+        gc.collect()
+        yield f"before {name}", 0
+        crowd.send(in_flight, rounds)
+        yield name, connections * in_flight * rounds
 
 
 def under_quota() -> Iterator[tuple[str, int]]:
@@ -256,6 +309,7 @@ def stages() -> Iterator[tuple[str, int]]:
             driver.ask_again(requests, len(answers))
         yield name, messages * rounds
     yield from sends(Driver(Three()), WITH_PEERS, "before three nodes")
+    yield from of_many()
     yield from under_quota()
 
 

@@ -103,7 +103,13 @@ def tail_after(tail: LogTail, entry: Entry) -> LogTail:
 
 
 def check_follows(tail: LogTail, entry: Entry) -> None:
-    """Raises FrameError unless `entry` is the successor of `tail`: index, position, parent, term, time."""
+    """Raises FrameError unless `entry` is the successor of `tail`, as `follow` does."""
+    follow(tail, entry)
+
+
+def follow(tail: LogTail, entry: Entry) -> LogTail:
+    """Returns `tail_after`. Raises FrameError unless `entry` is the successor of `tail`: index, position, parent, term,
+    time."""
     if (
         entry.index != tail.index + 1
         or entry.position != tail.end_position
@@ -116,6 +122,8 @@ def check_follows(tail: LogTail, entry: Entry) -> None:
             f"does not follow (index {tail.index}, term {tail.term}, end {tail.end_position}, "
             f"header_crc {tail.header_crc:08x})"
         )
+    base = entry.position if entry.flags & FLAG_ROLL else tail.segment_base
+    return LogTail(entry.term, entry.index, entry.end_position, entry.header_crc, base, entry.timestamp_ms)
 
 
 class FrameHeader:

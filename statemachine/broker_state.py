@@ -122,6 +122,8 @@ class BrokerState(StateReads):
         if not entries:
             return ApplyRun([], set())
         try:
+            if len(entries) == 1:
+                return self._apply_run(entries)
             done = [self._apply_run(part) for part in runs_of(entries)]
         except BaseException as error:
             self._failure = str(error) or repr(error)

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
 from raftlog.work import charge
+from raftmq_wire.kernel import shortcut
 from statemachine.commands import Command, CommandResult, done
 from statemachine.family import Family, Reads, applies, family_of
-from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
+from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow, session_at
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
 from statemachine.rows.kv import DEDUP, KV
@@ -142,6 +143,9 @@ def _find(parts: tuple[SessionPart, ...], sequence: int) -> Stored | None:
     return None
 
 
+_KINDS = (SessionPart, ProducerSession)
+
+
 class UniqueMessage(NamedTuple):
     """The place of a stored message of a topic with dedup=strict, and the log time of its entry."""
 
@@ -235,10 +239,21 @@ class Dedup(Family):
         value = self._kv.get(DEDUP, keys.unique_key(topic_id, key_hash, body_crc))
         return None if value is None else UniqueMessage(topic_id, *keys.UNIQUE_VALUE.unpack(value))
 
-    def add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int) -> None:
-        """Adds the rows that entry `index` stored for a producer to its session, and forgets the sequences that the
-        producer has settled."""
+    def add_sessions(self, stage: Stage, data: bytes, index: int, time_ms: int) -> None:
+        """Adds the rows that entry `index` stored for each producer to its session, and forgets the sequences that the
+        producer has settled. `data`: the packed sessions of the entry. Raises PayloadError if they are cut."""
+        at, end = 0, len(data)
+        rows, before = stage.rows[DEDUP], stage.before[DEDUP]
+        while True:
+            at = add_sessions(data, at, index, time_ms, self._staged, self._sessions, rows, before, _KINDS, PIECE_MAX)
+            if at == end:
+                return
+            session, at = session_at(data, at)
+            self._add_session(stage, session, index, time_ms)
+
+    def _add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int) -> None:
         producer_id = new.producer_id
+        is_new = producer_id not in self._staged
         old = self._current(producer_id)
         parts: tuple[SessionPart, ...] = ()
         older: tuple[Piece, ...] = ()
@@ -256,11 +271,15 @@ class Dedup(Family):
             stage.put_new(DEDUP, keys.session_key(producer_id, index), new.rows)
         for part in parts:
             if part.high < low:
-                stage.unput(DEDUP, keys.session_key(producer_id, part.index))
+                stage.unput(DEDUP, keys.session_key(producer_id, part.index), part.rows)
         parts = tuple([part for part in parts if part.high >= low])
         if older:
             older = _settle_older(stage, producer_id, older, low)
-        stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(low, high, time_ms))
+        row = keys.PRODUCER.pack(low, high, time_ms)
+        if old is not None and is_new:
+            stage.replace(DEDUP, keys.producer_key(producer_id), row, keys.PRODUCER.pack(*old[:3]))
+        else:
+            stage.put(DEDUP, keys.producer_key(producer_id), row)
         self._staged[producer_id] = ProducerSession(low, high, time_ms, parts, older)
 
     def add_unique(self, stage: Stage, row: UniqueRow, time_ms: int) -> None:
@@ -354,14 +373,17 @@ class Dedup(Family):
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
+        sessions = self._sessions
         for producer_id, session in self._staged.items():
             if session is None:
-                self._sessions.pop(producer_id, None)
+                sessions.pop(producer_id, None)
             else:
-                self._sessions[producer_id] = session
-                self._sessions.move_to_end(producer_id)
-            self._reading.discard(producer_id)
-            self._read.pop(producer_id, None)
+                sessions[producer_id] = session
+                sessions.move_to_end(producer_id)
+        if self._reading or self._read:  # a reading that begins later finds what was written
+            for producer_id in self._staged:
+                self._reading.discard(producer_id)
+                self._read.pop(producer_id, None)
         self._staged = {}
         while len(self._sessions) > self._sessions_max:
             self._sessions.popitem(last=False)
@@ -374,13 +396,32 @@ class Dedup(Family):
     def _forget(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         stage.delete(DEDUP, keys.producer_key(producer_id))
         for part in session.all_parts():
-            stage.unput(DEDUP, keys.session_key(producer_id, part.index))
+            stage.unput(DEDUP, keys.session_key(producer_id, part.index), part.rows)
         self._staged[producer_id] = None
 
     def _settle(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         ended = session._replace(low_sequence=session.max_sequence + 1, last_ms=0)
         stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(*ended[:3]))
         self._staged[producer_id] = ended
+
+
+@shortcut
+def add_sessions(
+    data: bytes,
+    at: int,
+    index: int,
+    time_ms: int,
+    staged: dict[bytes, ProducerSession | None],
+    sessions: dict[bytes, ProducerSession],
+    rows: dict[bytes, bytes | None],
+    known: dict[bytes, bytes | None],
+    kinds: tuple[type[SessionPart], type[ProducerSession]],
+    parts_max: int,
+) -> int:
+    """Adds the packed sessions of an entry from position `at` on, and returns the position of the first that is left to
+    `Dedup`: one that is malformed, has no rows, or whose producer has no session in memory, or one with more than
+    `parts_max` parts. `staged` and `sessions` are those of `Dedup`; `rows` and `known` are those of the stage."""
+    return at
 
 
 class DedupReads(Reads):
@@ -466,7 +507,7 @@ def _settle_older(stage: Stage, producer_id: bytes, older: tuple[Piece, ...], lo
             continue
         for each in piece.parts:
             if each.high < low:
-                stage.unput(DEDUP, keys.session_key(producer_id, each.index))
+                stage.unput(DEDUP, keys.session_key(producer_id, each.index), each.rows)
         parts = tuple([each for each in piece.parts if each.high >= low])
         if parts:
             if left and len(left[-1].parts) + len(parts) <= PIECE_MAX:

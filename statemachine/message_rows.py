@@ -59,8 +59,7 @@ class MessageRows(Family):
         if run is not None and (self._groups.own_is_inactive or self._closed_log.is_shut):
             self._closed_log.stored(stage, entry.index)
         if decoded.sessions:
-            for session in decoded.iter_sessions():
-                self._dedup.add_session(stage, session, entry.index, entry.timestamp_ms)
+            self._dedup.add_sessions(stage, decoded.sessions, entry.index, entry.timestamp_ms)
         if decoded.unique:
             for row in decoded.iter_unique():
                 self._dedup.add_unique(stage, row, entry.timestamp_ms)

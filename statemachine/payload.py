@@ -142,16 +142,10 @@ class Payload(NamedTuple):
 
     def iter_sessions(self) -> Iterator[SessionRows]:
         """Yields the producer sessions in payload order."""
-        data, at, end = self.sessions, 0, len(self.sessions)
+        at, end = 0, len(self.sessions)
         while at < end:
-            if end - at < SESSION.size:
-                raise PayloadError("a session's header is cut")
-            producer_id, low, high, count = SESSION.unpack_from(data, at)
-            stop = at + SESSION.size + count * SESSION_ROW.size
-            if stop > end:
-                raise PayloadError("a session is cut")
-            yield SessionRows(producer_id, low, high, data[at + SESSION.size : stop])
-            at = stop
+            session, at = session_at(self.sessions, at)
+            yield session
 
     def iter_unique(self) -> Iterator[UniqueRow]:
         """Yields the unique rows, one for each message of a topic with dedup=strict."""
@@ -159,29 +153,36 @@ class Payload(NamedTuple):
             yield UniqueRow(*row)
 
 
+def session_at(data: bytes, at: int) -> tuple[SessionRows, int]:
+    """Returns the session at the position `at` of an entry's sessions, and where it ends. Raises PayloadError if it is
+    cut."""
+    if len(data) - at < SESSION.size:
+        raise PayloadError("a session's header is cut")
+    producer_id, low, high, count = SESSION.unpack_from(data, at)
+    stop = at + SESSION.size + count * SESSION_ROW.size
+    if stop > len(data):
+        raise PayloadError("a session is cut")
+    return SessionRows(producer_id, low, high, data[at + SESSION.size : stop]), stop
+
+
 def encode(
     messages: Sequence[bytes],
     message_count: int,
     runs: Sequence[Run],
-    sessions: Sequence[SessionRows] = (),
+    sessions: Sequence[SessionRows] | bytes = (),
     unique: Sequence[UniqueRow] = (),
     effects: bytes = b"",
     keys: bytes = b"",
 ) -> bytes:
     """Packs the payload of a MESSAGES entry. `messages`: byte strings which, joined, are the stored messages; a message
-    need not be one of them."""
+    need not be one of them. `sessions`: bytes if they are packed already."""
     messages_len = sum(map(len, messages))
     run_parts: list[bytes] = []
     for run in runs:
         run_parts.append(RUN.pack(run.topic_id, run.queue_id, run.base_offset, run.count, run.kind))
         run_parts.append(run.items)
-    session_parts: list[bytes] = []
-    for session in sessions:
-        count = len(session.rows) // SESSION_ROW.size
-        session_parts.append(SESSION.pack(session.producer_id, session.low_sequence, session.max_sequence, count))
-        session_parts.append(session.rows)
     runs_data = b"".join(run_parts)
-    sessions_data = b"".join(session_parts)
+    sessions_data = sessions if isinstance(sessions, bytes) else b"".join(map(_packed, sessions))
     unique_data = b"".join([UNIQUE.pack(*row) for row in unique])
     head = HEAD.pack(
         VERSION,
@@ -194,6 +195,11 @@ def encode(
         len(effects),
     )
     return b"".join([head, *messages, runs_data, sessions_data, unique_data, keys, effects])
+
+
+def _packed(session: SessionRows) -> bytes:
+    count = len(session.rows) // SESSION_ROW.size
+    return SESSION.pack(session.producer_id, session.low_sequence, session.max_sequence, count) + session.rows
 
 
 def has_messages(payload: bytes) -> bool:

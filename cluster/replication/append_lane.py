@@ -143,6 +143,8 @@ class AppendLane:
         """Persists the jobs that were put aside, then the whole batch."""
         start, synced_s = self._clock(), self._synced_s()
         work = self._work
+        if len(batch) == 1 and batch[0].entries and batch[0].hard_state is None and not work.jobs:
+            return self._append_alone(batch[0], start, synced_s)
         marks = False
         for job in batch:
             if job is MARK:
@@ -151,6 +153,25 @@ class AppendLane:
                 work.add(job)
         if marks and not work.jobs:
             self.idle()
+        return self._do(work, batch, start, synced_s)
+
+    def _append_alone(self, job: PersistJob, start: float, synced_s: float) -> Persisted:
+        """Persists a job that has nothing but entries, while none is put aside: nearly every job of a quick disk."""
+        entries = job.entries
+        try:
+            reserved = self._reserved()
+            if reserved:
+                self._check_messages(entries, reserved)
+            self._log.append(entries)
+        except OutOfSpaceError:  # put aside below, if there is still none
+            self._work.add(job)
+            return self._do(self._work, [job], start, synced_s)
+        last = EntryId(entries[-1].term, entries[-1].index)
+        written = entries[-1].end_position - entries[0].position
+        spent, syncing = self._clock() - start, self._synced_s() - synced_s
+        return Persisted(last, list(job.messages), 1, written, spent, "", 1, syncing)
+
+    def _do(self, work: _Work, batch: Sequence[PersistJob], start: float, synced_s: float) -> Persisted:
         try:
             self._persist(work)
         except OutOfSpaceError as error:
@@ -172,10 +193,10 @@ class AppendLane:
                 self._check_messages(run, reserved)
             self._log.append(run)
             work.written += run[-1].end_position - run[0].position
-            work.last = run[-1].id
+            work.last = EntryId(run[-1].term, run[-1].index)
             work.runs.popleft()
 
-    def _check_messages(self, run: list[Entry], reserved: str) -> None:
+    def _check_messages(self, run: Sequence[Entry], reserved: str) -> None:
         """Raises OutOfSpaceError if the run contains messages, which may not be written while `reserved` names a
         reason."""
         if any(entry.type == EntryType.MESSAGES and has_messages(entry.payload) for entry in run):

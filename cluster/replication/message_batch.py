@@ -22,7 +22,7 @@ from raftmq_wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_a
 from statemachine.commands import Command, extend
 from statemachine.delivery.half_messages import OwnHalves
 from statemachine.message_index import RECORD, key_hash
-from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
+from statemachine.payload import ITEM, MESSAGES_AT, SESSION, SESSION_ROW, RowKind, Run, UniqueRow, encode
 
 if TYPE_CHECKING:
     from cluster.replication.outcome import Outcome, ReplyTo
@@ -504,12 +504,20 @@ class _Builder:
             cursor.items = []
         return runs
 
-    def _sessions(self) -> list[SessionRows]:
-        packed: list[SessionRows] = []
-        for producer_id, (low, high, rows) in self.sessions.items():
-            rows.sort()  # type: ignore[union-attr]  # big-endian: by sequence
-            packed.append(SessionRows(producer_id, low, high, b"".join(rows)))  # type: ignore[arg-type]
-        return packed
+    def _sessions(self) -> bytes:
+        return pack_sessions(self.sessions)
+
+
+@twin
+def pack_sessions(sessions: dict[bytes, list[Any]]) -> bytes:
+    """Packs the sessions of an entry. `sessions`: the id of a session -> [lowest sequence that is not settled, highest
+    sequence, packed rows], whose rows are sorted by this."""
+    parts: list[bytes] = []
+    for producer_id, (low, high, rows) in sessions.items():
+        rows.sort()  # big-endian: by sequence
+        parts.append(SESSION.pack(producer_id, low, high, len(rows)))
+        parts += rows
+    return b"".join(parts)
 
 
 @twin

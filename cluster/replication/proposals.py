@@ -150,6 +150,9 @@ class Proposals:
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self._barriers = TopicBarriers()
         self._open_term = 0
+        self.open = False
+        """True if this node leads and has applied the no-op of its term: its counters are exact, and it accepts
+        writes."""
         self._raw = raw
         self.gate = gate
         """The gate of the node, which has the hold of each send."""
@@ -197,12 +200,6 @@ class Proposals:
         self.plain.clear()
 
     # --- asking ------------------------------------------------------------------------------------------------------
-
-    @property
-    def open(self) -> bool:
-        """True if this node leads and has applied the no-op of its term: its counters are exact, and it accepts
-        writes."""
-        return self._open_term != 0
 
     @property
     def idle(self) -> bool:
@@ -443,7 +440,8 @@ class Proposals:
         """Proposes the queued requests as far as the limits on entries in flight allow."""
         if self._acks or self.early.waiting:
             self.early.advance(raw)
-        if not self._open_term or not raw.leads_in(self._open_term):
+        raft = raw.raft
+        if not self._open_term or raft.term != self._open_term or raft.role is not Role.LEADER:
             return
         queue = self._sends
         try:
@@ -503,7 +501,7 @@ class Proposals:
         self._barriers.clear()
         self.offsets.open()
         self.session_max.clear()
-        self._open_term = term
+        self._open_term, self.open = term, True
         self._look_if_closed()
         self.flow.forget()
         self.opened()
@@ -513,7 +511,7 @@ class Proposals:
         proposed ones."""
         if not self._open_term:
             return
-        self._open_term = 0
+        self._open_term, self.open = 0, False
         calls, self._calls = self._calls, []
         for call in calls:
             call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))

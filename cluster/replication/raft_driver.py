@@ -154,9 +154,9 @@ class RaftDriver:
         on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
         apply_bytes: int = APPLY_BYTES,
     ) -> None:
-        """`flush` proposes queued requests as far as the limits allow; called once or a few times per turn (see
-        `proposals`). `on_stop` is called once, with the reason, when the node must stop taking part. `on_install` is
-        called with each offer of a snapshot, which means that the leader has trimmed what this log lacks.
+        """`flush` proposes queued requests as far as the limits allow; called once or a few times per turn of a leader
+        (see `proposals`). `on_stop` is called once, with the reason, when the node must stop taking part. `on_install`
+        is called with each offer of a snapshot, which means that the leader has trimmed what this log lacks.
         `apply_bytes`: see `apply_lane.pieces`."""
         self.raw = raw
         self._inbox = inbox
@@ -222,10 +222,12 @@ class RaftDriver:
             self._step_inputs()
             if inbox.reads:
                 self._start_reads()
-            self._flush(self.raw)
+            raw = self.raw
+            if raw.raft.role is Role.LEADER:
+                self._flush(raw)
             rounds = ROUNDS_MAX
-            while self.raw.has_ready():
-                self._handle(self.raw.ready())
+            while raw.has_ready():
+                self._handle(raw.ready())
                 if inbox.persisted or inbox.applied:  # a lane that works on the loop has done so
                     rounds -= 1
                     if not rounds:
@@ -233,7 +235,8 @@ class RaftDriver:
                     for persisted in inbox.persisted:
                         self._now_ms += 1000 * persisted.seconds
                     self._take_reports()
-                    self._flush(self.raw)
+                    if raw.raft.role is Role.LEADER:
+                        self._flush(raw)
         except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
             self.fail(error)
         inbox.turning = False

@@ -309,8 +309,7 @@ class Judge:
             for checker, found in self._waited(machine):
                 for what in islice(found, 3):
                     monitor.report(checker, f"node {machine.node_id}: {what}")
-            if machine.kv.recount() != machine.kv.sums:
-                monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
+            monitor.recount(machine)
 
     def _waited(self, machine: Machine) -> Iterator[tuple[str, Iterator[str]]]:
         """Yields (checker, lines about what is wrong) for messages that were in no queue at first, such as half and

@@ -8,9 +8,10 @@ from raftlog.core.raft import Raft
 from raftlog.core.state.progress import Progress
 from raftlog.errors import DamagedLogError, InvariantViolationError
 from raftlog.messages import AppendEntries, AppendEntriesReply
-from raftlog.types import NOBODY, EntryId, NodeId, Role
+from raftlog.types import NOBODY, EntryId, EntryType, NodeId, Role
 
 _NO_HINT = EntryId(0, -1)
+_MEMBERSHIP = int(EntryType.MEMBERSHIP)
 
 # -- follower
 
@@ -22,9 +23,14 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     The entry before a conflict has to be read. While it is damaged on disk, nothing is changed and nothing is answered:
     the node fetches the range from a peer, and the leader sends again after each heartbeat reply.
     """
-    hear_leader(raft, message.from_id)
-    raft.heard_commit_index = max(raft.heard_commit_index, message.commit_index)
-    membership_change.check_received(message.entries)
+    leader, commit_index, entries = message.from_id, message.commit_index, message.entries
+    hear_leader(raft, leader)
+    if commit_index > raft.heard_commit_index:
+        raft.heard_commit_index = commit_index
+    for entry in entries:
+        if entry.type == _MEMBERSHIP:
+            membership_change.check_received(entries)
+            break
     log = raft.log
     prev = message.prev
     try:
@@ -37,13 +43,16 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
             hint = log.last_not_above(prev.index, prev.term)
             raft.send(AppendEntriesReply(raft.id, message.from_id, raft.term, True, prev.index, hint))
             return
-        membership_change.on_appended(raft, log.append_received(message.entries))
+        new = log.append_received(entries)
+        if new:
+            membership_change.on_appended(raft, new)
     except DamagedLogError:
         return  # a conflict next to a damaged entry
     last_new = prev.index + len(message.entries)
     # "set commitIndex = min(leaderCommit, index of last new entry)": later entries of this log may still be truncated
-    log.commit_to(min(message.commit_index, last_new))
-    accept(raft, message.from_id, last_new)
+    if log.commit_index < commit_index:
+        log.commit_to(min(commit_index, last_new))
+    accept(raft, leader, last_new)
 
 
 def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
@@ -59,7 +68,7 @@ def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
 
 def accept(raft: Raft, leader: NodeId, match_index: int) -> None:
     """Acknowledges to `leader` the entries up to `match_index`. The reply is sent once they are on this node's disk."""
-    raft.send_after_persist(AppendEntriesReply(raft.id, leader, raft.term, False, match_index, _NO_HINT))
+    raft.messages_after_persist.append(AppendEntriesReply(raft.id, leader, raft.term, False, match_index, _NO_HINT))
 
 
 def hear_leader(raft: Raft, leader: NodeId) -> None:
@@ -98,7 +107,10 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
         commit.advance(raft)
         if not raft.leads:
             return  # that commit removed this node
-    replication.fill_window(raft, message.from_id, progress)
+    if progress.next_index <= raft.log.tail.index:
+        replication.fill_window(raft, message.from_id, progress)
+    else:
+        progress.held = False
     if raft.transferee != NOBODY:
         transfer.hand_over_if_caught_up(raft)
 

@@ -16,4 +16,5 @@ def advance(raft: Raft) -> None:
     agreed = raft.members.agreed_match(log.persisted_index)
     if agreed > log.commit_index and agreed >= raft.term_start_index:
         log.commit_to(agreed)
-        membership_change.step_down_if_removed(raft)
+        if not raft.members.is_own_voter:
+            membership_change.step_down_if_removed(raft)

@@ -44,7 +44,8 @@ def on_appended(raft: Raft, entries: Sequence[Entry]) -> None:
     """
     if not entries:
         return
-    raft.members.truncate_from(entries[0].index)
+    if raft.members.history[-1].index >= entries[0].index:
+        raft.members.truncate_from(entries[0].index)
     for entry in entries:
         if entry.type == EntryType.MEMBERSHIP:
             _take_effect(raft, entry)

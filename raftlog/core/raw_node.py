@@ -373,11 +373,6 @@ class RawNode:
         """The current role of this member."""
         return self.raft.role
 
-    def leads_in(self, term: int) -> bool:
-        """Returns True if this member is the leader of `term`."""
-        raft = self.raft
-        return raft.role is Role.LEADER and raft.term == term
-
     @property
     def why(self) -> str:
         """The reason why this member took its role or began its campaign; for the log."""

@@ -27,7 +27,9 @@ def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
         if raft.send_budget <= 0:
             raft.unsent[node] = None
             return
-        if _is_held(raft, progress) or not _send(raft, node, progress, with_entries=True):
+        if raft.catch_up_budget is not None and _is_held(raft, progress):
+            return
+        if not _send(raft, node, progress, with_entries=True):
             return
 
 
@@ -100,7 +102,8 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
     if raft.catch_up_budget is not None and next_index < log.cache.first_index:
         raft.catch_up_budget -= size
     raft.send_budget -= max(size, ENTRY_BYTES * len(entries))
-    raft.send(AppendEntries(raft.id, node, raft.term, EntryId(prev_term, next_index - 1), log.commit_index, entries))
+    prev = EntryId(prev_term, next_index - 1)
+    raft.messages.append(AppendEntries(raft.id, node, raft.term, prev, log.commit_index, entries))
     progress.sent(last_index, size)
     progress.sent_commit = max(progress.sent_commit, min(log.commit_index, last_index))
     return True

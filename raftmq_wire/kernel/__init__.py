@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar
 
-VERSION = 11
+VERSION = 12
 """The version of the functions in `_native.pyx`, which contains it too: a native module of another version is not
 used."""
 INSTEAD = "--no-binary raftmq raftmq"

@@ -17,6 +17,7 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
@@ -49,8 +50,8 @@ cdef extern from *:
         return __builtin_cpu_supports("sse4.2") != 0;
     }
     __attribute__((target("sse4.2")))
-    static uint32_t raftmq_crc32c(const uint8_t* at, size_t size) {
-        unsigned long long crc = 0xFFFFFFFFu, eight;
+    static uint32_t raftmq_crc32c(uint32_t before, const uint8_t* at, size_t size) {
+        unsigned long long crc = (uint32_t)~before, eight;
         for (; size >= 8; size -= 8, at += 8) {
             memcpy(&eight, at, 8);
             crc = __builtin_ia32_crc32di(crc, eight);
@@ -60,13 +61,15 @@ cdef extern from *:
     }
     #else
     static int raftmq_has_crc32c(void) { return 0; }
-    static uint32_t raftmq_crc32c(const uint8_t* at, size_t size) { (void)at; (void)size; return 0; }
+    static uint32_t raftmq_crc32c(uint32_t before, const uint8_t* at, size_t size) {
+        (void)before; (void)at; (void)size; return 0;
+    }
     #endif
     """
     bint raftmq_has_crc32c() nogil
-    uint32_t raftmq_crc32c(const uint8_t* at, size_t size) nogil
+    uint32_t raftmq_crc32c(uint32_t before, const uint8_t* at, size_t size) nogil
 
-VERSION = 11
+VERSION = 12
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
 logger = logging.getLogger(__name__)
@@ -81,6 +84,8 @@ cdef enum:
     SYS_FLAG_STORE_V6 = 0x20
     SYS_FLAGS_OF_A_COPY = ~0x3C
     PACKED_ITEM = 32
+    SESSION_HEAD = 40
+    SESSION_ROW = 32
     PROPERTIES_ROOM = 65536
     HEADER_MAX = 1 << 20  # of what Python looks at; see `raftmq_wire.codec.HEADER_BYTES_MAX`
 
@@ -1587,6 +1592,35 @@ def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
     return at
 
 
+def pack_sessions(dict sessions not None):
+    """See `cluster.replication.message_batch.pack_sessions`."""
+    cdef Py_ssize_t size = 0
+    cdef list session, rows
+    cdef bytes packed, producer_id, row
+    cdef uint8_t* at
+    for session in sessions.values():
+        rows = session[2]
+        if PyList_GET_SIZE(rows) > 1:
+            rows.sort()  # big-endian: by sequence
+        size += SESSION_HEAD + SESSION_ROW * PyList_GET_SIZE(rows)
+    packed = PyBytes_FromStringAndSize(NULL, size)
+    at = <uint8_t*>PyBytes_AS_STRING(packed)
+    for producer_id, session in sessions.items():
+        rows = session[2]
+        memset(at, 0, SESSION_HEAD)
+        memcpy(at, PyBytes_AS_STRING(producer_id), min(PyBytes_GET_SIZE(producer_id), <Py_ssize_t>16))
+        put64(at + 16, session[0])
+        put64(at + 24, session[1])
+        put32(at + 32, <uint32_t>PyList_GET_SIZE(rows))
+        at += SESSION_HEAD
+        for row in rows:
+            if PyBytes_GET_SIZE(row) != SESSION_ROW:
+                raise ValueError(f"a row of a session has {SESSION_ROW} bytes, not {PyBytes_GET_SIZE(row)}")
+            memcpy(at, PyBytes_AS_STRING(row), SESSION_ROW)
+            at += SESSION_ROW
+    return packed
+
+
 # --- stored messages to copies ----------------------------------------------------------------------------------------
 
 
@@ -1824,7 +1858,7 @@ cdef bint _HAS_CRC32C = raftmq_has_crc32c()
 cdef uint32_t _checksum(const uint8_t* at, Py_ssize_t size) except? 0:
     """CRC32C of the bytes."""
     if _HAS_CRC32C:
-        return raftmq_crc32c(at, size)
+        return raftmq_crc32c(0, at, size)
     return crc32c(PyBytes_FromStringAndSize(<const char*>at, size))
 
 
@@ -2104,3 +2138,145 @@ def sorted_rows(bytes records not None, uint64_t base):
         put64(out + 8 * i, found[i])
     PyMem_Free(rows)
     return made
+
+
+# --- rows of an entry -------------------------------------------------------------------------------------------------
+
+
+cdef enum:
+    SESSION_WINDOW = 65536
+
+cdef object _tuple = tuple.__new__
+
+
+cdef uint32_t _continued(uint32_t before, bytes data) except? 0:
+    """CRC32C of the bytes that `before` covers and of `data` after them."""
+    if _HAS_CRC32C:
+        return raftmq_crc32c(before, <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+    return crc32c(data, before)
+
+
+cdef inline uint64_t _row_sum(uint32_t of_key, bytes value) except? 0:
+    cdef uint32_t of_row = _continued(of_key, value)
+    return (<uint64_t>of_row + 1) * (<uint64_t>(of_row ^ of_key) + 1)
+
+
+def sum_of_changes(dict rows not None, dict known not None, read, uint32_t seed):
+    """See `statemachine.rows.running_digest.sum_of_changes`."""
+    cdef uint64_t change = 0
+    cdef uint32_t of_key
+    cdef bytes key
+    cdef PyObject* found
+    for key, value in rows.items():
+        found = PyDict_GetItem(known, key)
+        if found != NULL:
+            before = <object>found
+        else:
+            before = read(key)
+            known[key] = before
+        of_key = _continued(seed, key)
+        if before is not None:
+            change -= _row_sum(of_key, before)
+        if value is not None:
+            change += _row_sum(of_key, value)
+    return change
+
+
+cdef bytes _named(uint8_t kind, const uint8_t* producer_id):
+    """The key of a producer's row ("p"), or the beginning of one of its session's rows ("s")."""
+    cdef Py_ssize_t size = 17 if kind == c"p" else 25
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, size)
+    PyBytes_AS_STRING(key)[0] = <char>kind
+    memcpy(PyBytes_AS_STRING(key) + 1, producer_id, 16)
+    return key
+
+
+cdef bytes _session_key(const uint8_t* producer_id, uint64_t index):
+    cdef bytes key = _named(c"s", producer_id)
+    put64(<uint8_t*>PyBytes_AS_STRING(key) + 17, index)
+    return key
+
+
+cdef bytes _producer_row(uint64_t low, uint64_t high, uint64_t time_ms):
+    cdef bytes row = PyBytes_FromStringAndSize(NULL, 24)
+    cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(row)
+    put64(at, low)
+    put64(at + 8, high)
+    put64(at + 16, time_ms)
+    return row
+
+
+def add_sessions(
+    bytes data not None,
+    Py_ssize_t at,
+    uint64_t index,
+    uint64_t time_ms,
+    dict staged not None,
+    sessions not None,
+    dict rows not None,
+    dict known not None,
+    tuple kinds not None,
+    Py_ssize_t parts_max,
+):
+    """Adds the sessions from `at` on of which all is in memory; returns where it stopped. See `statemachine.dedup`."""
+    cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef const uint8_t* head
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), count, stop, number
+    cdef uint64_t low, high, old_low, old_high
+    cdef bytes producer_id, new, key
+    cdef object old, parts, part, kept, part_kind = kinds[0], session_kind = kinds[1]
+    cdef list left
+    cdef bint is_staged
+    cdef PyObject* found
+    while end - at >= SESSION_HEAD + SESSION_ROW:
+        head = base + at
+        count = get32(head + 32)
+        stop = at + SESSION_HEAD + count * SESSION_ROW
+        if count == 0 or stop > end:
+            break
+        producer_id = PyBytes_FromStringAndSize(<const char*>head, 16)
+        found = PyDict_GetItem(staged, producer_id)
+        is_staged = found != NULL
+        if not is_staged:
+            found = PyDict_GetItem(sessions, producer_id)
+        if found == NULL or <object>found is None:
+            break
+        old = <object>found
+        parts = <object>PyTuple_GET_ITEM(old, 3)
+        if <object>PyTuple_GET_ITEM(old, 4) or PyTuple_GET_SIZE(parts) >= parts_max:
+            break
+        if PyTuple_GET_SIZE(parts) and (<object>PyTuple_GET_ITEM(parts, PyTuple_GET_SIZE(parts) - 1))[0] == index:
+            break
+        old_low, old_high = <object>PyTuple_GET_ITEM(old, 0), <object>PyTuple_GET_ITEM(old, 1)
+        low, high = get64(head + 16), get64(head + 24)
+        if low < old_low:
+            low = old_low
+        if high < old_high:
+            high = old_high
+        if high > SESSION_WINDOW and low < high - SESSION_WINDOW:
+            low = high - SESSION_WINDOW
+        left = []
+        for number in range(PyTuple_GET_SIZE(parts)):
+            part = <object>PyTuple_GET_ITEM(parts, number)
+            if <uint64_t><object>PyTuple_GET_ITEM(part, 2) >= low:
+                left.append(part)
+                continue
+            key = _session_key(head, <object>PyTuple_GET_ITEM(part, 0))
+            if rows.pop(key, None) is None:
+                rows[key] = None
+                if key not in known:
+                    known[key] = <object>PyTuple_GET_ITEM(part, 3)
+        if get64(base + stop - SESSION_ROW) >= low:
+            new = PyBytes_FromStringAndSize(<const char*>head + SESSION_HEAD, count * SESSION_ROW)
+            left.append(_tuple(part_kind, (index, get64(head + SESSION_HEAD), get64(base + stop - SESSION_ROW), new)))
+            key = _session_key(head, index)
+            rows[key] = new
+            if key not in known:
+                known[key] = None
+        key = _named(c"p", head)
+        rows[key] = _producer_row(low, high, time_ms)
+        if not is_staged and key not in known:
+            known[key] = _producer_row(old_low, old_high, <object>PyTuple_GET_ITEM(old, 2))
+        staged[producer_id] = _tuple(session_kind, (low, high, time_ms, tuple(left), ()))
+        at = stop
+    return at

@@ -96,6 +96,7 @@ class OffsetResets(QueueRows[OffsetReset]):
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         super().publish()
         self.grown, self._new = self._new, set()
+        self.changed = self.changed or bool(self.grown)
 
 
 class ResetReads(Reads):

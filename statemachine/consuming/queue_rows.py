@@ -78,6 +78,7 @@ class QueueRows(Family, Generic[Value]):
         self._published: dict[str, dict[int, Mapping[int, Value]]] = {}
         self._names: list[str] = []
         """The names of the groups in `_published`, ascending."""
+        self.changed: bool = True
         self._staged: dict[str, _Change[Value]] = {}
         self._freed: deque[dict[int, Mapping[int, Value]]] = deque()
         """The values of deleted groups, whose memory is freed little by little, because freeing much at once takes
@@ -104,6 +105,7 @@ class QueueRows(Family, Generic[Value]):
 
     def forget_group(self, group: str) -> None:
         """Hides all values of the group from readers. Its rows stay in the store until slices have removed them."""
+        self.changed = True
         change = self._staged[group] = _Change()
         change.forgets = True
 
@@ -152,11 +154,10 @@ class QueueRows(Family, Generic[Value]):
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         if self._freed:
             self._free()
-        if not self._staged:
-            return
         for group, change in self._staged.items():
             self._publish_group(group, change)
         self._staged = {}
+        self.changed = bool(self._freed)
 
     def _publish_group(self, group: str, change: _Change[Value]) -> None:
         old = self._published.get(group)
@@ -246,5 +247,6 @@ class QueueRows(Family, Generic[Value]):
     def _change(self, group: str) -> _Change[Value]:
         change = self._staged.get(group)
         if change is None:
+            self.changed = True
             change = self._staged[group] = _Change()
         return change

@@ -13,7 +13,8 @@ from statemachine.rows import keys
 from statemachine.rows.kv import FAMILIES, KV, META
 
 _MASK = 2**64 - 1
-_LOCAL = frozenset({keys.APPLIED_KEY, keys.SUMS_KEY, keys.TIMER_FRONT_KEY})
+LOCAL = frozenset({keys.APPLIED_KEY, keys.SUMS_KEY, keys.TIMER_FRONT_KEY})
+"""Keys of the family META that are not part of the digest."""
 _HASHERS = {family: blake2b(digest_size=8, person=family.encode("ascii")) for family in FAMILIES}
 
 
@@ -26,7 +27,7 @@ def row_hash(family: str, key: bytes, value: bytes) -> int:
 
 def counts(family: str, key: bytes) -> bool:
     """Returns True if the row is part of the digest."""
-    return family != META or key not in _LOCAL
+    return family != META or key not in LOCAL
 
 
 def digest(kv: KV) -> dict[str, int]:

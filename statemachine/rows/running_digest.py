@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from raftlog.types import EntryType
 from raftmq_wire.checksums import crc32c
+from raftmq_wire.kernel import twin
 from statemachine.rows import keys
-from statemachine.rows.digest import counts
+from statemachine.rows.digest import LOCAL, counts
 from statemachine.rows.kv import FAMILIES, KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -127,24 +129,35 @@ def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
     for family, rows in stage.rows.items():
         if not rows:
             continue
-        change = 0
-        known, seed = stage.before[family], _SEEDS[family]
-        for key, value in rows.items():
-            if family == META and not counts(family, key):
-                continue
-            if key not in known:  # kept, because a run with several markers comes by again
-                known[key] = kv.get(family, key)
-            before = known[key]
-            of_key: int = crc32c(key, seed)  # `row_sum` of both, here because every entry changes a dozen rows
-            if before is not None:
-                of_row: int = crc32c(before, of_key)
-                change -= (of_row + 1) * ((of_row ^ of_key) + 1)
-            if value is not None:
-                of_row = crc32c(value, of_key)
-                change += (of_row + 1) * ((of_row ^ of_key) + 1)
-        found.append((family, change))
+        counted = rows if family != META else {key: value for key, value in rows.items() if key not in LOCAL}
+        found.append((family, sum_of_changes(counted, stage.before[family], partial(kv.get, family), _SEEDS[family])))
     found += [(family, -row_sum(family, key, value)) for family, key, value in stage.removed(kv)]
     return found
+
+
+@twin
+def sum_of_changes(
+    rows: dict[bytes, bytes | None],
+    known: dict[bytes, bytes | None],
+    read: Callable[[bytes], bytes | None],
+    seed: int,
+) -> int:
+    """Returns the change in a family's sum that writing `rows` makes, modulo 2**64. `known`: values that rows have
+    before; `read` returns that of any other key, which is noted in `known`, because a run with several markers comes by
+    again. `seed`: the family's."""
+    change = 0
+    for key, value in rows.items():
+        if key not in known:
+            known[key] = read(key)
+        before = known[key]
+        of_key: int = crc32c(key, seed)  # `row_sum` of both, here because every entry changes a dozen rows
+        if before is not None:
+            of_row: int = crc32c(before, of_key)
+            change -= (of_row + 1) * ((of_row ^ of_key) + 1)
+        if value is not None:
+            of_row = crc32c(value, of_key)
+            change += (of_row + 1) * ((of_row ^ of_key) + 1)
+    return change & _MASK
 
 
 def pack(index: int, sums: Sums) -> bytes:

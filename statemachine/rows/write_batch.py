@@ -6,11 +6,12 @@ does not depend on how entries are grouped into batches.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from heapq import merge
 from typing import NamedTuple
 
-from statemachine.rows.kv import FAMILIES, KV, Batch
+from statemachine.rows.kv import KV, Batch
 
 
 class Stamp(NamedTuple):
@@ -35,8 +36,8 @@ class Stage:
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._ranges: list[tuple[str, bytes, bytes]] = []
-        self.rows: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
-        self.before: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
+        self.rows: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
+        self.before: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
         """The value that a staged row has in the KV, by family and key, if the caller knew it. It spares the sums a
         read."""
         self.stamp = Stamp(0, "")
@@ -59,11 +60,19 @@ class Stage:
         """Removes a row."""
         self.rows[family][key] = None
 
-    def unput(self, family: str, key: bytes) -> None:
-        """Removes a row whose key is put only once, ever. If that put is still in this stage, neither is written."""
+    def replace(self, family: str, key: bytes, value: bytes, before: bytes) -> None:
+        """Sets a row which the KV has with the value `before`, unless this stage has changed it."""
+        self.rows[family][key] = value
+        self.before[family].setdefault(key, before)
+
+    def unput(self, family: str, key: bytes, value: bytes | None = None) -> None:
+        """Removes a row whose key is put only once, ever. If that put is still in this stage, neither is written.
+        `value`: the row's, if the caller knows it."""
         rows = self.rows[family]
         if rows.pop(key, None) is None:
             rows[key] = None
+            if value is not None:
+                self.before[family].setdefault(key, value)
 
     def delete_range(self, family: str, start: bytes, end: bytes) -> None:
         """Removes every row with start <= key < end."""
@@ -112,8 +121,8 @@ class Stage:
             batch.delete_range(family, start, end)
         ops = batch.ops
         for family, rows in self.rows.items():
-            for key, value in rows.items():
-                ops.append((family, key, value, None))
+            if rows:
+                ops += [(family, key, value, None) for key, value in rows.items()]
         return batch
 
     def _in_removed_range(self, family: str, key: bytes) -> bool:

@@ -31,6 +31,7 @@ from raftlog.errors import ImplausibleMessageError, InvariantViolationError
 from raftlog.messages import RequestVoteReply
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import FLAG_ROLL, Entry, EntryId, NodeId, Role
+from statemachine.rows.running_digest import count as sums_of
 
 LOST_ROWS = f"state_{StateCase.LOST_ROWS.name.lower()}"
 FULL_EVERY = 50
@@ -426,6 +427,16 @@ class Monitor:
         if known != sums:
             families = ", ".join(name for name in sums if sums[name] != known[name])
             self.report("digest", f"nodes {other} and {machine.node_id} differ in {families} at applied index {index}")
+
+    @unmetered
+    def recount(self, machine: Machine) -> None:
+        """Checks, when nothing changes any more, that a node has the rows that were written, and that its sums are
+        those of its rows."""
+        assert machine.node is not None
+        if machine.kv.recount() != machine.kv.sums:
+            self.report("digest", f"the rows of node {machine.node_id} are not those that were written")
+        if sums_of(machine.kv) != machine.node.state.sums.totals:
+            self.report("digest", f"the sums of node {machine.node_id} are not those of its rows")
 
     @unmetered
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:

@@ -23,7 +23,7 @@ from typing import Protocol
 from raftlog.core.state.entry_cache import EntryCache
 from raftlog.core.state.terms import TermRanges
 from raftlog.errors import FrameError, ImplausibleMessageError, InvariantViolationError
-from raftlog.frame import check_follows, tail_after
+from raftlog.frame import follow, tail_after
 from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 READ_ENTRIES, READ_BYTES = 1024, 1 << 20
@@ -68,10 +68,6 @@ class _Write:
         self.first_index = entries[0].index
         self.valid_to = entries[-1].index
         """The highest index that this write, and those before it, put on disk and that the log still contains."""
-
-    def holds(self, entry_id: EntryId) -> bool:
-        at = entry_id.index - self.first_index
-        return 0 <= at < len(self.entries) and self.entries[at].term == entry_id.term
 
 
 class RaftLog:
@@ -145,6 +141,9 @@ class RaftLog:
 
     def matches(self, entry_id: EntryId) -> bool:
         """Returns True if the log contains this entry. Index -1 is in every log."""
+        tail = self.tail
+        if entry_id.index == tail.index:
+            return entry_id.term == tail.term
         return self.term_at(entry_id.index) == entry_id.term
 
     def is_up_to_date(self, last: EntryId) -> bool:
@@ -165,9 +164,12 @@ class RaftLog:
     def read(self, low: int, high: int, bytes_max: int) -> list[Entry]:
         """Returns the entries [low, high) from memory, or the persisted beginning of that range from disk, then at most
         READ_ENTRIES and READ_BYTES. Returns at least one."""
-        first_cached = self.cache.first_index
+        cache = self.cache
+        first_cached = cache.first_index
         if low >= first_cached:
-            return self.cache.slice_bytes(low, high, bytes_max)
+            if high - low == 1:  # nearly always
+                return [cache.entries[low - first_cached]]
+            return cache.slice_bytes(low, high, bytes_max)
         high = min(high, first_cached, low + READ_ENTRIES)
         return self.reader.read_entries(low, high, min(bytes_max, READ_BYTES))
 
@@ -221,8 +223,7 @@ class RaftLog:
         tails: list[LogTail] = []
         try:
             for entry in entries:
-                check_follows(tail, entry)
-                tail = tail_after(tail, entry)
+                tail = follow(tail, entry)
                 tails.append(tail)
         except FrameError as error:
             raise ImplausibleMessageError(f"the leader's entry breaks the chain: {error}") from error
@@ -274,7 +275,8 @@ class RaftLog:
         low, high = self.handed_index + 1, self.tail.index + 1
         if low == high:
             return []
-        entries = self.cache.slice(low, high)
+        cache = self.cache
+        entries = cache.entries[low - cache.first_index : high - cache.first_index]
         self._writes.append(_Write(entries))
         self.handed_index = self.tail.index
         return entries
@@ -283,8 +285,10 @@ class RaftLog:
         """Records that the write that ends at `entry_id`, and all writes before it, are on disk. Returns True if
         `persisted_index` moved."""
         writes = self._writes
+        index, term = entry_id.index, entry_id.term
         for write in writes:
-            if write.holds(entry_id):
+            at = index - write.first_index
+            if 0 <= at < len(write.entries) and write.entries[at].term == term:
                 break
         else:
             return False
@@ -296,7 +300,8 @@ class RaftLog:
         if persisted <= self.persisted_index:
             return False
         self.persisted_index = persisted
-        self.cache.evict(persisted)
+        if self.cache.bytes > self.cache.bytes_max:
+            self.cache.evict(persisted)
         return True
 
     def commit_to(self, index: int) -> bool:

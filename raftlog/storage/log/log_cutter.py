@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftlog.errors import DamagedLogError, FrameError
-from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
+from raftlog.frame import HEADER_SIZE, FrameHeader, follow
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import zero_fill
 from raftlog.storage.files.trash import TrashReport, set_aside
@@ -144,8 +144,7 @@ def check_chain(tail: LogTail, entries: Sequence[Entry], group_id: int) -> LogTa
     group."""
     group = group_id.to_bytes(4)
     for entry in entries:
-        check_follows(tail, entry)
+        tail = follow(tail, entry)
         if entry.header[20:24] != group:
             raise FrameError(f"entry {entry.index} is of another group than {group_id}")
-        tail = tail_after(tail, entry)
     return tail

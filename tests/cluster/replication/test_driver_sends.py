@@ -15,6 +15,7 @@ class Raw:
     """A core whose follower needs as many turns as `needs` says."""
 
     role, leader_id = Role.LEADER, NodeId(1)
+    raft = SimpleNamespace(role=Role.LEADER)
 
     def __init__(self, needs: int) -> None:
         self.turns = 0

@@ -91,6 +91,7 @@ def test_what_was_held_goes_on_in_steps_and_before_what_comes_meanwhile(
         patch.setattr(node.forwarder, "_leads", lambda: False)
         patch.setattr(node.transport, "send_frame", lambda *frame: True)
         patch.setattr(node.proposals, "_open_term", 0)
+        patch.setattr(node.proposals, "open", False)
         ask_many(paths)
         sim.loop.run_until(lambda: len(held) == MANY, 2)
     passed = in_turns(sim, monkeypatch, node.forwarder, "_pass_on")
@@ -123,6 +124,7 @@ def test_who_comes_behind_many_looks_at_none_of_them(
         patch.setattr(node.forwarder, "_leads", lambda: False)
         patch.setattr(node.transport, "send_frame", lambda *frame: True)
         patch.setattr(node.proposals, "_open_term", 0)
+        patch.setattr(node.proposals, "open", False)
         ask_many(paths)
         sim.loop.run_until(lambda: len(held) == MANY, 2)
     if before != "no leader":
@@ -152,6 +154,7 @@ def test_what_came_early_is_handled_in_steps_and_before_what_comes_meanwhile(
     early, later = leader.forwarder._early, range(MANY + 1, MANY + CLIENTS + 1)
     with monkeypatch.context() as patch:
         patch.setattr(leader.proposals, "_open_term", 0)
+        patch.setattr(leader.proposals, "open", False)
         ask_many(paths)
         sim.loop.run_until(lambda: len(early) == MANY, 2)
     served = in_turns(sim, monkeypatch, leader.forwarder, "_serve")

@@ -45,6 +45,7 @@ def test_held_sends_go_before_those_that_come_when_writes_are_open(
     path = leader.connect()
     with monkeypatch.context() as patch:
         patch.setattr(leader.proposals, "_open_term", 0)
+        patch.setattr(leader.proposals, "open", False)
         patch.setattr(leader.forwarder, "_leader", lambda: NOBODY)
         for sequence in (1, 2, 3):
             path.ask(send(sequence))

@@ -138,6 +138,6 @@ def test_every_name_has_a_twin_or_is_a_shortcut_and_each_is_replaced() -> None:
     module = native_kernel()
     own = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
     assert {name for name in own if not name.startswith("_")} == set(twins()) | set(kernel.SHORTCUTS)
-    assert set(kernel.SHORTCUTS) == {"Intake", "PlainBatches", "acknowledge"}
+    assert set(kernel.SHORTCUTS) == {"Intake", "PlainBatches", "acknowledge", "add_sessions"}
     assert not set(kernel.SHORTCUTS) & set(twins())
     assert {twin.__name__ for twin in twins().values()} == set(twins()), "two twins of one name"
