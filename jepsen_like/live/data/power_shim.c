@@ -46,7 +46,7 @@ enum { WRITE = 1, ZEROS, SIZE, SYNC, CREATE, RENAME, UNLINK, DIRSYNC };
 #define FILES 65536
 
 struct record { uint32_t magic, kind; uint64_t inode, a, b, c; uint32_t length1, length2; };
-struct page { _Atomic int64_t clock_offset_ns; _Atomic uint64_t skewed, writes, syncs; };
+struct page { _Atomic int64_t clock_offset_ns; _Atomic uint64_t skewed, writes, syncs, full; };
 struct file { uint64_t inode; uint64_t records; };
 
 static char root[PATH_MAX], dir[PATH_MAX];
@@ -80,8 +80,14 @@ __attribute__((constructor)) static void begin(void) {
     page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED) die(p);
     syscall(SYS_close, fd);
-    journal = (int)syscall(SYS_openat, AT_FDCWD, j, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
-    if (journal < 0) die(j);
+    char own[PATH_MAX + 16];  /* a process that this one starts has its environment, and a journal of its own */
+    snprintf(own, sizeof own, "%s", j);
+    for (int i = 1; i < 1000; i++) {
+        journal = (int)syscall(SYS_openat, AT_FDCWD, own, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+        if (journal >= 0 || errno != EEXIST) break;
+        snprintf(own, sizeof own, "%s.%03d.undo", j, i);
+    }
+    if (journal < 0) die(own);
 }
 
 /* ---- the journal ------------------------------------------------------------------------------------------------ */
@@ -243,6 +249,8 @@ static uint64_t position(int fd) {
 }
 
 #define TRACKED(fd) ((fd) >= 0 && (fd) < FDS && inode_of[fd])
+/* A full disk: nothing is written, not even where there are bytes already. */
+#define FULL() do { if (page->full) { errno = ENOSPC; return -1; } } while (0)
 #define GUARDED(result, note, call) \
     pthread_mutex_lock(&lock); note; ssize_t result = call; int saved = errno; pthread_mutex_unlock(&lock); \
     errno = saved; return result
@@ -255,19 +263,23 @@ static uint64_t total(const struct iovec *v, int n) {
 
 ssize_t write(int fd, const void *p, size_t n) {
     if (!TRACKED(fd)) return syscall(SYS_write, fd, p, n);
+    FULL();
     GUARDED(r, before_write(fd, inode_of[fd], position(fd), n), syscall(SYS_write, fd, p, n));
 }
 ssize_t writev(int fd, const struct iovec *v, int n) {
     if (!TRACKED(fd)) return syscall(SYS_writev, fd, v, n);
+    FULL();
     GUARDED(r, before_write(fd, inode_of[fd], position(fd), total(v, n)), syscall(SYS_writev, fd, v, n));
 }
 ssize_t pwrite(int fd, const void *p, size_t n, off_t at) {
     if (!TRACKED(fd)) return syscall(SYS_pwrite64, fd, p, n, at);
+    FULL();
     GUARDED(r, before_write(fd, inode_of[fd], (uint64_t)at, n), syscall(SYS_pwrite64, fd, p, n, at));
 }
 ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at) { return pwrite(fd, p, n, at); }
 ssize_t pwritev2(int fd, const struct iovec *v, int n, off_t at, int flags) {
     if (!TRACKED(fd)) return syscall(SYS_pwritev2, fd, v, n, at, 0, flags);
+    FULL();
     uint64_t where = at == -1 ? position(fd) : (uint64_t)at;
     GUARDED(r, before_write(fd, inode_of[fd], where, total(v, n)), syscall(SYS_pwritev2, fd, v, n, at, 0, flags));
 }

@@ -14,7 +14,7 @@ import shutil
 import struct
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
@@ -97,6 +97,10 @@ class NodeDisk:
         """Moves the wall clock of the node's running process and of later ones by `offset_ms`."""
         struct.pack_into("<q", self._page, 0, offset_ms * 1_000_000)
 
+    def set_full(self, full: bool) -> None:
+        """Has every write fail for want of space, also of later processes, or no longer."""
+        struct.pack_into("<Q", self._page, 32, int(full))
+
     @property
     def skewed_readings(self) -> int:
         """The number of times that a moved clock was read."""
@@ -112,6 +116,10 @@ class NodeDisk:
         """The number of tracked syncs so far."""
         return int(struct.unpack_from("<Q", self._page, 24)[0])
 
+    def lose_unsynced(self, rng: random.Random, survive: float) -> int:
+        """Does what `fail` does; returns the number of writes that were lost. Raises ShimError."""
+        return self.fail(rng, survive).writes
+
     def fail(self, rng: random.Random, survive: float) -> Dropped:
         """Leaves on disk what a power failure would leave; the node's process must be dead.
 
@@ -123,6 +131,13 @@ class NodeDisk:
         for path in (*journals, *self.folder.glob("ino.*")):
             path.unlink()
         return dropped
+
+
+def disks_in(folder: Path) -> Callable[[int, Path], NodeDisk]:
+    """Returns the function that makes the disk of the process with a number, whose home is given. Raises ShimError if
+    the shim cannot be built."""
+    library = build_shim(folder)
+    return lambda number, home: NodeDisk(home, folder / f"r{number}", library)
 
 
 def read_journal(path: Path) -> Iterator[Record]:

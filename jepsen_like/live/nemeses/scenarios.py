@@ -128,6 +128,8 @@ _ALL = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("registry-loss", "the registry of two groups of brokers is killed, wiped, stopped, put back from a copy:"
              " no send fails and no route shrinks", subjects=("raftmq",), is_scripted=True),
+    Scenario("registry-faults", "the registry's processes are killed, stopped, cut off, without power and without"
+             " space: soon after each, an operation is accepted", subjects=("raftmq",), is_scripted=True),
     Scenario("group-drain", "a second group of brokers is drained and retires under load, and its leader is killed: no"
              " message is lost", subjects=("raftmq",), is_scripted=True),
     Scenario("noisy-neighbour", "somebody sends as fast as he can, without a quota and with one: it is kept, also"

@@ -1,4 +1,5 @@
-"""The story `registry-loss`: the registry of two groups of brokers is lost in every way, under load.
+"""The stories `registry-loss` and `registry-faults`: the registry of two groups of brokers is lost in every way, under
+load, and its processes have each fault that nodes have in other scenarios.
 
 Its clients know the registry alone. While one, two or all of its processes are away, come back with nothing, stand
 still, or come back with an old copy of their directory, each send is acknowledged, no route shrinks or names a leader
@@ -12,8 +13,10 @@ import itertools
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from jepsen_like.live.harm.power import ShimError, disks_in
 from jepsen_like.live.probes.route_probe import Leader, RouteProbe
 from jepsen_like.live.stories.groups_scene import SECOND, GroupsScene, groups_scene
 from jepsen_like.live.stories.story import WELL_S, Scene, Story, StoryEnds
@@ -37,6 +40,22 @@ SOON_SHARE = 0.95
 TOLD_S = 1.0
 """Seconds between two frames in which a process says how it is."""
 KINDS = ("one killed", "all killed", "all wiped", "two killed", "all stopped", "an old copy")
+FAULTS_S = 600.0
+FAULTS = (
+    "its leader killed",
+    "all stopped",
+    "its leader without power",
+    "its leader cut off",
+    "its leader's disk full",
+    "all without power",
+    "all apart",
+    "all disks full",
+    "its leader stopped",
+    "two killed",
+)
+HELD_S = 12.0
+"""Seconds for which a leader alone has a fault: the others have operations accepted meanwhile."""
+SHIM = "registry-shim"
 
 
 class _Lost:
@@ -46,6 +65,8 @@ class _Lost:
         self.scene, self.groups, self.registry = scene, groups, registry
         self.accepted_s: list[float] = []
         """Per round: seconds from the return of a majority until an operation was accepted."""
+        self.writes_lost = 0
+        """Writes that a loss of power took, because no sync had covered them."""
         self.served_s: list[float] = []
         """Seconds from the registry's first route until a client that came meanwhile was served."""
         places = {
@@ -89,8 +110,28 @@ class _Lost:
                     scene.stage.sleep(away_s)
                     since_s = time.monotonic()
                     registry.go_on(*registry.ids)
+                    scene.stage.sleep(2 * TOLD_S)
                 case "an old copy":
                     since_s = self._put_back(one)
+                case "its leader killed" | "its leader without power":
+                    since_s = self._break_leader(kind, away_s)
+                case "its leader stopped" | "its leader cut off" | "its leader's disk full":
+                    return self._without_leader(kind)
+                case "all apart":
+                    registry.separate(*registry.ids)
+                    scene.stage.sleep(away_s)
+                    since_s = time.monotonic()
+                    registry.join()
+                case "all disks full":
+                    registry.set_full(True, *registry.ids)
+                    scene.stage.sleep(away_s)
+                    since_s = time.monotonic()
+                    registry.set_full(False, *registry.ids)
+                case "all without power":
+                    self.writes_lost += registry.fail_power(scene.rng, *registry.ids)
+                    scene.stage.sleep(away_s)
+                    since_s = time.monotonic()
+                    registry.start(*registry.ids)
                 case _:
                     registry.lose(*registry.ids)
                     if kind == "all wiped":
@@ -102,6 +143,51 @@ class _Lost:
             served.append(since_s)
         self.accepted_s.append(took_s)
         return f"{kind}: an operation was accepted after {took_s:.1f} s"
+
+    def _leader(self) -> int:
+        """Returns the process that leads, as its processes told nodes."""
+        nodes = self.groups.nodes_of(FIRST_GROUP)
+        with contextlib.suppress(OSError):
+            return self.registry.leader(nodes.request(nodes.node_ids[0], "GET", "/v1/registry")["processes"])
+        return self.registry.ids[0]
+
+    def _break_leader(self, kind: str, away_s: float) -> float:
+        """Ends the process that leads, which comes back; returns the moment at which it ended: a majority is there."""
+        leader, registry = self._leader(), self.registry
+        since_s = time.monotonic()
+        if kind == "its leader killed":
+            registry.lose(leader)
+        else:
+            self.writes_lost += registry.fail_power(self.scene.rng, leader)
+        self.scene.stage.sleep(away_s)
+        registry.start(leader)
+        return since_s
+
+    def _without_leader(self, kind: str) -> str:
+        """Plays a round in which the leader runs and is of no use for a while: first the others have an operation
+        accepted, then all do. Returns what came of it."""
+        leader, registry = self._leader(), self.registry
+        since_s = time.monotonic()
+        acts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+            "its leader stopped": (lambda: registry.halt(leader), lambda: registry.go_on(leader)),
+            "its leader cut off": (lambda: registry.separate(leader), registry.join),
+            "its leader's disk full": (
+                lambda: registry.set_full(True, leader),
+                lambda: registry.set_full(False, leader),
+            ),
+        }
+        begin, end = acts[kind]
+        begin()
+        try:
+            took_s = self._until_accepted(since_s, leader)
+            self.scene.stage.sleep(max(0.0, HELD_S - took_s))
+        finally:
+            end()
+        self.accepted_s.append(took_s)
+        since_s = time.monotonic()
+        self.scene.stage.sleep(2 * TOLD_S)
+        self.accepted_s.append(self._until_accepted(since_s))
+        return f"{kind}: an operation was accepted after {took_s:.1f} s, and after {self.accepted_s[-1]:.1f} s again"
 
     def _put_back(self, one: int) -> float:
         """Gives a process back what its directory was a while ago; returns the moment of its loss."""
@@ -118,9 +204,10 @@ class _Lost:
         registry.start(one)
         return since_s
 
-    def _until_accepted(self, since_s: float) -> float:
+    def _until_accepted(self, since_s: float, without: int = 0) -> float:
         """Returns the seconds until a process says that it had an operation accepted since; that is up to TOLD_S more
-        than it took."""
+        than it took. What the process `without` says does not count: it stands still, and nodes have what it said
+        before."""
 
         def is_accepted() -> bool:
             for group in (FIRST_GROUP, SECOND):
@@ -130,7 +217,12 @@ class _Lost:
                     now_s = time.monotonic()
                     for each in told:
                         age_ms = each["accepted_ms"]
-                        if each["accepts"] and age_ms is not None and now_s - age_ms / 1000 > since_s + TOLD_S:
+                        if (
+                            each["id"] != without
+                            and each["accepts"]
+                            and age_ms is not None
+                            and now_s - age_ms / 1000 > since_s + TOLD_S
+                        ):
                             return True
             return False
 
@@ -177,11 +269,23 @@ class _Lost:
 
 def play(scene: Scene) -> None:
     """The registry is lost again and again, in each way in turn."""
+    _play(scene, None)
+
+
+def play_faults(scene: Scene) -> None:
+    """Its processes have one fault after the other for ten minutes."""
+    _play(scene, scene.folder / SHIM)
+
+
+def _play(scene: Scene, shim: Path | None) -> None:
     if scene.subject.has_users:
         raise StoryEnds(
             "the registry speaks no TLS, and the routes of nobody are judged here: run it without --secured"
         )
-    registry = RunRegistry(scene.subject)
+    try:
+        registry = RunRegistry(scene.subject, None if shim is None else disks_in(shim))
+    except ShimError as error:
+        raise StoryEnds(f"the disks of the registry cannot have faults here: {error}") from error
     try:
         with groups_scene(scene, registry.servers) as groups:
             _lose(scene, groups, registry)
@@ -206,7 +310,7 @@ def _lose(scene: Scene, groups: GroupsScene, registry: RunRegistry) -> None:
         scene.stage.sleep(WARM_S)
     try:
         with groups.no_key_moves([TOPIC]):
-            for number, kind in zip(range(scene.count(ROUNDS)), itertools.cycle(KINDS), strict=False):
+            for number, kind in _rounds(scene, registry):
                 with scene.act(f"round {number + 1}") as told:
                     told.append(lost.play(kind, number))
                     scene.stage.sleep(scene.rng.uniform(*CALM_S))
@@ -214,6 +318,18 @@ def _lose(scene: Scene, groups: GroupsScene, registry: RunRegistry) -> None:
         lost.probe.stop()
     groups.finish()
     _judge(scene, groups, lost)
+
+
+def _rounds(scene: Scene, registry: RunRegistry) -> Iterator[tuple[int, str]]:
+    """Yields the rounds of the story, each with its number: so many, or those that begin in time."""
+    if not registry.has_faults:
+        yield from zip(range(scene.count(ROUNDS)), itertools.cycle(KINDS), strict=False)
+        return
+    ends_s = time.monotonic() + FAULTS_S * scene.scale
+    for number, kind in enumerate(itertools.cycle(FAULTS)):
+        if time.monotonic() >= ends_s:
+            return
+        yield number, kind
 
 
 def _judge(scene: Scene, groups: GroupsScene, lost: _Lost) -> None:
@@ -236,8 +352,11 @@ def _judge(scene: Scene, groups: GroupsScene, lost: _Lost) -> None:
         "routes refused": len(probe.refusals),
         "leaders": {group: len(each) for group, each in sorted(probe.history.items())},
         "operation accepted after, s": [round(each, 2) for each in lost.accepted_s],
+        "times that an operation had to be accepted": len(lost.accepted_s),
+        "writes lost without power": lost.writes_lost,
         "new clients served after, s": [round(each, 2) for each in lost.served_s],
     }
 
 
 STORY = Story(play, load=LoadPlan(50, 64), is_direct=True)
+FAULTS_STORY = Story(play_faults, load=LoadPlan(50, 64), is_direct=True)

@@ -39,6 +39,7 @@ STORIES: dict[str, Story] = {
     "first-group-lost": story_groups.FIRST_LOST,
     "hot-topic": story_hot_topic.STORY,
     "registry-loss": story_registry.STORY,
+    "registry-faults": story_registry.FAULTS_STORY,
     "group-drain": story_group_drain.STORY,
     "noisy-neighbour": story_noisy_neighbour.STORY,
     "quota-storm": story_quota_storm.STORY,

@@ -4,36 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 from uuid import UUID
 
 import psutil
+import tomlkit
 
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import NodeRecord, RegistryRecord
 from jepsen_like.live.subjects.processes import OfProcesses
+from jepsen_like.live.subjects.proxy import HOST, Fabric
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
-from raftmq.local.process import free_base_port
+from raftmq.local.process import free_base_port, is_free
 from raftmq.local.registry_processes import PORTS, plan_registry, servers_of, tell_nodes, write_registry
 from raftmq.local.waiting import until
+from raftmq_wire.errors import LocalError
 
 _ENDED_S = 10.0
+
+
+APART_FROM = 61_000
+"""The first port of processes whose links can be cut: above those that a system gives to listeners that name none
+(Linux), as the proxies are."""
+
+
+class Disk(Protocol):
+    """The disk of a process on which power can fail, and space end."""
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment of the next process."""
+
+    def set_full(self, full: bool) -> None:
+        """Has every write fail for want of space, or no longer."""
+
+    def lose_unsynced(self, rng: random.Random, survive: float) -> int:
+        """Leaves what a power failure would leave, of each unsynced write with that probability; returns how many were
+        lost."""
 
 
 class RunRegistry(OfProcesses):
     """The processes by their ids. Nothing depends on them, so nobody waits for them here."""
 
-    def __init__(self, first: RaftMQSubject) -> None:
-        """Plans them, with ports of their own; makes nothing."""
+    def __init__(self, first: RaftMQSubject, disk: Callable[[int, Path], Disk] | None = None) -> None:
+        """Plans them, with ports of their own; makes nothing. `disk` returns the disk of a process with that
+        directory: then their power can fail, their disks can be full and their links be cut. Raises LocalError."""
         self.processes = first.processes.beside()
         self._data = first.data
-        self._records = plan_registry(first.data, free_base_port(PORTS), [])
+        self._records = plan_registry(first.data, free_base_port(PORTS) if disk is None else _above_proxies(), [])
+        self._fabric: Fabric | None = None
+        self._disks: dict[int, Disk] = {}
+        if disk is not None:
+            self._fabric = Fabric({record.id: record.own_port for record in self._records}, duplex=True)
+            self._disks = {each.id: disk(each.id, each.home / "data") for each in self._records}
         self.ids = [record.id for record in self._records]
         self.ports = {record.id: record.port for record in self._records}
         """Process -> its port for clients."""
+
+    @property
+    def has_faults(self) -> bool:
+        """True if power, disks and links of the processes can fail."""
+        return self._fabric is not None
 
     @property
     def servers(self) -> str:
@@ -43,14 +78,56 @@ class RunRegistry(OfProcesses):
     def make(self, uuid: UUID, nodes: Iterable[NodeRecord]) -> None:
         """Writes the files of the processes, and has these nodes register there. Raises LocalError."""
         write_registry(self._data, self._records, uuid)
+        if self._fabric is not None:
+            for record in self._records:
+                self._lead_through_proxies(record, self._fabric)
         tell_nodes(nodes, self._records, wanted=True)
+
+    def _lead_through_proxies(self, record: RegistryRecord, fabric: Fabric) -> None:
+        """Has a process dial the others through proxies. pysyncobj dials those whose address is less than its own, and
+        is known to them by its own one."""
+        own = [f"{HOST}:{each.own_port}" for each in self._records]
+        for other in self._records[: record.id - 1]:
+            own[other.id - 1] = f"{HOST}:{fabric.ports[record.id, other.id]}"
+            if own[other.id - 1] >= own[record.id - 1]:
+                raise LocalError(
+                    f"a proxy has the port {fabric.ports[record.id, other.id]}, above those of the registry",
+                    f"listeners that name no port get one below {APART_FROM}, or the links cannot be cut",
+                    "sysctl net.ipv4.ip_local_port_range",
+                )
+        document = tomlkit.parse(record.config_path.read_text(encoding="utf-8"))
+        document["processes"] = own
+        record.config_path.write_text(tomlkit.dumps(document), encoding="utf-8")
+
+    def separate(self, *numbers: int) -> None:
+        """Cuts these processes off from the others, and from each other."""
+        assert self._fabric is not None
+        self._fabric.cut(self._fabric.between(numbers, self.ids))
+
+    def join(self) -> None:
+        """Undoes `separate`."""
+        assert self._fabric is not None
+        self._fabric.heal(reset=True)
+
+    def set_full(self, full: bool, *numbers: int) -> None:
+        """Fills the disks of these processes, or gives them space again."""
+        for number in numbers:
+            self._disks[number].set_full(full)
+
+    def fail_power(self, rng: random.Random, *numbers: int) -> int:
+        """Cuts the power of these processes; returns how many writes were lost that no sync had covered."""
+        self.lose(*numbers)
+        return sum(self._disks[number].lose_unsynced(rng, rng.choice((0.0, 0.5))) for number in numbers)
 
     def start(self, *numbers: int) -> None:
         """Starts processes that do not run."""
         for record in self._records:
             if record.id in numbers:
                 command = [sys.executable, "-P", "-m", record.module, "--config", str(record.config_path)]
-                self.processes.start(record.id, command, Path(record.log), dict(os.environ))
+                if self._disks:
+                    self.directory(record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+                shim = self._disks[record.id].environment() if self._disks else {}
+                self.processes.start(record.id, command, Path(record.log), {**os.environ, **shim})
 
     def lose(self, *numbers: int) -> None:
         """Kills processes with -9 at the same moment, and waits until their children have ended, too."""
@@ -92,6 +169,12 @@ class RunRegistry(OfProcesses):
         """Ends all processes, including paused ones."""
         self.go_on(*self.ids)
         self.processes.stop_all()
+        if self._fabric is not None:
+            self._fabric.close()
+
+    def leader(self, told: Iterable[Mapping[str, Any]]) -> int:
+        """Returns the process that leads, as the processes told nodes; the first if none is known."""
+        return next((each["leader"] for each in told if each["leader"] in self.ids), self.ids[0])
 
     def _children(self, number: int) -> list[psutil.Process]:
         pid = self.processes.pid(number)
@@ -103,3 +186,11 @@ class RunRegistry(OfProcesses):
         for child in self._children(number):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.send_signal(which)
+
+
+def _above_proxies() -> int:
+    """Returns the first of enough free ports in a row. Raises LocalError."""
+    for base in range(APART_FROM, 65536 - PORTS, PORTS):
+        if all(map(is_free, range(base, base + PORTS))):
+            return base
+    raise LocalError("no ports are free for the registry", f"all from {APART_FROM} on were tried", "ss -ltn")

@@ -172,3 +172,30 @@ def test_a_torn_last_record_is_of_a_write_that_never_was(tmp_path: Path, machine
     journal.write_bytes(b"?" * 60)
     with pytest.raises(ShimError, match="no record at byte 0"):
         list(read_journal(journal))
+
+
+def test_a_full_disk_takes_no_write_until_it_has_space_again(machine: Machine) -> None:
+    program = (
+        OPEN
+        + """
+for at in range(2):
+    for write in (lambda: os.write(f, b'x'), lambda: os.pwrite(f, b'x', 0), lambda: os.pwritev(f, [b'x'], 0)):
+        try:
+            write()
+        except OSError as error:
+            print(error.errno, end=' ')
+"""
+    )
+    machine.disk.set_full(True)
+    assert machine.run(program) == "28 " * 6
+    machine.disk.set_full(False)
+    assert machine.run(program) == ""
+
+
+def test_a_process_that_another_one_starts_loses_what_it_did_not_sync_too(machine: Machine) -> None:
+    machine.run("import subprocess, sys\n" + OPEN + "os.write(f, b'parent'); os.fsync(f)\n"
+                "subprocess.run([sys.executable, '-S', '-c', 'import os; f = os.open(\"b\", os.O_RDWR | os.O_CREAT);"
+                " os.write(f, b\"child\")'], check=True)")  # fmt: skip
+    assert machine.files == {"a": b"parent", "b": b"child"}
+    machine.fail()
+    assert machine.files == {"a": b"parent"}

@@ -159,6 +159,7 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
         ("first-group-lost", 0.1),
         ("hot-topic", 0.5),
         ("registry-loss", 0.3),
+        ("registry-faults", 0.25),
         ("group-drain", 0.25),
         ("noisy-neighbour", 0.15),
         ("quota-storm", 0.15),
