@@ -19,7 +19,8 @@ from statemachine.access.access_commands import Digest, Secret
 from statemachine.access.learnt_limits import Learnt, names_above, parse_learnt
 from statemachine.access.quotas import Quotas, checked_subject, parse_quota
 from statemachine.access.rules import PolicyNumber, RuleRow, parse_resource, parse_rule
-from statemachine.access.users import Access, CopiedUser, Mode, Token, User, checked_user_name, rule_name, user_row
+from statemachine.access.user_rows import CopiedUser, Mode, Token, User, checked_user_name, rule_name, user_row
+from statemachine.access.users import Access
 from statemachine.cluster_wide.broker_groups import BrokerGroups, parse_group
 from statemachine.cluster_wide.settings import Setting, Settings, checked_value
 from statemachine.cluster_wide.truth_journal import Name, Place, TruthJournal, TruthKind

@@ -32,7 +32,8 @@ from cluster.config.local_layout import NodeName
 from cluster.requests.judge import NO_SUPER, Judge
 from cluster.runtime.awaited import told
 from raftmq_wire.denial import how_to_allow
-from statemachine.access.users import NOBODY, Mode
+from statemachine.access.user_rows import Mode
+from statemachine.access.users import NOBODY
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import UserAdmin
     from cluster.broker.services import Confirms
-    from statemachine.access.users import Access, User
+    from statemachine.access.user_rows import User
+    from statemachine.access.users import Access
 
 COOKIE: Final = "raftmq_"
 """Prefix of the cookie's name; the first digits of the cluster's id follow. A browser sends a cookie to every port of a

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.broker.evicted.evicted_key_search import EvictedPages
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
-    from cluster.broker.groups.shared_ids import SharedIds
     from cluster.broker.message_queries import MessageQueries
     from cluster.broker.rights import Rights
     from cluster.broker.services import Services
@@ -265,7 +264,6 @@ class AdminPort:
     rights: Rights
     """Judges who may read what is stored."""
     queries: MessageQueries
-    shared_ids: SharedIds
     tls: TlsMaintenance
     membership: MembersService
     changes: MemberChanges

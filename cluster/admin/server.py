@@ -42,7 +42,7 @@ from cluster.config.source import ConfigError, nearest
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
 from cluster.runtime.tls.acceptor import Acceptor
-from statemachine.access.users import Mode
+from statemachine.access.user_rows import Mode
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from statemachine.access.access_commands import (
     SetRules,
 )
 from statemachine.access.rules import ACTION_NAMES, Rule, rule_row
-from statemachine.access.users import Access, User
+from statemachine.access.user_rows import User
+from statemachine.access.users import Access
 from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.commands import Command, pack
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from statemachine.access.access_decision import Denied, judge
 from statemachine.access.rules import Action, Kind, Need
-from statemachine.access.users import NOBODY, Mode
+from statemachine.access.user_rows import Mode
+from statemachine.access.users import NOBODY
 from statemachine.commands import is_same
 
 if TYPE_CHECKING:

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from cluster.broker.reads.pull_values import Pull
     from cluster.broker.services import Confirms
     from cluster.runtime.turns.work import Steps, Turns
-    from statemachine.access.users import Access, User
+    from statemachine.access.user_rows import User
+    from statemachine.access.users import Access
 
 SIGNED_BYTES_PER_UNIT: Final = 512
 VERIFY_UNITS: Final = 5

@@ -17,11 +17,12 @@ from cluster.runtime.request_limits import TOPIC_LENGTH_MAX
 from raftmq_wire.json_text import MALFORMED
 from statemachine.access.access_decision import Denied, Verdicts, judge
 from statemachine.access.rules import KIND_NAMES, Need
-from statemachine.access.users import Mode
+from statemachine.access.user_rows import Mode
 
 if TYPE_CHECKING:
     from cluster.broker.access.denials import Denials
-    from statemachine.access.users import Access, User
+    from statemachine.access.user_rows import User
+    from statemachine.access.users import Access
 
 NAMES_MAX: Final = 2_048
 """The most topics and groups of one request that are judged. Judging is one piece of work of the event loop."""

@@ -119,7 +119,7 @@ class UserNameType(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Returns the name. Raises LocalError for a text that can be no name."""
-        from statemachine.access.users import NAME
+        from statemachine.access.user_rows import NAME
 
         name = str(value)
         if not NAME.fullmatch(name):

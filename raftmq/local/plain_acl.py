@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from statemachine.access.users import checked_user_name
+from statemachine.access.user_rows import checked_user_name
 from statemachine.commands import InvalidCommandError
 
 SECRET_MIN, SECRET_MAX = 8, 256

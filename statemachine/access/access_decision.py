@@ -16,7 +16,7 @@ from raftlog.work import charge
 from statemachine.access.rules import Action, Need, Policy, Rule, RuleIndex, comes_from
 
 if TYPE_CHECKING:
-    from statemachine.access.users import User
+    from statemachine.access.user_rows import User
 
 _LOOKS_PER_UNIT = 4
 

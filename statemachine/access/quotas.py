@@ -24,7 +24,7 @@ import msgpack
 from msgspec import Meta
 
 from raftmq_wire.names import NAME as TOPIC_NAME
-from statemachine.access.users import NAME as USER_NAME
+from statemachine.access.user_rows import NAME as USER_NAME
 from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, converted, done
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of

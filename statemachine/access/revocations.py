@@ -18,7 +18,8 @@ from raftlog.types import FIRST_GROUP
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.access.access_commands import ChangeUser, Origin, RemoveRules, RemoveToken, RemoveUser
 from statemachine.access.rules import Policy, Rule, parse_resource
-from statemachine.access.users import Access, User, last_super, no_user
+from statemachine.access.user_rows import User, last_super, no_user
+from statemachine.access.users import Access
 from statemachine.commands import (
     U64,
     Command,

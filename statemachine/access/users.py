@@ -10,12 +10,10 @@ The log decides when changes race: the last enabled Super (a user who may do eve
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any, Final, NamedTuple, Self
+from dataclasses import replace
+from typing import Any, Final, Self
 
 import msgpack
 
@@ -42,11 +40,33 @@ from statemachine.access.rules import (
     RULES_OF_USER_MAX,
     Policy,
     Resource,
-    Rule,
-    RuleIndex,
     parse_resource,
     parse_rule,
     rule_row,
+)
+from statemachine.access.user_rows import (
+    AUDIT_FIELDS,
+    MODES,
+    AccessRow,
+    AuditRow,
+    CopiedUser,
+    Mode,
+    Token,
+    User,
+    checked_user_name,
+    in_order,
+    kind_of,
+    last_super,
+    listed,
+    load_tokens,
+    load_users,
+    no_user,
+    pack_user,
+    rule_key,
+    rule_name,
+    rule_place,
+    told,
+    user_row,
 )
 from statemachine.cluster_wide.cluster_level import ClusterLevel
 from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
@@ -66,7 +86,6 @@ from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.write_batch import Stage
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 USERS_MAX: Final = 10_000
 AUDIT_KEPT: Final = 100_000
 """The number of audit rows that are kept. Applying a change removes older ones."""
@@ -74,96 +93,6 @@ AUDIT_OF_USER_KEPT: Final = 1_000
 """The number of audit rows of each user who asked for changes that are kept beside those, from OWNERS_LEVEL on."""
 NOBODY: Final = 0
 """A user id that no user has."""
-
-
-class Mode(StrEnum):
-    """The mode of access control: the effect of verdicts on requests."""
-
-    OFF = "off"
-    """No request is judged."""
-    OBSERVE = "observe"
-    """Every request passes; requests that would be denied are counted."""
-    ENFORCE = "enforce"
-    """A denied request is answered with code 16."""
-
-
-MODES: Final = tuple([mode.value for mode in Mode])
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """One user at one moment. Immutable: a change makes another object with a higher version."""
-
-    id: int
-    name: str
-    is_super: bool
-    enabled: bool
-    secret: bytes
-    """The nonce and the encrypted secret. The encryption binds it to the cluster, the user's id and the key."""
-    key_id: str
-    """The id of the key that encrypted the secret."""
-    created_ms: int
-    """Log time at which the user was created."""
-    version: int
-    """The version of the last change to the user or its rules."""
-    rules: tuple[Rule, ...] = ()
-    tokens: tuple[bytes, ...] = ()
-    """The SHA-256 of each of the user's tokens."""
-    index: RuleIndex = field(init=False, compare=False, repr=False)
-    """The rules by resource."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "index", RuleIndex(self.rules))
-
-
-class Token(NamedTuple):
-    """One access token: its user, its expiry and its label."""
-
-    user_id: int
-    ends_ms: int
-    """Log time at which the token stops being valid."""
-    label: str
-
-
-@dataclass(slots=True)
-class CopiedUser:
-    """A user in a copy of the truth: its row, and those of its rules and tokens that changed."""
-
-    user: User | None = None
-    """The user without rules and tokens; None if its row did not change."""
-    ended: bool = False
-    """True if the user was removed, with its rules and tokens."""
-    rules: dict[tuple[int, str], Rule | None] = field(default_factory=dict)
-    """The changed rules by (policy, resource); None for one that was removed."""
-    tokens: dict[bytes, Token | None] = field(default_factory=dict)
-    """The changed tokens by their SHA-256; None for one that was removed."""
-
-
-class AuditRow(NamedTuple):
-    """One change to users, rules or tokens, as the audit records it."""
-
-    number: int
-    time_ms: int
-    user: str
-    """The name of the user who asked for the change; "" if the request named none."""
-    address: str
-    """The client's address, also if a node forwarded the request."""
-    action: str
-    about: str
-
-
-AUDIT_FIELDS: Final = 5
-"""The fields of an AuditRow in its row; what follows them counts rows."""
-
-
-class _Common(NamedTuple):
-    """The content of the row "access": the values that belong to no single user."""
-
-    mode: str = Mode.OFF.value
-    key: str = ""
-    next_id: int = 1
-    version: int = 0
-    next_audit: int = 1
 
 
 class Access(Family):
@@ -199,12 +128,12 @@ class Access(Family):
         self._journal = journal or TruthJournal(kv)
         self._level = level
         row = kv.get(META, keys.ACCESS_KEY)
-        common = _Common() if row is None else _Common(*msgpack.unpackb(row))
+        common = AccessRow() if row is None else AccessRow(*msgpack.unpackb(row))
         self._mode, self._key, self._next_id = Mode(common.mode), common.key, common.next_id
         self._version, self._next_audit = common.version, common.next_audit
         self._waiting: dict[int, CopiedUser] = {}
         """Rules and tokens, by user id, that were copied before their user."""
-        found = {user.id: user for user in _load_users(kv, self._waiting)}
+        found = {user.id: user for user in load_users(kv, self._waiting)}
         self._ids = found
         """Users by id, including changes of the batch being applied."""
         self._names = {user.name: user.id for user in found.values()}
@@ -219,7 +148,7 @@ class Access(Family):
         self.users = SortedMap((user.name, user) for user in found.values())
         """Users by name."""
         self.by_id = SortedMap((user.id, user) for user in found.values())
-        self.tokens = {digest: token for digest, token in _load_tokens(kv) if token.user_id in found}
+        self.tokens = {digest: token for digest, token in load_tokens(kv) if token.user_id in found}
         """Tokens by their SHA-256. Readers look up single tokens and never iterate over the map."""
         self.mode = self._mode
         self.judges = self._mode is not Mode.OFF
@@ -307,7 +236,7 @@ class Access(Family):
         user = User(user_id, name, command.is_super, command.enabled, command.secret, key, asked.now_ms, 0)
         self._next_id += 1
         self._names[name] = user.id
-        says = f"created, {_kind(user)}{'' if user.enabled else ', disabled'}"
+        says = f"created, {kind_of(user)}{'' if user.enabled else ', disabled'}"
         self._put(stage, asked, user, says)
         return done(user.id)
 
@@ -334,7 +263,7 @@ class Access(Family):
             return done(False)
         if self._is_last_super(user) and not (is_super and enabled):
             return last_super(user)
-        says = [] if is_super == user.is_super else [_kind(after)]
+        says = [] if is_super == user.is_super else [kind_of(after)]
         says += [] if enabled == user.enabled else ["enabled" if enabled else "disabled"]
         says += ["another secret"] if "secret" in changes else []
         if "secret" in changes and ends_tokens:
@@ -358,7 +287,7 @@ class Access(Family):
         self._remove(stage, user)
         self._journal.end(stage, TruthKind.USER, user.id)
         for rule in user.rules:
-            stage.delete(META, _rule_key(user.id, rule))
+            stage.delete(META, rule_key(user.id, rule))
             self._journal.drop(stage, TruthKind.RULE, rule_name(user.id, rule))
         for digest in user.tokens:
             self._tokens[digest] = None
@@ -382,10 +311,10 @@ class Access(Family):
         if not fresh:
             return done(False)
         for rule in fresh.values():
-            stage.put(META, _rule_key(user.id, rule), msgpack.packb(rule_row(rule)))
+            stage.put(META, rule_key(user.id, rule), msgpack.packb(rule_row(rule)))
             self._journal.note(stage, TruthKind.RULE, rule_name(user.id, rule))
-        says = f"rules set: {_listed([_told(rule) for rule in fresh.values()])}"
-        self._put(stage, asked, replace(user, rules=_in_order([*(known | fresh).values()])), says)
+        says = f"rules set: {listed([told(rule) for rule in fresh.values()])}"
+        self._put(stage, asked, replace(user, rules=in_order([*(known | fresh).values()])), says)
         return done(True)
 
     @applies(RemoveRules)
@@ -402,9 +331,9 @@ class Access(Family):
         if not going:
             return not_found(f"user {user.name} has no such rule")
         for rule in going:
-            stage.delete(META, _rule_key(user.id, rule))
+            stage.delete(META, rule_key(user.id, rule))
             self._journal.end(stage, TruthKind.RULE, rule_name(user.id, rule))
-        says = f"rules removed: {_listed([str(rule.resource) for rule in going])}"
+        says = f"rules removed: {listed([str(rule.resource) for rule in going])}"
         gone = set(going)
         left = tuple([rule for rule in user.rules if rule not in gone])
         self._put(stage, asked, replace(user, rules=left), says)
@@ -515,7 +444,7 @@ class Access(Family):
             self._next_id = max(self._next_id, user_id + 1)
         self._begin_version(stage)
         user, waiting = self._ids.get(user_id), self._waiting.pop(user_id, None) or CopiedUser()
-        known = {_rule_place(rule): rule for rule in user.rules} if user is not None else {}
+        known = {rule_place(rule): rule for rule in user.rules} if user is not None else {}
         tokens = dict.fromkeys(user.tokens) if user is not None else {}
         rules = {place: rule for place, rule in (known | waiting.rules | copied.rules).items() if rule is not None}
         for digest, token in (waiting.tokens | copied.tokens).items():
@@ -551,7 +480,7 @@ class Access(Family):
         for digest, token in tokens.items():
             if token is not None:
                 self._tokens[digest] = token
-        self._store(stage, replace(user, rules=_in_order([*rules.values()]), tokens=tuple(sorted(tokens))))
+        self._store(stage, replace(user, rules=in_order([*rules.values()]), tokens=tuple(sorted(tokens))))
 
     def _renamed(self, stage: Stage, user_id: int, user: User) -> User:
         """Gives the name of a copied user to this id, whoever had it. Returns the user."""
@@ -638,7 +567,7 @@ class Access(Family):
         self._under[user.key_id] += 1
         self._ids[user.id] = user = replace(user, version=self._version)
         self._touched[user.id] = user
-        stage.put(META, keys.user_key(user.id), _pack_user(user))
+        stage.put(META, keys.user_key(user.id), pack_user(user))
 
     def _remove(self, stage: Stage, user: User) -> None:
         """Removes the row of a user."""
@@ -663,7 +592,7 @@ class Access(Family):
     def _begin_version(self, stage: Stage) -> None:
         """Begins the next version, and writes it into the row "access"."""
         self._version, self.changed = self._version + 1, True
-        common = _Common(self._mode.value, self._key, self._next_id, self._version, self._next_audit)
+        common = AccessRow(self._mode.value, self._key, self._next_id, self._version, self._next_audit)
         stage.put(META, keys.ACCESS_KEY, msgpack.packb(list(common)))
 
     def _counted(self, stage: Stage, user: str) -> int:
@@ -708,84 +637,3 @@ def _audit_count(stage: Stage, user: str) -> int:
     row = stage.get(META, keys.audit_count_key(user))
     count: int = 0 if row is None else keys.U64.unpack(row)[0]
     return count
-
-
-def no_user(user_id: int) -> CommandResult:
-    """Returns the result of a command about a user that is not there."""
-    return not_found(f"no user with the id {user_id}")
-
-
-def checked_user_name(name: str) -> str:
-    """Returns `name` if it is a valid user name. Raises InvalidCommandError."""
-    if not NAME.fullmatch(name):
-        raise InvalidCommandError(
-            f"a user name has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit, not {name!r:.100}"
-        )
-    return name
-
-
-def _kind(user: User) -> str:
-    return "Super" if user.is_super else "Normal"
-
-
-def _told(rule: Rule) -> str:
-    return f"{'ALLOW' if rule.allow else 'DENY'} {rule.resource}"
-
-
-def _listed(texts: list[str]) -> str:
-    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
-
-
-def last_super(user: User) -> CommandResult:
-    """Returns the result of a command that would leave nobody who may change anything."""
-    return CommandResult(False, "refused", f"user {user.name} is the last enabled Super: make another one first")
-
-
-def _in_order(rules: list[Rule]) -> tuple[Rule, ...]:
-    return tuple(sorted(rules, key=lambda rule: (rule.policy, str(rule.resource))))
-
-
-def _rule_place(rule: Rule) -> tuple[int, str]:
-    return int(rule.policy), str(rule.resource)
-
-
-def rule_name(user_id: int, rule: Rule) -> tuple[int, int, str]:
-    """Returns the name of a rule in the journal of the truth."""
-    return (user_id, *_rule_place(rule))
-
-
-def _rule_key(user_id: int, rule: Rule) -> bytes:
-    return keys.rule_key(user_id, rule.policy, str(rule.resource))
-
-
-def user_row(user: User) -> list[Any]:
-    """Returns what the truth says of a user, without its rules and tokens."""
-    return [user.name, user.is_super, user.enabled, user.secret, user.key_id, user.created_ms]
-
-
-def _pack_user(user: User) -> bytes:
-    row: bytes = msgpack.packb([*user_row(user), user.version])
-    return row
-
-
-def _load_users(kv: KV, waiting: dict[int, CopiedUser]) -> Iterator[User]:
-    """Yields the users. Adds rules and tokens that have no user yet to `waiting`."""
-    rules: dict[int, list[Rule]] = {}
-    for key, row in kv.scan(META, *keys.RULES):
-        rules.setdefault(keys.rule_user(key), []).append(parse_rule(msgpack.unpackb(row)))
-    tokens: dict[int, dict[bytes, Token | None]] = {}
-    for digest, token in _load_tokens(kv):
-        tokens.setdefault(token.user_id, {})[digest] = token
-    for key, row in kv.scan(META, *keys.USERS):
-        user_id = keys.user_id(key)
-        of_user = _in_order(rules.pop(user_id, []))
-        user = User(user_id, *msgpack.unpackb(row))
-        yield replace(user, rules=of_user, tokens=tuple(tokens.pop(user_id, ())))
-    for user_id in rules.keys() | tokens.keys():
-        early = {_rule_place(rule): rule for rule in rules.get(user_id, [])}
-        waiting[user_id] = CopiedUser(rules=dict(early), tokens=tokens.get(user_id, {}))
-
-
-def _load_tokens(kv: KV) -> Iterator[tuple[bytes, Token]]:
-    for key, row in kv.scan(META, *keys.TOKENS):
-        yield keys.token_digest(key), Token(*msgpack.unpackb(row))

@@ -21,7 +21,8 @@ from statemachine.access.access_commands import (
     SetAuthMode,
     SetRules,
 )
-from statemachine.access.users import Access, User
+from statemachine.access.user_rows import User
+from statemachine.access.users import Access
 from statemachine.commands import Command
 from tests.support.state_kit import FedState
 

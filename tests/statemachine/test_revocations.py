@@ -24,7 +24,7 @@ from statemachine.access.access_commands import (
 )
 from statemachine.access.revocations import WAITING_MAX, EndRevocations, Revoke, revocation_of
 from statemachine.access.rules import RuleRow
-from statemachine.access.users import User
+from statemachine.access.user_rows import User
 from statemachine.commands import Command, CommandResult, pack
 from tests.statemachine.conftest import LogBuilder
 from tests.support.truth_kit import ASKED, KEY, SECOND, BrokerLog, copy_all, drawn_change

@@ -23,7 +23,7 @@ from statemachine.access.rules import (
     parse_rule,
     rule_row,
 )
-from statemachine.access.users import User
+from statemachine.access.user_rows import User
 from tests.support.rows import each_row
 
 SHOP = User(1, "shop", False, True, b"", "", 0, 1)

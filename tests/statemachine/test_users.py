@@ -25,7 +25,8 @@ from statemachine.access.access_commands import (
 )
 from statemachine.access.access_decision import ALLOWED, judge
 from statemachine.access.rules import RULES_OF_USER_MAX, Action, Kind, Need, Policy, RuleRow
-from statemachine.access.users import AUDIT_KEPT, Access, AuditRow, Mode, Token
+from statemachine.access.user_rows import AuditRow, Mode, Token
+from statemachine.access.users import AUDIT_KEPT, Access
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command

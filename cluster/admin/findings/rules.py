@@ -22,7 +22,7 @@ from cluster.retention.disk_warnings import FILLING
 from cluster.runtime.byte_sizes import size_of, span_of
 from cluster.runtime.events import rfc3339
 from cluster.runtime.findings import CLUSTER, Code, Condition
-from statemachine.access.users import Mode
+from statemachine.access.user_rows import Mode
 
 NO_LEADER: Final = Code("no_leader", "critical", "raftmq status")
 NO_QUORUM: Final = Code("no_quorum", "critical", "raftmq status")

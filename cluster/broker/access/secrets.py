@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.outcome import ProposeResult
     from cluster.runtime.alarms import Alarms
-    from statemachine.access.users import Access, User
+    from statemachine.access.user_rows import User
+    from statemachine.access.users import Access
     from statemachine.commands import Command
 
 logger = logging.getLogger(__name__)

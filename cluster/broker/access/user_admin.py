@@ -31,14 +31,15 @@ from statemachine.access.access_commands import (
     SetRules,
 )
 from statemachine.access.rules import Kind, Pattern, RuleRow, parse_resource
-from statemachine.access.users import Mode, User, checked_user_name
+from statemachine.access.user_rows import Mode, User, checked_user_name
 from statemachine.commands import InvalidCommandError
 from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.services import Services
-    from statemachine.access.users import Access, AuditRow
+    from statemachine.access.user_rows import AuditRow
+    from statemachine.access.users import Access
     from statemachine.commands import Command, CommandResult
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.runtime.findings import Code, Condition
 
 if TYPE_CHECKING:
-    from statemachine.access.users import User
+    from statemachine.access.user_rows import User
 
 CLIENT_ID_SHARED: Final = Code("client_id_shared", "warning", "raftmq group list")
 REPLY_UNDELIVERED: Final = Code("reply_undelivered", "warning", "raftmq group list")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.flow.quota_limits import CONNECTIONS
 from cluster.remoting.connection.stuck_clients import IdleClients, StuckClients
-from statemachine.access.users import Mode
+from statemachine.access.user_rows import Mode
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members

@@ -27,7 +27,7 @@ from statemachine.access.rules import ACTION_NAMES, Policy, Rule, RuleRow
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.requests.judge import Judge
-    from statemachine.access.users import User
+    from statemachine.access.user_rows import User
 
 FIRST_SUPER: Final = f"{NO_SUPER}: the first one comes out of the file that auth.first_user_file names"
 SUBJECT: Final = "User:"

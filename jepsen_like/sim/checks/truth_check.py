@@ -18,7 +18,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, FIRST_GROUP, EntryType
 from statemachine import commands
-from statemachine.access.users import user_row
+from statemachine.access.user_rows import user_row
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.truth_journal import Name, TruthKind
 from statemachine.consuming.groups import group_settings

@@ -89,7 +89,7 @@ from raftlog.types import EMPTY_TAIL, FIRST_GROUP, NOBODY, Entry, EntryType, Nod
 from raftmq_wire.message_format import Message, encode_message
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine.access.access_commands import CreateUser, Origin, PutToken, SetAuthKey, SetAuthMode, SetRules
-from statemachine.access.users import User
+from statemachine.access.user_rows import User
 from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.settings import SetConfig
 from statemachine.commands import (

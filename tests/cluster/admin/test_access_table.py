@@ -16,7 +16,7 @@ from cluster.admin.routes import ROUTES
 from cluster.requests.judge import needs_of
 from raftmq_wire.codes import RequestCode
 from statemachine.access.access_decision import Allowed, judge
-from statemachine.access.users import User
+from statemachine.access.user_rows import User
 
 PAGE = (Path(__file__).parents[3] / "docs" / "access-table.md").read_text()
 CLUSTER = "DefaultCluster"

@@ -12,7 +12,7 @@ import pytest
 from cluster.broker.access.user_admin import FIRST_AWAITED, Asker, FirstUser, UserAdmin
 from cluster.broker.refusal import Reason, Refused
 from cluster.replication.outcome import Outcome
-from statemachine.access.users import Mode
+from statemachine.access.user_rows import Mode
 from statemachine.levels import ACCESS_LEVEL
 
 OPERATOR = Asker("operator", "")

@@ -14,7 +14,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.key_file import key_id
 from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine.access.users import Access, User
+from statemachine.access.user_rows import User
+from statemachine.access.users import Access
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 SHOP = User(1, "shop", False, True, b"", key_id(KEY).hex(), 0, 1)

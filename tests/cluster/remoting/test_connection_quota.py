@@ -22,7 +22,7 @@ from raftmq.local.process import free_base_port
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from statemachine.access.quotas import Quota, SetQuotas
-from statemachine.access.users import Mode
+from statemachine.access.user_rows import Mode
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 from tests.support.contexts import CONFIG

@@ -11,7 +11,7 @@ from cluster.broker.access.denials import Denials
 from cluster.requests.judge import NO_SUPER, Judge
 from statemachine.access.access_decision import Verdicts
 from statemachine.access.rules import Action, Kind, Need
-from statemachine.access.users import Mode
+from statemachine.access.user_rows import Mode
 
 READS = Need(Kind.TOPIC, "T", (Action.SUB,))
 

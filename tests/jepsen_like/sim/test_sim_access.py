@@ -63,7 +63,7 @@ def may(made: AccessModel, secret: str = "first") -> bool:
 )
 def test_the_model_and_the_product_judge_alike(rows: list[RuleRow], allowed: bool) -> None:
     from statemachine.access.rules import Action, Kind, Need, parse_rule
-    from statemachine.access.users import User
+    from statemachine.access.user_rows import User
 
     assert may(model(ann(), rules(*rows))) is allowed
     user = User(1, "ann", False, True, b"", "key", 0, 1, tuple([parse_rule(row) for row in rows]))

@@ -23,7 +23,8 @@ from raftmq_wire.codec import CodecError, Header, ext_of
 from raftmq_wire.message_format import BatchItem, build_batch
 from raftmq_wire.signature import SIGNATURE, UNIQUE_QUERY, V4_9_3, content, sign
 from statemachine.access.rules import RuleRow, parse_rule
-from statemachine.access.users import Access, Mode, User
+from statemachine.access.user_rows import Mode, User
+from statemachine.access.users import Access
 from tests.raftmq_wire.kernel.test_intake import fields
 from tests.support.intake_kit import Node, frame
 from tests.support.kernels import native_kernel

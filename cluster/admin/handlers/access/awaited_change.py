@@ -9,7 +9,7 @@ from cluster.admin.handler_request import Call
 from cluster.admin.pagination import neighbour
 from cluster.admin.refusals import not_refused
 from cluster.broker.access.user_admin import Changed
-from statemachine.access.users import User
+from statemachine.access.user_rows import User
 
 
 async def changed(start: Callable[[Changed], None], hint: str = "raftmq user list") -> None:

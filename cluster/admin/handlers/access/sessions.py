@@ -23,7 +23,7 @@ from cluster.broker.access.user_admin import LOGIN
 from cluster.runtime.events import rfc3339
 from cluster.runtime.request_limits import Word
 from raftlog.types import FIRST_GROUP
-from statemachine.access.users import NAME, User
+from statemachine.access.user_rows import NAME, User
 
 HOURS: Final = 12
 HOURS_MAX: Final = 24 * 90

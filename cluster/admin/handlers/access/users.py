@@ -15,7 +15,7 @@ from cluster.admin.streamed_json import Pieces
 from cluster.requests.verb import Serves
 from cluster.runtime.events import rfc3339
 from raftmq_wire.codes import RequestCode
-from statemachine.access.users import User
+from statemachine.access.user_rows import User
 
 Secret = Annotated[str, msgspec.Meta(min_length=8, max_length=256)]
 UserName = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._@-]*$")]

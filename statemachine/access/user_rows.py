@@ -1,0 +1,197 @@
+"""Users, rules and tokens as values and as rows of the state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from statemachine.access.rules import Rule, RuleIndex, parse_rule
+from statemachine.commands import CommandResult, InvalidCommandError, not_found
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+class Mode(StrEnum):
+    """The mode of access control: the effect of verdicts on requests."""
+
+    OFF = "off"
+    """No request is judged."""
+    OBSERVE = "observe"
+    """Every request passes; requests that would be denied are counted."""
+    ENFORCE = "enforce"
+    """A denied request is answered with code 16."""
+
+
+MODES: Final = tuple([mode.value for mode in Mode])
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user at one moment. Immutable: a change makes another object with a higher version."""
+
+    id: int
+    name: str
+    is_super: bool
+    enabled: bool
+    secret: bytes
+    """The nonce and the encrypted secret. The encryption binds it to the cluster, the user's id and the key."""
+    key_id: str
+    """The id of the key that encrypted the secret."""
+    created_ms: int
+    """Log time at which the user was created."""
+    version: int
+    """The version of the last change to the user or its rules."""
+    rules: tuple[Rule, ...] = ()
+    tokens: tuple[bytes, ...] = ()
+    """The SHA-256 of each of the user's tokens."""
+    index: RuleIndex = field(init=False, compare=False, repr=False)
+    """The rules by resource."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", RuleIndex(self.rules))
+
+
+class Token(NamedTuple):
+    """One access token: its user, its expiry and its label."""
+
+    user_id: int
+    ends_ms: int
+    """Log time at which the token stops being valid."""
+    label: str
+
+
+@dataclass(slots=True)
+class CopiedUser:
+    """A user in a copy of the truth: its row, and those of its rules and tokens that changed."""
+
+    user: User | None = None
+    """The user without rules and tokens; None if its row did not change."""
+    ended: bool = False
+    """True if the user was removed, with its rules and tokens."""
+    rules: dict[tuple[int, str], Rule | None] = field(default_factory=dict)
+    """The changed rules by (policy, resource); None for one that was removed."""
+    tokens: dict[bytes, Token | None] = field(default_factory=dict)
+    """The changed tokens by their SHA-256; None for one that was removed."""
+
+
+class AuditRow(NamedTuple):
+    """One change to users, rules or tokens, as the audit records it."""
+
+    number: int
+    time_ms: int
+    user: str
+    """The name of the user who asked for the change; "" if the request named none."""
+    address: str
+    """The client's address, also if a node forwarded the request."""
+    action: str
+    about: str
+
+
+AUDIT_FIELDS: Final = 5
+"""The fields of an AuditRow in its row; what follows them counts rows."""
+
+
+class AccessRow(NamedTuple):
+    """The content of the row "access": the values that belong to no single user."""
+
+    mode: str = Mode.OFF.value
+    key: str = ""
+    next_id: int = 1
+    version: int = 0
+    next_audit: int = 1
+
+
+def no_user(user_id: int) -> CommandResult:
+    """Returns the result of a command about a user that is not there."""
+    return not_found(f"no user with the id {user_id}")
+
+
+def checked_user_name(name: str) -> str:
+    """Returns `name` if it is a valid user name. Raises InvalidCommandError."""
+    if not NAME.fullmatch(name):
+        raise InvalidCommandError(
+            f"a user name has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit, not {name!r:.100}"
+        )
+    return name
+
+
+def kind_of(user: User) -> str:
+    """Returns the kind of a user, as RocketMQ's tools name it."""
+    return "Super" if user.is_super else "Normal"
+
+
+def told(rule: Rule) -> str:
+    """Returns a rule in words for the audit."""
+    return f"{'ALLOW' if rule.allow else 'DENY'} {rule.resource}"
+
+
+def listed(texts: list[str]) -> str:
+    """Returns the first of these texts, and how many more there are."""
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+
+
+def last_super(user: User) -> CommandResult:
+    """Returns the result of a command that would leave nobody who may change anything."""
+    return CommandResult(False, "refused", f"user {user.name} is the last enabled Super: make another one first")
+
+
+def in_order(rules: list[Rule]) -> tuple[Rule, ...]:
+    """Returns the rules in the order in which a user keeps them."""
+    return tuple(sorted(rules, key=lambda rule: (rule.policy, str(rule.resource))))
+
+
+def rule_place(rule: Rule) -> tuple[int, str]:
+    """Returns (policy, resource), which a user has at most one rule for."""
+    return int(rule.policy), str(rule.resource)
+
+
+def rule_name(user_id: int, rule: Rule) -> tuple[int, int, str]:
+    """Returns the name of a rule in the journal of the truth."""
+    return (user_id, *rule_place(rule))
+
+
+def rule_key(user_id: int, rule: Rule) -> bytes:
+    """Returns the key of the rule's row."""
+    return keys.rule_key(user_id, rule.policy, str(rule.resource))
+
+
+def user_row(user: User) -> list[Any]:
+    """Returns what the truth says of a user, without its rules and tokens."""
+    return [user.name, user.is_super, user.enabled, user.secret, user.key_id, user.created_ms]
+
+
+def pack_user(user: User) -> bytes:
+    """Returns the user's row."""
+    row: bytes = msgpack.packb([*user_row(user), user.version])
+    return row
+
+
+def load_users(kv: KV, waiting: dict[int, CopiedUser]) -> Iterator[User]:
+    """Yields the users. Adds rules and tokens that have no user yet to `waiting`."""
+    rules: dict[int, list[Rule]] = {}
+    for key, row in kv.scan(META, *keys.RULES):
+        rules.setdefault(keys.rule_user(key), []).append(parse_rule(msgpack.unpackb(row)))
+    tokens: dict[int, dict[bytes, Token | None]] = {}
+    for digest, token in load_tokens(kv):
+        tokens.setdefault(token.user_id, {})[digest] = token
+    for key, row in kv.scan(META, *keys.USERS):
+        user_id = keys.user_id(key)
+        of_user = in_order(rules.pop(user_id, []))
+        user = User(user_id, *msgpack.unpackb(row))
+        yield replace(user, rules=of_user, tokens=tuple(tokens.pop(user_id, ())))
+    for user_id in rules.keys() | tokens.keys():
+        early = {rule_place(rule): rule for rule in rules.get(user_id, [])}
+        waiting[user_id] = CopiedUser(rules=dict(early), tokens=tokens.get(user_id, {}))
+
+
+def load_tokens(kv: KV) -> Iterator[tuple[bytes, Token]]:
+    """Yields (SHA-256, token) of every token."""
+    for key, row in kv.scan(META, *keys.TOKENS):
+        yield keys.token_digest(key), Token(*msgpack.unpackb(row))
