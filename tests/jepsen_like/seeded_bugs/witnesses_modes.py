@@ -19,6 +19,7 @@ from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.hard_state import HardStateStore
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryId, EntryType, NodeId
+from tests.support.bug_schedules import holds
 from tests.support.contexts import CONFIG
 
 DATA = Path("/data")
@@ -92,3 +93,11 @@ def witness_M04() -> None:
     disk, entry = _put_aside()
     done = disk.lane.drain([RETRY])
     assert (done.last, len(done.messages), done.jobs) == (entry.id, 1, 1)
+
+
+def witness_A38() -> None:
+    holds("A38")
+
+
+def witness_A39() -> None:
+    holds("A39")
