@@ -111,17 +111,18 @@ class NodeLanes:
         on_persisted: Callable[[Persisted], None],
         on_applied: Callable[[Applied], None],
         on_inline: Callable[[bool], object],
+        on_committed: Callable[[list[Entry]], object],
     ) -> None:
         """`reserved` returns the reason why messages may not be written, "" if they may; `groups_here` the number of
         groups of brokers whose nodes share the disk. Any thread may call them. `on_inline` is explained at
-        `AppendRunner`."""
+        `AppendRunner`, `on_committed` at `ApplyLane.begins`."""
         log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s, log.synced_s)
         log.time_syncs(clock.monotonic_s)
         if (cached_bytes := context.config.log.page_cache_bytes_max) > 0:
             log.limit_page_cache(cached_bytes)
-        apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state, context.environment.apply_bytes)
+        apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state, context.environment.apply_bytes, on_committed)
         runner = append_runner = apply_runner = context.environment.runner
         if failpoints.enabled:  # a point that holds a lane must hold a thread, not the loop
             apply_lane = FailpointLane(apply_lane, failpoints, "apply.batch")
@@ -464,6 +465,7 @@ class Assembly:
             on_persisted=self._on_persisted,
             on_applied=self.inbox.on_applied,
             on_inline=self.appends.inline,
+            on_committed=self.proposals.on_committed,
         )
         self.disk.retry.add(self._lanes.retry_append)
 

@@ -45,8 +45,16 @@ def size_of(run: Sequence[Entry]) -> int:
 class ApplyLane(NeverIdle):
     """Applies entries to BrokerState, as its only writer. An invariant violation propagates: the node stops."""
 
-    def __init__(self, state: BrokerState, drain_bytes: int = APPLY_BYTES) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        drain_bytes: int = APPLY_BYTES,
+        begins: Callable[[list[Entry]], object] = lambda run: None,
+    ) -> None:
         self._state = state
+        self.begins = begins
+        """Called with a run on the event loop, right before the run is applied there: nothing else is read or answered
+        in between. Not called for runs that the lane's thread applies."""
         self.weight_max = drain_bytes
         """The largest weight that one drain takes (`cluster.runtime.lanes.room_of`)."""
 
@@ -102,6 +110,12 @@ def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
     return size_of(job) <= bytes_max
 
 
+def begins_of(lane: object) -> Callable[[list[Entry]], object]:
+    """Returns the lane's `begins`; a function that does nothing if the lane is another one than `ApplyLane`."""
+    begins: Callable[[list[Entry]], object] = getattr(lane, "begins", lambda run: None)
+    return begins
+
+
 class ApplyRunner:
     """Runs the apply lane (`lanes.LaneRunner`), on its thread or, for small runs, on the event loop."""
 
@@ -114,6 +128,7 @@ class ApplyRunner:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._lane = lane
+        self._begins = begins_of(lane)
         self._loop = loop
         self._on_done = on_done
         self._on_failure = on_failure
@@ -130,6 +145,7 @@ class ApplyRunner:
             self._runner.submit(job)
             return
         try:
+            self._begins(job)
             done = self._lane.drain([job])
         except Exception as error:  # noqa: BLE001 - as on the lane: whatever it is, the node must hear of it
             self._on_failure(error)

@@ -145,6 +145,10 @@ def encode(commands: list[Command]) -> bytes:
 class SendReplies(Protocol):
     """Answers the client of a send with its outcome (see `cluster.broker.sends.send_outcomes`)."""
 
+    def committed(self, sends: list[Send], built: Built) -> int:
+        """Answers the plain sends in front of an entry that is committed, and applied before anything else happens.
+        Returns their number."""
+
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """Answers sends that are committed and applied, except those at the `muted` positions, which were already
         answered or wait longer."""

@@ -57,7 +57,7 @@ from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
-from raftlog.types import FIRST_GROUP, EntryType, Role
+from raftlog.types import FIRST_GROUP, Entry, EntryType, Role
 from raftlog.work import charge
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
@@ -461,6 +461,27 @@ class Proposals:
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("proposing pauses: %s", error)
 
+    def on_committed(self, entries: list[Entry]) -> None:
+        """Answers plain sends of entries that are committed, on this node's disk, and applied before anything else
+        happens on the event loop. The entries stay pending until then. Whatever waits for an answer behind a request
+        that has none goes on waiting, so that answers keep the order of the log."""
+        if self._acks:
+            return
+        first, last = entries[0].index, entries[-1].index
+        for index, waiter in self._pending.items():
+            if index > last or index < first or waiter.built is None or waiter.muted:
+                return
+            if waiter.id.term != entries[index - first].term:
+                return
+            try:
+                told = self._replies.committed(waiter.sends, waiter.built)
+            except Exception as error:  # noqa: BLE001 - it is stored; a client without an answer asks again
+                told = len(waiter.sends)
+                self.on_contained(f"answering the sends of entry {waiter.id}", error)
+            waiter.muted.update(range(told))
+            if told < len(waiter.sends):
+                return
+
     def on_applied(self, applied: Applied) -> None:
         """Answers the requests whose entries were applied. If the no-op of this node's own term is among them, its
         writes open."""
@@ -697,7 +718,8 @@ class Proposals:
             if self._acks:
                 self.early.settled(waiter, self.now_ms)
             try:
-                self._replies.stored(waiter.sends, waiter.built, waiter.muted)
+                if len(waiter.muted) < len(waiter.sends):
+                    self._replies.stored(waiter.sends, waiter.built, waiter.muted)
             except Exception as error:  # noqa: BLE001 - it is stored; a client without an answer asks again
                 self.on_contained(f"answering the sends of entry {waiter.id}", error)
             if self._twins.waiting:

@@ -53,8 +53,13 @@ class SendOutcomes:
         self._answers = answers
         self._closings = closings
 
+    def committed(self, sends: list[Send], built: Built) -> int:
+        """Acknowledges plain sends that are committed: all that their answers need was decided when their entry was
+        built. Returns the number of sends in front of the others, which `stored` answers."""
+        return 0 if self._closings.waiting else self._answers.acknowledge_plain(sends, built, 0)
+
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """Acknowledges a send that is committed and applied. No other code acknowledges a send."""
+        """Acknowledges a send that is committed and applied. No code but this and `committed` acknowledges a send."""
         if self._closings.waiting:
             self._remember_closing(sends, muted)
         count, after = len(sends), 0

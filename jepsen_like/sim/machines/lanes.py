@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from cluster.replication.append_lane import Persisted, PersistJob
-from cluster.replication.apply_lane import INLINE_BYTES_MAX, is_small
+from cluster.replication.apply_lane import INLINE_BYTES_MAX, begins_of, is_small
 from cluster.runtime.lanes import Lane
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.sim.machines.lane_steps import Steps
@@ -215,6 +215,7 @@ class SimApplyLane(SimLane):
             super().submit(job)
             return
         self._worked += 1
+        begins_of(self._lane)(job)
         done = self._drain_all([job])
         if not self._dead:
             self._watcher.on_drained(self.name, [job], done)
