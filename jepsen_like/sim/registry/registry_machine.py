@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, encode
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, Groups, encode
 from cluster.registry.frames import Settings
 from cluster.registry.name_server import NameServer
 from cluster.registry.records import NOTHING, TopicPlace, View
@@ -50,6 +50,8 @@ class RegistryMachine:
         self.processes: list[Process] = []
         self.server: NameServer | None = None
         self.child: SimReplica | None = None
+        self._older: list[Groups] = []
+        """Maps that it had when it began to lie, and when it ended."""
         self.lies = self.has_lied = False
         """`has_lied`: since its start, so that its memory goes back by itself."""
         self._file = RegistryFile(
@@ -103,6 +105,8 @@ class RegistryMachine:
         if self.process is None or not self.process.alive:
             return
         self.process.alive = self.process.paused = False
+        if self.server is not None:
+            self._older.append(self.server.records.view.groups)
         self.server = self.child = None
         self.lies = False
         self._network.process_ended(self.process, politely=True)
@@ -118,12 +122,13 @@ class RegistryMachine:
             self._loop.resume(self.process)
 
     def lie(self) -> None:
-        """Gives the process a false memory, of which it tells everybody: older epochs under other leaders, groups of
-        another cluster, and a topic that only such a group has."""
+        """Gives the process a false memory, of which it tells everybody: older epochs, groups of another
+        cluster, and a topic that only such a group has."""
         if self.server is None:
             return
         self.lies = self.has_lied = True
         view = self.server.records.view
+        self._older.append(view.groups)
         groups = {number: self._aged(record) for number, record in view.groups.items()}
         foreign = GroupRecord(FOREIGN, "foreign", Epoch(1 << 40, 0), 1, [_ELSEWHERE])
         self.server.records.view = View(
@@ -138,14 +143,11 @@ class RegistryMachine:
             link.send(Kind.GROUPS, [], told)
 
     def _aged(self, record: GroupRecord) -> GroupRecord:
-        """Returns a record of that group with an older epoch, and another leader."""
-        epoch = record.epoch
-        others = [member.node for member in record.members if member.node != record.leader]
-        leader = self._rng.choice(others) if others else record.leader
-        if epoch.term > 0 and self._rng.random() < 0.7:
-            epoch = Epoch(self._rng.randrange(epoch.term), 1 << 40)
-        elif epoch.index > 0:
-            epoch = Epoch(epoch.term, self._rng.randrange(epoch.index))
-        else:
+        """Returns an older record of that group, which was true once, with fewer members. A node that knows nothing of
+        the group believes it, so it names the leader of then."""
+        older = [groups[record.group] for groups in self._older if record.group in groups]
+        older = [each for each in older if each.epoch < record.epoch]
+        if not older:
             return record
-        return replace(record, epoch=epoch, leader=leader, members=record.members[:1] + record.members[2:])
+        found = self._rng.choice(older)
+        return replace(found, members=found.members[:1] + found.members[2:])
