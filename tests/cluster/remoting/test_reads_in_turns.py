@@ -52,7 +52,7 @@ class Counting(Dispatch):
     """Notes which request came of whom."""
 
     def __init__(self, loop: Loop) -> None:
-        self.rooms, self.turns = (
+        self.memory, self.turns = (
             ConnectionMemory(LimitsSection(), loop.call_soon, Gate(CONFIG)),
             Turns(loop.call_soon, SHARE),
         )

@@ -22,7 +22,7 @@ class Quiet(Dispatch):
 
     def __init__(self) -> None:
         soon = asyncio.get_running_loop().call_soon
-        self.rooms, self.turns = ConnectionMemory(LimitsSection(), soon, Gate(CONFIG)), Turns(soon)
+        self.memory, self.turns = ConnectionMemory(LimitsSection(), soon, Gate(CONFIG)), Turns(soon)
 
     def on_open(self, connection: RemotingConnection) -> bool:
         return True

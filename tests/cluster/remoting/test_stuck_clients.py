@@ -20,8 +20,8 @@ class Watched:
     """A connection whose client holds something of the node, and its first look at BEGAN_MS."""
 
     def __init__(self, **holds: bool) -> None:
-        self.rooms = ConnectionMemory(LimitsSection(stalled_ms=STALLED_MS), lambda call, *args: None, Gate(CONFIG))
-        self.patience = StuckClients(self.rooms)
+        self.memory = ConnectionMemory(LimitsSection(stalled_ms=STALLED_MS), lambda call, *args: None, Gate(CONFIG))
+        self.stuck = StuckClients(self.memory)
         self.aborted = False
         self.connection: Any = Mock(
             handed=100_000,
@@ -32,17 +32,17 @@ class Watched:
             abort=self._abort,
             **{"is_slow": False, "is_unfinished": False, "holds_room": False, **holds},
         )
-        self.patience.follow(self.connection)
-        self.patience.tick(BEGAN_MS)
+        self.stuck.follow(self.connection)
+        self.stuck.tick(BEGAN_MS)
 
     def _abort(self) -> None:
         self.aborted = True
-        self.patience.forget(self.connection)
+        self.stuck.forget(self.connection)
 
     def closed_at(self, *looks_ms: int) -> int | None:
         """Returns the look at which it was closed, in ms since the first."""
         for at_ms in looks_ms:
-            self.patience.tick(BEGAN_MS + at_ms)
+            self.stuck.tick(BEGAN_MS + at_ms)
             if self.aborted:
                 return at_ms
         return None
@@ -71,7 +71,7 @@ def test_the_time_in_which_the_node_stood_still_counts_for_nobody(
 
 def test_a_pause_of_the_node_does_not_close_who_holds_room_that_others_want() -> None:
     watched = Watched(is_unfinished=True, holds_room=True)
-    watched.rooms.unfinished.waiting = 1
+    watched.memory.unfinished.waiting = 1
     pause_ms = 3 * PRESSED_MS
     assert watched.closed_at(pause_ms, pause_ms + LOOK_MS) == pause_ms + LOOK_MS
 
@@ -88,4 +88,4 @@ def test_who_has_nothing_unfinished_is_not_looked_at_again() -> None:
     watched = Watched(is_slow=True)
     watched.connection.is_slow = False
     assert watched.closed_at(500, 10_000) is None
-    assert len(watched.patience) == 0
+    assert len(watched.stuck) == 0
