@@ -142,9 +142,30 @@ class AppendLane:
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
         """Persists the jobs that were put aside, then the whole batch."""
         start, synced_s = self._clock(), self._synced_s()
-        work = self._work
-        if len(batch) == 1 and batch[0].entries and batch[0].hard_state is None and not work.jobs:
-            return self._append_alone(batch[0], start, synced_s)
+        work, job = self._work, batch[0]
+        # Nothing but entries, while none is put aside: nearly every job of a quick disk.
+        plain = len(batch) == 1 and bool(job.entries) and job.hard_state is None and not work.jobs
+        if not plain:
+            self._gather(work, batch)
+        try:
+            if plain:
+                self._append(job.entries)
+            else:
+                self._persist(work)
+        except OutOfSpaceError as error:
+            if plain:
+                work.add(job)
+            votes = [] if work.hard_state is not None else work.take_votes()
+            return Persisted(None, votes, 0, 0, self._clock() - start, str(error), len(batch))
+        spent, syncing = self._clock() - start, self._synced_s() - synced_s
+        if plain:
+            first, last = job.entries[0], job.entries[-1]
+            written, entry_id = last.end_position - first.position, EntryId(last.term, last.index)
+            return Persisted(entry_id, list(job.messages), 1, written, spent, "", 1, syncing)
+        self._work = _Work()
+        return Persisted(work.last, work.messages, work.jobs, work.written, spent, "", len(batch), syncing)
+
+    def _gather(self, work: _Work, batch: Sequence[PersistJob]) -> None:
         marks = False
         for job in batch:
             if job is MARK:
@@ -153,33 +174,6 @@ class AppendLane:
                 work.add(job)
         if marks and not work.jobs:
             self.idle()
-        return self._do(work, batch, start, synced_s)
-
-    def _append_alone(self, job: PersistJob, start: float, synced_s: float) -> Persisted:
-        """Persists a job that has nothing but entries, while none is put aside: nearly every job of a quick disk."""
-        entries = job.entries
-        try:
-            reserved = self._reserved()
-            if reserved:
-                self._check_messages(entries, reserved)
-            self._log.append(entries)
-        except OutOfSpaceError:  # put aside below, if there is still none
-            self._work.add(job)
-            return self._do(self._work, [job], start, synced_s)
-        last = EntryId(entries[-1].term, entries[-1].index)
-        written = entries[-1].end_position - entries[0].position
-        spent, syncing = self._clock() - start, self._synced_s() - synced_s
-        return Persisted(last, list(job.messages), 1, written, spent, "", 1, syncing)
-
-    def _do(self, work: _Work, batch: Sequence[PersistJob], start: float, synced_s: float) -> Persisted:
-        try:
-            self._persist(work)
-        except OutOfSpaceError as error:
-            votes = [] if work.hard_state is not None else work.take_votes()
-            return Persisted(None, votes, 0, 0, self._clock() - start, str(error), len(batch))
-        self._work = _Work()
-        spent, syncing = self._clock() - start, self._synced_s() - synced_s
-        return Persisted(work.last, work.messages, work.jobs, work.written, spent, "", len(batch), syncing)
 
     def _persist(self, work: _Work) -> None:
         """Writes term and vote, then the entries: no frame of a term is on disk before the term."""
@@ -188,13 +182,16 @@ class AppendLane:
             work.hard_state = None
         while work.runs:
             run = work.runs[0]
-            reserved = self._reserved()
-            if reserved:
-                self._check_messages(run, reserved)
-            self._log.append(run)
+            self._append(run)
             work.written += run[-1].end_position - run[0].position
             work.last = EntryId(run[-1].term, run[-1].index)
             work.runs.popleft()
+
+    def _append(self, run: Sequence[Entry]) -> None:
+        reserved = self._reserved()
+        if reserved:
+            self._check_messages(run, reserved)
+        self._log.append(run)
 
     def _check_messages(self, run: Sequence[Entry], reserved: str) -> None:
         """Raises OutOfSpaceError if the run contains messages, which may not be written while `reserved` names a

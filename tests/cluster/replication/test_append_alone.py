@@ -63,15 +63,14 @@ def drained(batch: list[PersistJob], full: int, reserved: str) -> tuple[list[Per
         (3, EntryType.NOOP, 0, ""),
         (1, EntryType.NOOP, 0, "little is left"),
         (2, EntryType.MESSAGES, 0, "little is left"),
+        (2, EntryType.NOOP, 1, ""),
         (2, EntryType.NOOP, 2, ""),
-        (2, EntryType.NOOP, 3, ""),
     ],
 )
 def test_it_ends_as_on_the_long_way(count: int, kind: int, full: int, reserved: str) -> None:
-    """A job alone asks a full disk once more than one beside others."""
     job = PersistJob(None, entries(count, kind), [REPLY])
     (alone, *tries), log = drained([job], full, reserved)
-    (beside, *others), same = drained([RETRY, job], max(0, full - 1), reserved)
+    (beside, *others), same = drained([RETRY, job], full, reserved)
     assert log == same
     assert [one._replace(taken=0) for one in (alone, *tries)] == [one._replace(taken=0) for one in (beside, *others)]
     assert (alone.taken, beside.taken) == (1, 2)
