@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.findings import Condition
-from cluster.runtime.periodic_tasks import Chore
 from raftlog.types import Entry, NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
+    from cluster.runtime.periodic_tasks import Chore
     from raftlog.core.raw_node import RawNode
 
 logger = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ class Raw:
     """A core that believes no commit above 5, and breaks at 3."""
 
     role, leader_id, unsent = Role.FOLLOWER, TWO, ()
+    raft = SimpleNamespace(role=role)
 
     def __init__(self) -> None:
         self.heard: list[int] = []

@@ -44,11 +44,11 @@ TABLE = {
     """,
     CLIENT: """
         dlq list, dlq purge, dlq resend, produce, consume, export, messages browse, messages find, messages
-        republish, bench open, spark export, spark report, spark traffic
+        republish, bench open, spark export, spark report, spark traffic, table run, table status
     """,
     FILES: """
         fsck, rebuild, unsafe-recover, index check, index find, backup list, backup verify, restore, spark
-        audit, spark rebuild
+        audit, spark rebuild, table compact
     """,
     NONE: """
         config check, config downgrade, config explain, config import, config init, cert ca, cert client, cert

@@ -125,6 +125,7 @@ DOORS = {
     "raftmq/local/http/credentials.py node_at": "asks /v1/session, which is no list",
     "raftmq/local/http/https.py connection_to": "connects",
     "bench/bench_soak.py sample": "asks /metrics",
+    "bench/bench_wake.py appends": "asks /metrics",
     "bench/peers/etcd.py _status": "asks etcd",
     "examples/web_service.py main": "asks its own service",
     "jepsen_like/live/probes/lanes.py _connect": "is a client's",
