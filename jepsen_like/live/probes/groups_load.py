@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.nemeses.nemesis_interface import Counts
+from jepsen_like.live.probes.broadcast_members import GROUP as WATCHERS
+from jepsen_like.live.probes.broadcast_members import BroadcastMember
 from jepsen_like.live.probes.lanes import PAUSE_S, Lanes
 from jepsen_like.live.subjects.raftmq_subject import RaftMQLogClient
 from jepsen_like.live.subjects.subject import Placed, SendFailed
@@ -40,6 +42,9 @@ PULLERS = "pullers"
 """The consumer group whose queues have a lane each, which pulls and commits."""
 MEMBERS = {"alone": 1, "pair": 2}
 """Consumer groups (the names begin so) -> their members, which are consumers as programs have them."""
+IN_ORDER, IN_ORDER_MEMBERS = "in-order", 2
+"""The consumer group whose members lock queues, if there is one."""
+BROADCAST_MEMBERS = 2
 QUIET_S = 1.0
 DRAIN_S = 90.0
 
@@ -74,6 +79,10 @@ class GroupsLoad(Lanes):
         """Group of brokers -> the moments at which the member of "alone" had committed a message of its queues."""
         self.handed: dict[str, dict[Queue, set[int]]] = {name: defaultdict(set) for name in MEMBERS}
         """"alone" or "pair" -> queue -> offsets that its members got."""
+        self._highest: dict[Queue, int] = {}
+        """Queue -> the highest offset that members of IN_ORDER got."""
+        self.watchers: list[BroadcastMember] = []
+        """The members of the group that reads by broadcasting, if there is one."""
         self.again = 0
         """The messages that came again to a consumer group."""
         self.pulled: set[Queue] = set()
@@ -159,6 +168,30 @@ class GroupsLoad(Lanes):
         fresh = [queue for queue in queues if (topic, queue) not in self.pulled]
         self.pulled |= {(topic, queue) for queue in fresh}
         self.add(*(self.consume(PULLERS, topic, queue, f"{topic}-") for queue in fresh))
+        for member in self.watchers:
+            self._watch(member, topic, fresh)
+
+    def broadcast(self, topics: Sequence[str], ports: Sequence[int]) -> None:
+        """Starts the members of a group that reads by broadcasting, each with all queues that are pulled, or will be.
+        `ports`: those of all nodes for clients."""
+        self.watchers = [BroadcastMember(str(number), self._pull, ports) for number in range(BROADCAST_MEMBERS)]
+        for member in self.watchers:
+            self.add(member.beat(topics))
+            for topic, queue in sorted(self.pulled):
+                self._watch(member, topic, [queue])
+
+    def _watch(self, member: BroadcastMember, topic: str, queues: Iterable[int]) -> None:
+        self.add(*(member.read(topic, queue, functools.partial(self._is_over, topic, queue)) for queue in queues))
+
+    def unseen(self, group: int) -> list[str]:
+        """Returns what a group of brokers has acknowledged and a member of the broadcasting group did not get."""
+        return [
+            f"member {member.name} of {WATCHERS!r} never got {len(lost)} acknowledged messages of {topic}/{queue}, the "
+            f"first at {min(lost)}"
+            for member in self.watchers
+            for (topic, queue), offsets in sorted(self.stored.items())
+            if group_of(queue) == group and (lost := offsets - member.seen[topic, queue])
+        ]
 
     def leave(self, group: int) -> None:
         """Ends to pull the queues of a group of brokers."""
@@ -186,6 +219,37 @@ class GroupsLoad(Lanes):
                         await self._take(group, consumer, floor)
             except RaftMQError:
                 await asyncio.sleep(PAUSE_S)
+
+    def read_in_order(self, topics: Sequence[str]) -> None:
+        """Starts the members of the consumer group that reads these topics in order."""
+        self.handed[IN_ORDER] = defaultdict(set)
+        self.add(*(self._read_in_order(topics) for _ in range(IN_ORDER_MEMBERS)))
+
+    async def _read_in_order(self, topics: Sequence[str]) -> None:
+        from raftmq.client import aconnect
+
+        client = aconnect(self._servers, **self._options)
+        self._clients.append(client)
+        while not self._stopping:
+            try:
+                async with client.consumer(f"{IN_ORDER}-{topics[0]}", topics, ordered=True) as consumer:
+                    while not self._stopping:
+                        message = await consumer.poll(QUIET_S)
+                        if message is not None:
+                            self.take_in_order((message.topic, message.queue_id), message.queue_offset)
+                            await consumer.commit(message)
+            except RaftMQError:
+                await asyncio.sleep(PAUSE_S)
+
+    def take_in_order(self, queue: Queue, offset: int) -> None:
+        """Takes a message of the consumer group that reads in order. What comes for the first time follows what came
+        last; what was not acknowledged may come again."""
+        highest, handed = self._highest.get(queue, -1), self.handed[IN_ORDER][queue]
+        if offset not in handed and offset != highest + 1:
+            self.wrong.append(f"{IN_ORDER!r}: of {queue[0]}/{queue[1]} came offset {offset} after {highest}")
+        self.again += offset in handed
+        handed.add(offset)
+        self._highest[queue] = max(highest, offset)
 
     async def _take(self, group: str, consumer: AsyncConsumer, floor: dict[Queue, int]) -> None:
         """Takes some messages and commits them. Whoever is alone in the group never gets a message again that it has
@@ -228,13 +292,17 @@ class GroupsLoad(Lanes):
         self._sending = False
         until(lambda: self._slots.busy == 0, DRAIN_S, 0.05)
         until(lambda: not self.missing(), DRAIN_S, 0.2)
-        missing = self.missing()
+        until(lambda: not any(map(self.unseen, {*self.acks_s} - self._left)), DRAIN_S if self.watchers else 0.0, 0.2)
+        missing = self.missing() + [each for group in {*self.acks_s} - self._left for each in self.unseen(group)]
+        missing += [each for member in self.watchers for each in member.wrong]
         if self._slots.busy:
             missing.append(f"{self._slots.busy} sends never had an outcome")
         self.stop()
         return missing
 
     async def _stop(self) -> None:
+        for member in self.watchers:
+            member.stopped = True
         await super()._stop()
         for close in [client.close for client in self._senders] + [client.close for client in self._clients]:
             with contextlib.suppress(RaftMQError):

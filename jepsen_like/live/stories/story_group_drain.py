@@ -2,7 +2,8 @@
 again and again.
 
 Producers with and without keys, lanes that pull and commit each queue, and members of consumer groups work on topics of
-the second group and of both.
+the second group and of both. One consumer group reads in order, and one by broadcasting: nobody but its members knows
+what these have read, so the group retires by force once all else is read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.replication.drain_grace import GRACE_MS
+from jepsen_like.live.probes.broadcast_members import GROUP as WATCHERS
 from jepsen_like.live.stories.groups_scene import SECOND, GroupsScene, groups_scene
 from jepsen_like.live.stories.story import WELL_S, Scene, Story, StoryEnds
 from jepsen_like.live.subjects.subject import LoadPlan
@@ -43,6 +45,11 @@ def play(scene: Scene) -> None:
             for topic, places in (("both", [FIRST_GROUP, SECOND]), ("second", [SECOND])):
                 groups.mq.admin.create_topic(topic, queues=QUEUES, groups=places)
             groups.begin("both", "second")
+            groups.load.read_in_order(["both", "second"])
+            if not scene.subject.has_users:  # its heartbeats are not signed
+                groups.mq.admin.create_group(WATCHERS)
+                nodes = [node for group in (FIRST_GROUP, SECOND) for node in groups.nodes_of(group).nodes]
+                groups.load.broadcast(["both", "second"], [node.broker_port for node in nodes])
             scene.stage.sleep(WARM_S)
         begun = time.monotonic()
         _drain(scene, groups)
@@ -98,11 +105,25 @@ def _read_all(scene: Scene, groups: GroupsScene) -> None:
                 left = _ask(groups, "GET", DRAIN)
             except OSError:
                 return False
-            return bool(left["done"])
+            return bool(left["done"]) or _is_read_by_others(left)
 
         if not until(done, DONE_S, 0.5):
             raise StoryEnds(f"something was left {DONE_S:.0f} s after the last kill: {left}")
+        until(lambda: not groups.load.unseen(SECOND), DONE_S, 0.2)
+        for unseen in groups.load.unseen(SECOND):
+            scene.demand(False, unseen)
+        scene.measured["left for who reads by broadcasting"] = left["unread_messages"]
         told.append(f"{len(groups.load.acks_s[SECOND]):,} of its messages were acknowledged")
+
+
+def _is_read_by_others(left: dict[str, Any]) -> bool:
+    """Returns True if nothing is left but messages of members that read by broadcasting."""
+    waiting = ("topics_read_by_nobody", "groups_with_dead_letters", "timers", "half_messages", "attempts")
+    return (
+        bool(left["unread"])
+        and all(each["broadcasts"] for each in left["unread"])
+        and not any(left[name] for name in (*waiting, "prepared_writes"))
+    )
 
 
 def _wait_for_grace(scene: Scene, groups: GroupsScene) -> None:
@@ -116,9 +137,11 @@ def _wait_for_grace(scene: Scene, groups: GroupsScene) -> None:
 
 
 def _is_retired(groups: GroupsScene) -> bool:
-    """Asks the group to retire; returns True if it has."""
+    """Asks the group to retire, by force if somebody reads by broadcasting; returns True if it has."""
     try:
-        return bool(_ask(groups, "POST", RETIRE, {})["state"] == "retired")
+        left = _ask(groups, "GET", DRAIN)
+        force = not left["done"] and _is_read_by_others(left)
+        return bool(_ask(groups, "POST", RETIRE, {"force": force})["state"] == "retired")
     except OSError:
         return False
 
@@ -136,6 +159,8 @@ def _retire(scene: Scene, groups: GroupsScene) -> None:
             groups.kill(SECOND, [victim])
             scene.measured["retired at once"] = asked.result()
         groups.start(SECOND, [victim])
+        if groups.load.watchers:  # force does not wait for sends by old routes, and what nobody has read would be lost
+            _wait_for_grace(scene, groups)
         if not until(lambda: _is_retired(groups), RETIRED_S, 0.5):
             raise StoryEnds(f"the group had not retired after {RETIRED_S:.0f} s")
         groups.load.leave(SECOND)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import pytest
 
 from jepsen_like.history import HistoryWriter, read_history
-from jepsen_like.live.probes.groups_load import GroupsLoad
+from jepsen_like.live.probes.broadcast_members import BroadcastMember
+from jepsen_like.live.probes.groups_load import IN_ORDER, GroupsLoad
 from jepsen_like.live.stories.groups_scene import GroupsScene
+from jepsen_like.live.stories.story_group_drain import _is_read_by_others
 from jepsen_like.live.stories.story_groups import longest_gap
 from jepsen_like.live.subjects.subject import Placed, SendFailed, SendUnknown
 from raftmq_wire.queue_numbers import number_of
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -62,6 +66,49 @@ def test_what_was_acknowledged_and_never_handed_out_is_missing(load: GroupsLoad)
     assert load.missing() == []
     assert load.places["T", "k"] == [far]
     assert len(load.acks_s[2]) == 1
+
+
+def test_what_comes_out_of_order_or_not_at_all_is_reported(load: GroupsLoad) -> None:
+    load.handed[IN_ORDER] = defaultdict(set)
+    for offset in (0, 1, 1, 2, 0, 1):
+        load.take_in_order(("T", 0), offset)
+    assert load.wrong == [], "what was not acknowledged comes again"
+    assert load.again == 3
+    load.take_in_order(("T", 0), 4)
+    load.take_in_order(("T", 0), 3)
+    assert load.wrong == ["'in-order': of T/0 came offset 4 after 2", "'in-order': of T/0 came offset 3 after 4"]
+    settle(load, None, Placed(0, 5))
+    assert any(what.startswith("'in-order' never got 1") for what in load.missing())
+
+
+def test_each_member_of_a_broadcasting_group_gets_all(load: GroupsLoad) -> None:
+    far = number_of(2, 1)
+    load.watchers = [BroadcastMember(name, None, ()) for name in ("a", "b")]  # type: ignore[arg-type]
+    for number, offset in enumerate((0, 1)):
+        settle(load, None, Placed(far, offset), number)
+    one, other = load.watchers
+    assert one.take(("T", far), 0, [0, 1]) == 2
+    assert other.take(("T", far), 0, [1]) == 2
+    assert (one.wrong, other.wrong) == ([], [f"member b of 'watchers': of T/{far} came offset 1, not 0"])
+    missing = f"member b of 'watchers' never got 1 acknowledged messages of T/{far}, the first at 0"
+    assert load.unseen(2) == [missing]
+    assert load.unseen(1) == []
+
+
+@each_row(
+    "row",
+    [
+        (True, {}),
+        (False, {"unread": []}),
+        (False, {"unread": [{"broadcasts": True}, {"broadcasts": False}]}),
+        (False, {"timers": 1}),
+        (False, {"prepared_writes": 2}),
+    ],
+)
+def test_force_is_for_what_only_broadcasting_members_have_to_read(row: tuple[bool, dict[str, Any]]) -> None:
+    names = ("topics_read_by_nobody", "groups_with_dead_letters", "timers", "half_messages", "attempts")
+    left = {"unread": [{"broadcasts": True}], **dict.fromkeys((*names, "prepared_writes"), 0)}
+    assert _is_read_by_others(left | row[1]) is row[0]
 
 
 class Consumer:

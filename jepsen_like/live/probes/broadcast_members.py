@@ -1,0 +1,85 @@
+"""Members of a consumer group that reads by broadcasting, as clients of RocketMQ do: each reads every queue, and keeps
+its places itself.
+
+RaftMQ's client has no such consumer. So the members say in heartbeats that they are there, and pull without a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from jepsen_like.client_kit.wire import Wire
+from raftmq.client.errors import RaftMQError
+from raftmq_wire.codes import RequestCode
+
+GROUP = "watchers"
+BEAT_S, PAUSE_S = 5.0, 0.1
+Queue = tuple[str, int]
+Pull = Callable[[str, int, int], Awaitable[Mapping[str, Any]]]
+"""(topic, queue, offset) -> the answer, whose `messages` are [offset, id]."""
+
+
+def heartbeat(client_id: str, topics: Sequence[str]) -> bytes:
+    """Returns the body of the heartbeat of a member."""
+    subscriptions = [{"topic": topic, "subString": "*", "subVersion": 1} for topic in topics]
+    consumer = {
+        "groupName": GROUP,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "BROADCASTING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": subscriptions,
+    }
+    return json.dumps({"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": []}).encode()
+
+
+class BroadcastMember:
+    """One member. Event loop only; `seen` and `wrong` may be read at any time."""
+
+    def __init__(self, name: str, pull: Pull, ports: Sequence[int]) -> None:
+        """`ports`: those of all nodes for clients."""
+        self.name = name
+        self._pull, self._ports = pull, list(ports)
+        self.seen: dict[Queue, set[int]] = defaultdict(set)
+        """Queue -> offsets that it got."""
+        self.wrong: list[str] = []
+        self.stopped = False
+
+    async def beat(self, topics: Sequence[str]) -> None:
+        """Says to all nodes that it is there, until it is stopped."""
+        wires: dict[int, Wire] = {}
+        body = heartbeat(f"{GROUP}-{self.name}", topics)
+        while not self.stopped:
+            for port in self._ports:
+                with contextlib.suppress(OSError):
+                    if port not in wires or wires[port].closed:
+                        wires[port] = await Wire.dial(port)
+                    await wires[port].ask(RequestCode.HEART_BEAT, {}, body)
+            for _ in range(round(BEAT_S / PAUSE_S)):
+                await asyncio.sleep(0 if self.stopped else PAUSE_S)
+        for wire in wires.values():
+            wire.abort()
+
+    async def read(self, topic: str, queue: int, is_over: Callable[[], bool]) -> None:
+        """Reads a queue from its beginning, until the member is stopped, or nobody is to read the queue any more."""
+        place = 0
+        while not (self.stopped or is_over()):
+            with contextlib.suppress(RaftMQError, OSError, TimeoutError):
+                answer = await self._pull(topic, queue, place)
+                place = self.take((topic, queue), place, [offset for offset, _ in answer["messages"]])
+            await asyncio.sleep(PAUSE_S)
+
+    def take(self, queue: Queue, place: int, offsets: Sequence[int]) -> int:
+        """Takes messages that were pulled from a place on; returns the next place. They come in order, and none is left
+        out."""
+        for offset in offsets:
+            if offset != place:
+                what = f"of {queue[0]}/{queue[1]} came offset {offset}, not {place}"
+                self.wrong.append(f"member {self.name} of {GROUP!r}: {what}")
+            self.seen[queue].add(offset)
+            place = offset + 1
+        return place
