@@ -29,6 +29,8 @@ def test_every_stage_is_answered() -> None:
         "pull 256 hot",
         "send, 1 in flight, two peers",
         "send, 64, two peers",
+        "send, 512 on one connection, two peers",
+        "send, 1 on each of 500, two peers",
         "send, 1 in flight, under a quota",
         "send, 64, under a quota",
     ]
