@@ -131,6 +131,8 @@ class Monitor:
         self.sometimes: Counter[str] = Counter(dict.fromkeys(SOMETIMES, 0))
         self.leaders: dict[int, NodeId] = {}
         """Term -> the node that led it."""
+        self.followed: set[NodeId] = set()
+        """Nodes that have led as others saw it: one that dies in the turn of its election led, too (seed 995000596)."""
         self.log_time_off_ms = 0
         """Largest difference in milliseconds between log time and true time at the start of any leader's term. Two
         voters, one of which has a wrong clock, may elect a leader; when the node with that clock is away, log time
@@ -234,6 +236,7 @@ class Monitor:
             self._checks += 1
             if self._checks % FULL_EVERY == 0:
                 self.check_all()
+        self.followed.add(raft.leader_id)
         if raft.role is Role.LEADER and raft.term not in self.leaders:
             self._new_leader(node_id, raft)
             missing = self._node(node_id).installs.missing_bytes

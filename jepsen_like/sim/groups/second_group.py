@@ -156,8 +156,7 @@ class SecondGroup:
     def _has_led(self, group: int, host: str) -> bool:
         """Returns True if the node at that host has led the group."""
         monitor = self.monitor if group == NUMBER else self._world.monitor
-        led = set(monitor.leaders.values())
-        return any(machine.host == host and node in led for node, machine in self._groups[group].items())
+        return any(machine.host == host and node in monitor.followed for node, machine in self._groups[group].items())
 
     def hashes(self) -> tuple[int, ...]:
         """Returns the hashes of what happened in this group, and to the clients of both."""
