@@ -13,7 +13,7 @@ import msgspec
 from raftmq.client.cluster_view import AUTO_CREATE_TOPIC, ROUTE_LIFE_S, ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets, identity_in
-from raftmq.client.errors import Failed, NotFound, Refused, Unreachable, error_of
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
 from raftmq.client.message import FoundMessages, Message, decode_messages
 from raftmq_wire.codes import (
     GROUPS_FIELD,
@@ -31,6 +31,7 @@ _T = TypeVar("_T")
 _PERM_READ_WRITE = 6
 _NODE_TIMEOUT_S = 2.0
 _TIME_MAX = (1 << 63) - 1
+_AGAIN = "Run it again: what is done stays as it is."
 _HIDES = "Let the groups consume them first, or hide them with now=True. As many queues as before bring them back."
 
 
@@ -129,7 +130,8 @@ class AsyncAdmin(Offsets):
         """Creates the topic, or changes it to these values, with `queues` queues in each group of brokers. A new topic
         gets queues in all groups, one that exists keeps its own: in a group that is added, keys would come to other
         queues. `groups` adds or changes those of these numbers. Raises Refused for a name or number that is not
-        allowed; unless `now`, also for fewer queues than it has if that hides messages that are not consumed."""
+        allowed; unless `now`, also for fewer queues than it has if that hides messages that are not consumed. Raises
+        Unknown if it is done in some groups and not in another: the error says which."""
         ext = {
             "topic": name,
             "defaultTopic": AUTO_CREATE_TOPIC,
@@ -143,15 +145,22 @@ class AsyncAdmin(Offsets):
         }
         if not now:
             ext[NOT_HIDING_FIELD] = "true"
+        done: list[int] = []
         try:
             wanted = await self._groups_for(name) if groups is None else await self._existing(groups)
             for group in wanted:
                 view = self._view.groups.of(group)
                 await self._write(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create topic {name}", view=view)
-        except Refused as refused:
-            if refused.code != ResponseCode.ILLEGAL_OPERATION:
-                raise
-            raise Refused(str(refused), code=refused.code, hint=_HIDES) from None
+                done.append(group)
+        except RaftMQError as error:
+            hides = isinstance(error, Refused) and error.code == ResponseCode.ILLEGAL_OPERATION
+            hint = _HIDES if hides else error.hint
+            if done:
+                where = f"group{'' if len(done) == 1 else 's'} {', '.join(map(str, done))}"
+                raise Unknown(f"{error}; it is done in {where}", code=error.code, hint=hint or _AGAIN) from None
+            if hides:
+                raise Refused(str(error), code=error.code, hint=hint) from None
+            raise
         self._view.forget_route(name)
 
     async def _groups_for(self, topic: str) -> list[int]:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from raftmq import RaftMQError, Refused, Resolution, Unreachable
+from raftmq import RaftMQError, Refused, Resolution, Unknown, Unreachable
 from raftmq.client import connect
 from raftmq.client.sync import Client
 from raftmq.local.cluster import LocalCluster
@@ -180,6 +180,18 @@ def test_groups_are_chosen_for_a_topic(mq: Client, queues: list[int]) -> None:
         mq.admin.create_topic(name, groups=[7])
     mq.admin.delete_topic(name)
     wait(lambda: name not in mq.admin.topics(), "it is gone in both groups")
+
+
+def test_a_change_that_one_group_refuses_is_known_to_be_done_in_the_others(mq: Client) -> None:
+    """Seed 995000746: the second group had no leader, and a topic that the first one had made counted as failed."""
+    name = f"in-part-{uuid4().hex[:8]}"
+    mq.admin.create_topic(name, queues=2)
+    mq.send(name, b"unread", queue_id=number_of(2, 1))
+    with pytest.raises(Unknown, match="it is done in group 1") as caught:
+        mq.admin.create_topic(name, queues=1)
+    assert "now=True" in caught.value.hint
+    mq.admin.create_topic(name, queues=1, now=True)
+    assert [queue.queue_id for queue in mq.admin.describe_topic(name).hidden] == [number_of(2, 1)]
 
 
 @pytest.mark.parametrize("queue", [2, number_of(2, 2), number_of(5, 0)])
