@@ -30,6 +30,7 @@ from pyspark_raftmq.read_task import RangePartition, read_partition
 from pyspark_raftmq.stream_offset import Queue, StreamOffset, id_key, ranges_between, read_offset, share
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.ranges import LATEST
+from raftmq.tables.group_offsets import commit_offsets
 from raftmq_wire.queue_numbers import queue_text
 from raftmq_wire.topic_identity import TopicIdentity, why_another
 
@@ -258,18 +259,14 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             return
         admin = self._connected().admin
         before = self._committed.next if self._committed is not None else {}
+        moved = {}
+        for queue, offset in done.next.items():
+            found, position = kept.get(queue), done.position(queue)
+            gone = found is not None and position.why_not_in(found.counted_in)
+            if not gone and before.get(queue) != offset:
+                moved[queue] = position
         try:
-            for (topic, queue_id), offset in done.next.items():
-                found = kept.get((topic, queue_id))
-                gone = found is not None and done.position((topic, queue_id)).why_not_in(found.counted_in)
-                if gone or before.get((topic, queue_id)) == offset:
-                    continue
-                position = done.position((topic, queue_id))
-                try:
-                    admin.commit(group, topic, queue_id, position)
-                except raftmq.NotFound:
-                    admin.create_group(group)
-                    admin.commit(group, topic, queue_id, position)
+            commit_offsets(admin, group, moved)
         except raftmq.RaftMQError as error:
             logger.warning("the offsets of group %s were not committed: %s", group, error)
             return

@@ -85,7 +85,7 @@ class _OpenFile:
         self._within = folder / f"day={day}"
         self._within.mkdir(parents=True, exist_ok=True)
         self._unique = uuid.uuid4().hex[:12]
-        self._fresh = self._within / f"_{self._unique}.tmp"
+        self._fresh = self._within / f"_{prefix.removeprefix('_')}{self._unique}.tmp"
         self._writer = pq.ParquetWriter(self._fresh, first.schema, compression="zstd")
         self._group: list[Any] = []
 

@@ -54,7 +54,7 @@ class DeltaTarget:
             raise TableError(
                 f"the table {folder} has other columns",
                 f"it has {', '.join(there)}; the export has {', '.join(self._schema.names)}",
-                "Take another folder, or with the columns of this table",
+                "Take another folder, or the columns of this table",
             )
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
@@ -108,9 +108,10 @@ class DeltaTarget:
 
 def topics_in(table: Any) -> list[str]:
     """Returns the topics of which the table has rows, in the order of their names: each commit of ours says it."""
-    for commit in table.history(_COMMITS_READ):
-        if told := commit.get(_TOPICS):
-            return sorted(json.loads(told))
+    for count in (1, _COMMITS_READ):  # each is a file
+        for commit in table.history(count):
+            if told := commit.get(_TOPICS):
+                return sorted(json.loads(told))
     return []
 
 
@@ -140,7 +141,7 @@ def _check_no_files(folder: Path) -> None:
         raise TableError(
             f"{folder} has Parquet files and no Delta table",
             "a table made among them would not hold what they hold",
-            "Take another folder, or with --format parquet",
+            "Take another folder, or --format parquet",
         )
 
 

@@ -50,7 +50,7 @@ class ParquetTarget:
             raise TableError(
                 f"{folder} is a Delta table",
                 "its files are not all part of it, so they cannot be told from those of a Parquet folder",
-                "Take another folder, or with --format delta",
+                "Take another folder, or --format delta",
             )
         folder.mkdir(parents=True, exist_ok=True)
         self._reached = self._ends()
@@ -142,7 +142,7 @@ class ParquetTarget:
             raise TableError(
                 f"the files in {self._folder} have other columns",
                 f"they have {', '.join(there)}; the export has {', '.join(wanted)}",
-                "Take another folder, or with the columns of these files",
+                "Take another folder, or the columns of these files",
             )
 
     @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -31,9 +31,10 @@ from raftmq_wire.topic_identity import Position
 
 logger = logging.getLogger(__name__)
 
-HIDDEN = "_"
 SHOWN = "run-"
-"""The prefix of the names of files that a run has shown: those that the table does not name belong to a killed one."""
+"""The prefix of the names of files that a run has shown."""
+HIDDEN = f"_{SHOWN}"
+"""The prefix until then. Files of exports have neither."""
 ROUND_MESSAGES = 200_000
 LOCK = "_raftmq.lock"
 
@@ -141,7 +142,7 @@ class TableRun:
         found = []
         for file in files:
             within, name = file.path.split("/")
-            shown = file._replace(path=f"{within}/{SHOWN}{name.removeprefix(HIDDEN)}")
+            shown = file._replace(path=f"{within}/{name.removeprefix('_')}")
             (self._folder / file.path).rename(self._folder / shown.path)
             found.append(shown)
         for within in {file.path.split("/")[0] for file in found}:
@@ -149,14 +150,14 @@ class TableRun:
         return found
 
     def _remove_strays(self) -> None:
-        """Removes files of runs that no version of the table names. Raises OSError and deltalake's errors."""
+        """Removes files of runs that no version of the table names. Those that were merged away are named by older
+        versions, whose readers need them until they are vacuumed. Raises OSError and deltalake's errors."""
         from deltalake import DeltaTable
 
-        named = {uri.rpartition("/")[2] for uri in DeltaTable(str(self._folder)).file_uris()}
-        for path in self._own_files():
-            if path.name not in named:
-                path.unlink(missing_ok=True)
-
-    def _own_files(self) -> Iterator[Path]:
+        table = DeltaTable(str(self._folder))
+        merged = table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
+        named = {path.rpartition("/")[2] for path in (*table.file_uris(), *merged)}
         for pattern in (f"{SHOWN}*.parquet", f"{HIDDEN}*"):
-            yield from self._folder.glob(f"{DAY}=*/{pattern}")
+            for path in self._folder.glob(f"{DAY}=*/{pattern}"):
+                if path.name not in named:
+                    path.unlink(missing_ok=True)

@@ -187,6 +187,10 @@ def test_small_files_become_one_and_the_others_go(mq: raftmq.Client, topic: str,
         assert compact(tmp_path) == (0, 0, 0), "one file stays as it is"
         assert run.round().messages == 5, "and the offsets are those of before"
         assert rows_in(tmp_path) == stored(mq, topic)
+    (tmp_path / f"day={day}" / "_of-an-export.tmp").touch()
+    with TableRun(mq, [topic], tmp_path, OPTIONS):
+        assert len(visible(tmp_path) - named(tmp_path)) == 10, "readers of older versions need what was merged"
+        assert (tmp_path / f"day={day}" / "_of-an-export.tmp").exists()
         assert vacuum(tmp_path, keep_hours=1).deleted == 0
         assert vacuum(tmp_path, keep_hours=0).deleted == 10
     assert rows_in(tmp_path) == stored(mq, topic)
