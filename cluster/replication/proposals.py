@@ -285,6 +285,7 @@ class Proposals:
             done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))
             return
         if closes(commands):
+            self.flow.log_closes(self.now_ms)
             self._slots.clear()
             self.plain.clear()
         for name in self._barriers.raise_for(commands):

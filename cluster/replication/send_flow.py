@@ -140,6 +140,11 @@ class SendFlow:
             self._go_on(self.paced.take_to(name), now_ms)
         self.paced.backlogs.topic_changed(name)
 
+    def log_closes(self, now_ms: int) -> None:
+        """Queues all sends: a command that closes the log will be proposed, and nothing may come behind it."""
+        if len(self.paced):
+            self._go_on(self.paced.take_all(), now_ms)
+
     def _go_on(self, sends: list[Send], now_ms: int) -> None:
         """Queues sends that waited for their quota."""
         if sends and self.learnt.active:

@@ -77,6 +77,8 @@ class QuotaOperator:
         self._asked = 0
         """The number of changes of the quota that is checked."""
         self.stopped = False
+        self._has_heard = False
+        """True once a change of after the stop is applied: none of before comes any more."""
 
     def start(self) -> None:
         """Starts the operator's work."""
@@ -97,14 +99,19 @@ class QuotaOperator:
         state = self._state()
         if state is None:
             return False
-        if left := list(state.quotas.by_subject):
+        left = list(state.quotas.by_subject)
+        if left or not self._has_heard:
             self.check.end()
             self._asked += 1
-            self._propose(SetQuotas([(subject, None) for subject in left], 1, "the operator"))
+            gone = [(subject, None) for subject in left or [CHECKED]]
+            self._propose(SetQuotas(gone, 1, "the operator"), self._hear)
         if state.learnt.has_rows:
             self._propose(SetLearnt(None))
             self._propose(SweepLearnt(SWEPT_MAX))
-        return not left and not state.learnt.has_rows
+        return self._has_heard and not left and not state.learnt.has_rows
+
+    def _hear(self, result: ProposeResult) -> None:
+        self._has_heard |= result.outcome is Outcome.OK
 
     def _import(self) -> None:
         """Takes the next step of an import, or of its end: parts of several come in any order."""

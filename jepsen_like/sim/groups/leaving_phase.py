@@ -92,7 +92,7 @@ class LeavingPhase:
     ) -> None:
         """`first` returns the machine of the first group's leader. `host`: a machine for one more client."""
         self._rng = stream(options.seed, self.CHECKER)
-        self._group, self._first = group, first
+        self._group, self._first, self._options = group, first, options
         self._report, self._loop = group.monitor.report, loop
         self.sender = LateSender(host, self._report, group.hosts)
         self._has_killed = False

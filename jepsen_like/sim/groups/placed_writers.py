@@ -57,15 +57,29 @@ class PlacedWriter(Placed):
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
         batch = 0
+        given_up: list[int] = []
         while not self.stopped:
             batch += rng.choice((1, 1, 1, 3))
             rows = [f"{NAME}/{batch}/{row}" for row in range(rng.randint(2, 8))]
             self.judge.rows[NAME, batch] = frozenset(rows)
             while not await self._driver(rng, batch, rows):
                 if not self.stopped and rng.random() < 0.1 and await self._abort(rng, batch):
+                    given_up.append(batch)
                     break
                 await asyncio.sleep(rng.uniform(0.02, 0.2))
+            else:
+                given_up.clear()  # a commit ends all that came before it
             await asyncio.sleep(rng.uniform(0.02, 0.2))
+        await self._leave(rng, given_up)
+
+    async def _leave(self, rng: random.Random, given_up: Sequence[int]) -> None:
+        """Aborts once more what was given up, as the finding about undecided writes asks a person to: a driver that was
+        thought dead may have prepared it since (seed 996000103)."""
+        while self._thought_dead:  # noqa: ASYNC110 - they count down as they end
+            await asyncio.sleep(0.1)
+        for batch in given_up:
+            while not await self._abort(rng, batch, FIRST_GROUP):  # noqa: ASYNC110 - until a node answers
+                await asyncio.sleep(rng.uniform(0.02, 0.2))
 
     async def _driver(self, rng: random.Random, batch: int, rows: Sequence[str]) -> bool:
         """Runs the driver for one batch; returns True if it is known to be committed."""
@@ -158,9 +172,9 @@ class PlacedWriter(Placed):
         if answer.ext["committed"] == str(batch):
             self.judge.acked.add((NAME, batch))
 
-    async def _abort(self, rng: random.Random, batch: int) -> bool:
-        """Aborts a batch that nobody runs again; returns True once a node has answered."""
-        group = rng.choice((FIRST_GROUP, SECOND))
+    async def _abort(self, rng: random.Random, batch: int, group: int | None = None) -> bool:
+        """Aborts a batch that nobody runs again, in that group or in any; returns True once a node has answered."""
+        group = group or rng.choice((FIRST_GROUP, SECOND))
         alone = not self._thought_dead
         answer = await self._until(rng, group, RequestCode.ABORT_WRITE, self._write(batch))
         if answer is None or answer.code != ResponseCode.SUCCESS:

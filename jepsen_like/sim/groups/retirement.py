@@ -1,13 +1,16 @@
-"""The end of the second group: it is drained, and retires. Its log is closed while a client still sends, and its leader
-is killed (docs/adr/0113)."""
+"""The end of the second group: it is drained, and retires. Its log is closed while a client still sends, which a quota
+may hold back, and its leader is killed (docs/adr/0113)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cluster.flow.quota_limits import SEND_MESSAGES
 from jepsen_like.sim.clients.client_machines import ClientHost
 from jepsen_like.sim.groups.leaving_phase import NUMBER, Group, LeavingPhase
+from jepsen_like.sim.groups.placed_clients import TOPIC
+from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.broker_groups import (
     AddBrokerGroup,
     BrokerGroup,
@@ -32,6 +35,8 @@ DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
 CLOSE_P, CANCEL_P, KILL_P = 0.3, 0.03, 0.05
 """Probabilities, in a look, of an attempt to close the log, of the end or the begin of the drain, and of the kill of
 the leader, which happens once."""
+QUOTA_P, RATES = 0.5, (3, 30)
+"""Probability of a quota on what the client sends, and its messages a second."""
 BEHIND = (0, 1, 2, 4, 9)
 """Entries by which the look of an attempt may be behind what is applied when it is proposed."""
 
@@ -63,6 +68,9 @@ class Retirement(LeavingPhase):
 
     def play(self, wait: Callable[..., bool]) -> bool:
         """Plays the phase; returns False if something is wrong."""
+        if self._options.quotas and self._rng.random() < QUOTA_P:
+            limits = {SEND_MESSAGES: self._rng.choice(RATES)}
+            self._tell_first([SetQuotas([(f"topic={TOPIC}", limits)], 1, "the operator")])
         self.sender.start()
         self._ends_s = self._loop.now + SENDS_S
         return (

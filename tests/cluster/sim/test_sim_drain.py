@@ -17,7 +17,7 @@ from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command
-from statemachine.levels import DRAINS_LEVEL, GATHERS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GATHERS_LEVEL, QUOTAS_LEVEL
 from statemachine.truth import CopyTruth
 from tests.support.sim_cluster import ClientPath, SimCluster
 
@@ -216,6 +216,24 @@ def test_a_send_that_comes_while_the_log_is_closed_is_decided_by_that(sim: SimCl
         assert producer.answer()[0] == (0 if early else 16)
         assert results[0].results[0].ok is not early
     assert len(sim.leader().bodies(TOPIC)) == 2
+
+
+def test_what_waits_for_a_quota_goes_before_the_log_is_closed(sim: SimCluster) -> None:
+    propose(sim, Finalize(QUOTAS_LEVEL))
+    copied = sim.leader().state.truth.copied
+    quota = (TruthKind.QUOTA, f"topic={TOPIC}", [{"send_messages": 1}, 1, "ann"])
+    propose(sim, CopyTruth(copied, copied + 1, [quota]))
+    producer = Producer(sim)
+    turn(sim, DRAINING)
+    for _ in range(5):
+        producer.ask()
+    waiting = sim.leader().proposals.flow.paced
+    sim.loop.run_until(lambda: len(waiting) == 4, 5, "four wait for the quota")
+    assert not close(sim, force=True), "they come before it"
+    assert producer.answer()[0] == 0
+    assert len(waiting) == 0
+    assert close(sim)
+    assert len(sim.leader().bodies(TOPIC)) == 5
 
 
 def test_what_waits_in_a_log_that_was_closed_by_force_waits_for_ever(sim: SimCluster) -> None:
