@@ -239,6 +239,9 @@ class Proposals:
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
+        self._acks |= send.ack
+        if send.slot.dedup == "strict" and send.effect is None:
+            self._strict.add(send)
         if self._paced.active and send.done is None:
             send.hold.ended()
             if not self.flow.admit([send], self.now_ms):
@@ -247,9 +250,6 @@ class Proposals:
         if self._learnt.active and send.done is None:
             self._learnt.came([send], self.now_ms)
         self._sends.add([send], send.size)
-        self._acks |= send.ack
-        if send.slot.dedup == "strict" and send.effect is None:
-            self._strict.add(send)
         self._wake()
 
     def submit_plain(self, path: ReplyTo, sends: list[Send]) -> None:

@@ -261,6 +261,37 @@ def test_a_repetition_shares_the_fate_of_what_waits(sim_with: MakeSim) -> None:
     check_left(leader)
 
 
+def test_a_repetition_without_a_number_waits_for_the_first_of_a_strict_topic(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=S": {"send_messages": 1}})
+    sim.create_topic("S", attributes={"dedup": "strict"})
+    leader = sim.leader()
+    first, second = leader.connect(), leader.connect(port=4001)
+    for path in (first, second):
+        for number in (1, 2):
+            path.ask(send_frame(number, "S", b"%d" % number, key=f"K{number}"))
+    sim.loop.run_for(0.06)
+    assert len(leader.proposals.flow.paced) == 1, "the second message waits, and its repetition for it"
+    sim.loop.run_for(2 * HOLD_S)
+    assert answers(first, range(1, 3)) == answers(second, range(1, 3)) == [[0], [0]]
+    assert stored(sim, "S") == [1, 2]
+    check_left(leader)
+
+
+def test_what_has_waited_keeps_its_level(sim_with: MakeSim) -> None:
+    sim = sim_with({"address=*": {"send_messages": 1}})
+    sim.create_topic("L", attributes={"ack.level": "leader"})
+    path = sim.leader().connect()
+    ask(path, range(1))
+    ask(path, range(1, 2), "L")
+    sim.loop.run_for(HOLD_S / 2)
+    assert answers(path, range(2)) == [[0], []]
+    for follower in sim.followers():
+        follower.append.hold()
+    sim.loop.run_for(HOLD_S)
+    assert answers(path, range(1, 2)) == [[0]], "no follower has it"
+    sim.heal()
+
+
 def test_a_quota_that_ends_lets_all_go(sim_with: MakeSim) -> None:
     sim = sim_with({"topic=T": {"send_messages": 1}})
     leader = sim.leader()
