@@ -326,6 +326,8 @@ def _client_error(error: Any) -> LocalError:
 _ELSEWHERE = {"raftmq messages browse --key": "raftmq messages find --topic TOPIC --key KEY    (the index finds it)"}
 """A command and an option that it does not have -> the other command that does what is meant."""
 _HOW_MANY = ("-n", "--count", "--limit", "--max", "--max-messages", "--num")
+_WHERE = ("--data", "--data-dir", "--datadir", "--dir", "--directory", "--path")
+_SAME = (_HOW_MANY, _WHERE)
 """Words for the same thing, here and in the tools of others; no command has two of them."""
 _PORTS = {
     "--servers": "--servers 127.0.0.1:9876    (the clients' port; this command does not ask the HTTP API)",
@@ -350,7 +352,7 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> LocalError:
     if not known:
         usage = context.get_usage().removeprefix("Usage: ") if context else "raftmq --help"
         return LocalError(_sentence(error.format_message()), f"usage: {usage}", f"{path} --help", ExitCode.USAGE)
-    match = next((each for each in known if each in _HOW_MANY), None) if word in _HOW_MANY else None
+    match = next((each for same in _SAME if word in same for each in known if each in same), None)
     if match is None:  # Without the dashes, which make any two options alike.
         names = {name.lstrip("-"): name for name in known}
         match = names.get(nearest(word.lstrip("-"), names) or "")
@@ -359,11 +361,13 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> LocalError:
     other = next((advice for name, advice in _PORTS.items() if name in known and word in _PORTS), None)
     if _NEGATIVE.match(word):
         fix = f"the same command with -- before {word}    (a value that begins with - looks like an option)"
-    elif match is not None and not is_option and word in arguments:
-        at = arguments.index(word)
-        fix = shlex.join(["raftmq", *arguments[:at], match, *arguments[at + 1 :]])
+    elif (fix := _ELSEWHERE.get(f"{path} {word}", "")) or other:
+        fix = fix or f"{path} {other}"
     else:
-        fix = _ELSEWHERE.get(f"{path} {word}") or (f"{path} {other or match}" if other or match else f"{path} --help")
+        at = next((at for at, each in enumerate(arguments) if each.partition("=")[0] == word), None)
+        fix = f"{path} {match or '--help'}"
+        if match is not None and at is not None:
+            fix = shlex.join(["raftmq", *arguments[:at], match + arguments[at][len(word) :], *arguments[at + 1 :]])
     return LocalError(what, f"it has {', '.join(known)}", fix, ExitCode.USAGE)
 
 

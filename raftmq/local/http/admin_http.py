@@ -66,13 +66,21 @@ _EXIT_CODES = {
 
 
 _TOLD = "raftmq.unused_user"
-_LISTS = {
+LISTS = {
+    "/v1/topics/{name}": "raftmq topic describe NAME",
     "/v1/topics": "raftmq topic list",
     "/v1/groups": "raftmq group list",
+    "/v1/broker-groups": "raftmq broker-group list",
     "/v1/writes": "raftmq writes list",
     "/v1/members": "raftmq node list",
     "/v1/consistency": "raftmq inspect-consistency",
     "/v1/tokens": "raftmq user tokens NAME",
+    "/v1/users": "raftmq user list",
+    "/v1/quotas": "raftmq quota list",
+    "/v1/config": "raftmq config show",
+    "/v1/tier/scrub": "raftmq tier verify",
+    "/v1/tier": "raftmq tier status",
+    "/v1/retention": "raftmq retention",
 }
 """Address that a hint names -> the command that asks it."""
 
@@ -368,9 +376,8 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
     """Returns the error with the API's own words; advice that names HTTP requests is reworded to commands."""
     error = answer["error"]
     code, hint = error["code"], error["hint"]
-    if hint.startswith("GET /"):
-        typed = next((typed for path, typed in _LISTS.items() if path in hint), "")
-        hint = typed or (look if code == "not_found" else hint)
+    if "GET /" in hint:
+        hint = in_commands(hint) or (look if code == "not_found" else hint)
     if error["message"] == HTTPS_ALONE:
         hint = "--tls-ca FILE    (or RAFTMQ_TLS_CA=FILE: the CA that the nodes' certificates come from)"
     if code == "exists":
@@ -402,6 +409,13 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         "unknown_outcome": "the outcome is unknown",
     }.get(code, "nothing was changed")
     return ApiRefusal(code, message, reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
+
+
+def in_commands(hint: str) -> str:
+    """Returns advice of the API that names a GET request as a command; "" if no command asks that."""
+    before, _, asked = hint.partition("GET ")
+    typed = next((typed for path, typed in LISTS.items() if asked.startswith(path)), "")
+    return f"{typed}    ({before.rstrip(': ')})" if before and typed else typed
 
 
 def _login() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import http.server
 import json
 import socket
@@ -10,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from cluster.admin.errors import STATUS
-from raftmq.cli import run
+from raftmq.cli import cli, run
 from raftmq.commands import event_list
 from raftmq.local.http import answers
-from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.admin_http import LISTS, AdminApi, admin_addresses, in_commands
 from raftmq.local.http.asked_nodes import ask_all, each_node
 from raftmq.local.http.credentials import Address, Bearer, node_at
 from raftmq.local.status import fetch_health
@@ -24,6 +26,7 @@ from raftmq.local.support_bundle import files_of_node
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.user_file import USER_VARIABLES
 from tests.support.rows import each_row
+from tests.support.tree import parsed, python_files, text_of
 
 
 class Stub:
@@ -468,3 +471,34 @@ def test_a_hint_that_names_a_request_becomes_a_command(stub: Stub, code: str, hi
     with pytest.raises(LocalError) as refused:
         AdminApi([stub.address]).delete("/v1/tokens/X")
     assert refused.value.fix == typed
+
+
+NO_COMMAND = ("/v1/clients", "/v1/messages/{position}")
+"""Addresses that no command asks, and whose errors no command shows."""
+
+
+def test_a_request_that_advice_names_has_a_command() -> None:
+    hints = [
+        node.value
+        for path in python_files("cluster/admin")
+        for call in ast.walk(parsed(text_of(path)))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "ApiError"
+        for node in ast.walk(call)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "GET /v1/" in node.value
+    ]
+    assert len(hints) > 10
+    assert [hint for hint in hints if not in_commands(hint) and not any(each in hint for each in NO_COMMAND)] == []
+    assert in_commands("drain another group: GET /v1/broker-groups lists all") == (
+        "raftmq broker-group list    (drain another group)"
+    )
+
+
+def test_a_command_that_advice_names_exists() -> None:
+    context = click.Context(cli)
+    for typed in map(in_commands, [f"GET {path}" for path in LISTS]):
+        command: click.Command | None = cli
+        for word in typed.split()[1:]:
+            if not isinstance(command, click.Group):
+                break
+            command = command.get_command(context, word)
+        assert command is not None, typed
