@@ -37,6 +37,7 @@ from cluster.peer.group_links import GroupLinks
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.sync_times import SyncTimes
+from cluster.peer.transport import PeerLevels
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups, own_record
 from cluster.placement.quota_exchange import QuotaExchange
@@ -58,7 +59,7 @@ from cluster.replication.lag.follower_lag import FollowerLag
 from cluster.replication.metrics import AppendMetrics, HaMetrics
 from cluster.replication.mode_assembly import Modes
 from cluster.replication.proposals import Proposals
-from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
+from cluster.replication.raft_driver import DriverInbox, DriverLanes, Proposer, RaftDriver
 from cluster.replication.send_identity import RetryMemory
 from cluster.replication.traffic_metrics import TrafficMetrics
 from cluster.requests.request_metrics import RequestMetrics
@@ -255,9 +256,8 @@ class Assembly:
         )
         self.tls = TlsMaintenance(config, self.alarms, context.clock.wall_ms)
         keyring = secret.load(context.fs, config)
-        self.transport = transport = transport_of(
-            context, members, keyring, levels, self.tls, lambda: storage.state.level
-        )
+        told = PeerLevels(self.environment.level, levels, lambda: storage.state.level)
+        self.transport = transport = transport_of(context, members, keyring, told, self.tls)
         self.levels = Levels(context, storage.state, members, transport, self._groups_below)
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
         self.reloading = Reloading(config, self.layers, self.environment, self.secret, self.tls)
@@ -480,15 +480,12 @@ class Assembly:
             loop=loop,
             clock=self._clock,
             tick_ms=self.config.raft.tick_ms,
-            on_stop=self._on_failure,
             transport=FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport,
             proposer=proposer,
             flush=self.proposals.flush,
-            append=self._lanes.append,
-            apply=self._lanes.apply,
+            lanes=DriverLanes(self._lanes.append, self._lanes.apply, self.environment.apply_bytes),
             stages=context.stages,
             on_install=self.installs.offered,
-            apply_bytes=self.environment.apply_bytes,
         )
         self.failed.add(driver.fail)
         driver.implausible.add(Implausible(transport, self.alarms, self.config.cluster.group).note)
@@ -515,9 +512,6 @@ class Assembly:
         view = self.reloading.reload()
         self._event_watch.reloaded(view)
         return view
-
-    def _on_failure(self, error: BaseException) -> None:
-        raise NotImplementedError
 
     def _show_ha(self, metrics: HaMetrics) -> None:
         raise NotImplementedError

@@ -253,11 +253,12 @@ class Node(Assembly):
     def _show_ha(self, metrics: HaMetrics) -> None:
         node_view.show_ha(self, metrics)
 
-    def _on_failure(self, error: BaseException) -> None:
+    # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
+
+    def on_failure(self, error: BaseException) -> None:
+        """Records why this node must stop, and stops it."""
         self.failure = error
         self.stop()
-
-    # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 
     def on_applied_run(self, applied: Applied) -> None:
         """Counts an applied run and informs the parts. Pulls that wait for messages come last,
