@@ -63,8 +63,8 @@ class Node(Assembly):
         self.exporter = Exporter(self._parts.metrics, config.cluster.group)
         self._chores = Chores(loop, self._clock, self._on_late_chores, *self._parts.ticks)
         self.again.add(self.restart)
-        self.proposals.opened.add(self._on_open)
-        self.levels.due.add(self._finalize)
+        self.serving.proposals.opened.add(self._on_open)
+        self.peers.levels.due.add(self._finalize)
         self.reloading.changed.add(self._parts.reload)
 
     # --- start and stop ----------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Node(Assembly):
     def _all_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
         """Returns the parts in the order in which they start, the clock calls them, and they learn of applied entries:
         proposals first, so that waiting requests are answered before any other part acts on an entry."""
-        scrubs, recovery = self.tier_scrubs, self.storage.recovery
+        scrubs, recovery = self.keeping.tier_scrubs, self.storage.recovery
         return (
             Part(
                 name="storage",
@@ -85,62 +85,62 @@ class Node(Assembly):
                 metrics=(RecoveryMetrics(lambda: recovery.status(self.storage.checkpointer.run)),),
             ),
             self._event_watch.part(),
-            Part(name="services", tick=self.services.awake.tick, reload=self.services.reconfigure),
-            self.proposals.gate.part(),
-            self.proposals.part(),
-            *self.remoting.parts(),
+            Part(name="services", tick=self.serving.services.awake.tick, reload=self.serving.services.reconfigure),
+            self.serving.proposals.gate.part(),
+            self.serving.proposals.part(),
+            *self.serving.remoting.parts(),
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),
-            self.repairs.part(),
-            self.consistency.part(),
-            self.scrubber.part(),
-            self.membership.part(),
-            self.secret.part(),
-            self.tls.part(),
-            self.changes.part(),
+            self.integrity.repairs.part(),
+            self.integrity.consistency.part(),
+            self.integrity.scrubber.part(),
+            self.peers.membership.part(),
+            self.peers.secret.part(),
+            self.peers.tls.part(),
+            self.peers.changes.part(),
             Part(name="disk lag", tick=DiskLag(self.raw, self.succession, self.config.cluster.group).tick),
-            self.links.slow_turns.part(),
-            self.lag.part(),
-            self.syncs.part(),
-            self.disk.part(),
-            self.modes.part(),
-            self.links.part(),
-            self.confirmed.part(),
-            self.other_groups.part(),
-            self.quota_exchange.part(),
-            *self.truth.parts,
-            self.broker.early_routes.part(),
-            Part(name="rates", tick=self.rates.tick),
-            self.retention.part(),
-            self.index_files.part(),
-            self.tier.part(),
-            reading_part(self.tier_access),
-            self.levels.part(),
+            self.peers.links.slow_turns.part(),
+            self.peers.lag.part(),
+            self.peers.syncs.part(),
+            self.serving.disk.part(),
+            self.serving.modes.part(),
+            self.peers.links.part(),
+            self.serving.confirmed.part(),
+            self.serving.other_groups.part(),
+            self.serving.quota_exchange.part(),
+            *self.serving.truth.parts,
+            self.serving.broker.early_routes.part(),
+            Part(name="rates", tick=self.meters.rates.tick),
+            self.keeping.retention.part(),
+            self.keeping.index_files.part(),
+            self.keeping.tier.part(),
+            reading_part(self.serving.tier_access),
+            self.peers.levels.part(),
             self._cluster_config.part(),
             *(() if scrubs is None else (scrubs.part(),)),
-            *self.broker.delivery_parts(),
-            self.installs.part(),
+            *self.serving.broker.delivery_parts(),
+            self.integrity.installs.part(),
             *self._running_parts(loop),
         )
 
     def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
         """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
-        watch, events, lag, status = self._turn_watch, self._event_watch, self.loop_lag, self._status_metrics()
+        watch, events, lag, status = self._turn_watch, self._event_watch, self.meters.loop_lag, self._status_metrics()
         handlers = Handlers(
             message=self.inbox.receive,
             closed=self._on_peer_closed,
             frame=self._on_frame,
-            refused=self.membership.refused,
+            refused=self.peers.membership.refused,
             frames_lost=self._on_frames_lost,
         )
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         return (
             Part(
                 name="transport",
-                start=lambda: self.transport.start(handlers),
-                close=self.transport.close,
+                start=lambda: self.peers.transport.start(handlers),
+                close=self.peers.transport.close,
                 closes=Closing.PEERS,
             ),
-            self.remoting.listeners.part(),
+            self.serving.remoting.listeners.part(),
             # It ends also if a port before it could not be opened: peers may have queued a turn for it by then.
             Part(name="driver", close=self.driver.stop, closes=Closing.DRIVER),
             Part(name="first turn", start=self.driver.start),
@@ -149,11 +149,11 @@ class Node(Assembly):
                 role=status.on_role,
                 metrics=(
                     status,
-                    self.requests,
-                    self.traffic,
-                    self.traffic.ha,
-                    DeadLetterMetrics(self.traffic.stored),
-                    self.appends,
+                    self.meters.requests,
+                    self.meters.traffic,
+                    self.meters.traffic.ha,
+                    DeadLetterMetrics(self.meters.traffic.stored),
+                    self.meters.appends,
                     self._applies,
                     self._turns,
                 ),
@@ -183,7 +183,7 @@ class Node(Assembly):
 
     def _status_metrics(self) -> StatusMetrics:
         def takes_sends() -> bool:
-            return not (self.proposals.refusing or self.changes.drained or self.stopping)
+            return not (self.serving.proposals.refusing or self.peers.changes.drained or self.stopping)
 
         return StatusMetrics(lambda: node_view.status(self), self.state, takes_sends)
 
@@ -193,12 +193,12 @@ class Node(Assembly):
             return ()
         return (
             _work("admin", self._open_admin, self._close_admin),
-            self.backups.part(),
+            self.keeping.backups.part(),
         )
 
     async def _open_admin(self) -> None:
         recovery = self.storage.recovery.status(self.storage.checkpointer.run)
-        self.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
+        self.integrity.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
         self._admin = await admin_of(port_of(self, self.exporter, self._parts.findings))
         await self._admin.start()
 
@@ -243,10 +243,10 @@ class Node(Assembly):
         """Counts a standstill of the loop as a slow turn. If turns are watched, `_on_long_turn` does that, because it
         knows more about the turn."""
         if self._turn_watch is None:
-            self.links.slow_turns.note(late_ms)
+            self.peers.links.slow_turns.note(late_ms)
 
     def _on_long_turn(self, turn: LongTurn) -> None:
-        self.links.slow_turns.note(turn.wall_ms, worked=turn.worked, what=turn.what)
+        self.peers.links.slow_turns.note(turn.wall_ms, worked=turn.worked, what=turn.what)
         self._turns.note(turn)
         self._event_watch.long_turn(turn)
 
@@ -265,14 +265,15 @@ class Node(Assembly):
         when all state that they may read is up to date."""
         self._applies.applied(len(applied.entries), applied.seconds)
         self.storage.recovery.applied(self.state.applied.index)
-        if self.state.access.version != self.admission.version:  # a branch, not a part's call: most runs change none
-            self.admission.changed()
-            self.clients.rules_changed()
+        admission = self.serving.remoting.admission
+        if self.state.access.version != admission.version:  # a branch, not a part's call: most runs change none
+            admission.changed()
+            self.serving.broker.members.rules_changed()
         for told in self._parts.applied:
             told(applied)
         grown = applied.run.grown
         if grown:
-            contain_each("waking those who wait for messages", self.services.watchers, grown)
+            contain_each("waking those who wait for messages", self.serving.services.watchers, grown)
         if self.storage.directory.log.needs_next():
             self._lanes.prepare()
 
@@ -290,7 +291,7 @@ class Node(Assembly):
 
     def on_members(self, raw: RawNode) -> None:
         """Informs the membership that the members in force changed."""
-        self.membership.on_members()
+        self.peers.membership.on_members()
 
     def _on_peer_closed(self, peer: NodeId) -> None:
         self.inbox.peer_closed(peer)
@@ -304,15 +305,15 @@ class Node(Assembly):
         self._parts.frames[kind](peer, kind, header, payload)
 
     def _finalize(self, level: int) -> None:
-        if self.proposals.open:
+        if self.serving.proposals.open:
             after_ms = self.config.upgrade.finalize_after_ms
             logger.warning("all members have known level %d for upgrade.finalize_after_ms = %d", level, after_ms)
-            self.services.propose([Finalize(level)], lambda _: None)
+            self.serving.services.propose([Finalize(level)], lambda _: None)
 
     def _expire_sessions(self) -> bool:
-        if self.proposals.open:
+        if self.serving.proposals.open:
             before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
-            self.services.propose([Expire(before)], lambda _: None)
+            self.serving.services.propose([Expire(before)], lambda _: None)
         return True
 
 

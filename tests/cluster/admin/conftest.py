@@ -323,7 +323,7 @@ class FakeNode:
         """It is all parts of its port."""
         return self
 
-    configuration = nodes = served = storage = limits = observed = services
+    configuration = nodes = served = storage = limits = observed = meters = serving = services
 
     @property
     def leads(self) -> bool:
