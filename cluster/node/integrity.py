@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.repair.consistency import Consistency
 from cluster.repair.install_service import InstallService
 from cluster.repair.repair_service import Repairs, moves_of
+from cluster.runtime.service_lifecycle import PartList
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect_state import give_up
 
@@ -29,17 +30,20 @@ class Integrity:
     ) -> None:
         """`again` makes the process close the node and open it again."""
         self._context, self._storage = context, storage
-        self.repairs = Repairs(context, storage.directory, peers.transport)
+        self.parts = parts = PartList()
+        self.repairs = parts.of(Repairs(context, storage.directory, peers.transport))
         self.moves = moves_of(peers.membership, peers.transport, self.repairs, peers.tls.http_dialling())
-        self.installs = InstallService(context, storage, self.repairs, leases, restart=again)
-        self.consistency = Consistency(context, storage.state, self.repairs, mark_suspect=self._mark_suspect)
-        self.scrubber = Scrubber(
-            context.config.node_id,
-            storage.directory.path,
-            config=context.config.consistency,
-            wall_ms=context.clock.wall_ms,
-            report=self.repairs.report,
-            on_bad_rows=self.consistency.bad_checkpoint,
+        self.installs = parts.of(InstallService(context, storage, self.repairs, leases, restart=again))
+        self.consistency = parts.of(Consistency(context, storage.state, self.repairs, mark_suspect=self._mark_suspect))
+        self.scrubber = parts.of(
+            Scrubber(
+                context.config.node_id,
+                storage.directory.path,
+                config=context.config.consistency,
+                wall_ms=context.clock.wall_ms,
+                report=self.repairs.report,
+                on_bad_rows=self.consistency.bad_checkpoint,
+            )
         )
 
     def _mark_suspect(self, why: str, sound_index: int) -> None:

@@ -12,6 +12,7 @@ from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
 from cluster.runtime.failpoints.failpoints import FailpointLane
 from cluster.runtime.lanes import Lane, LaneRunner
 from cluster.runtime.periodic_tasks import Every
+from cluster.runtime.service_lifecycle import Closing, Part, Starting
 from raftlog.types import Entry
 
 if TYPE_CHECKING:
@@ -67,8 +68,18 @@ class NodeLanes:
         self._raw = context.raw
         self._checkpointer = storage.checkpointer
         self._flush_index = storage.state.applied.index
-        self.flushes = Every(FLUSH_EVERY_MS, self._flush_state)
-        """Starts the sync of RocksDB's WAL when it is due."""
+        self._flushes = Every(FLUSH_EVERY_MS, self._flush_state)
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls the lanes."""
+        return Part(
+            name="lanes",
+            start=self.prepare,
+            starts=Starting.WORK,
+            close=self.close,
+            closes=Closing.LANES,
+            tick=self._flushes.tick,
+        )
 
     def retry_append(self) -> None:
         """Makes the append lane try again what it has put aside."""

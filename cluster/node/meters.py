@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.replication.metrics import AppendMetrics, HaMetrics
 from cluster.replication.traffic_metrics import TrafficMetrics
 from cluster.requests.request_metrics import RequestMetrics
 from cluster.runtime.figures.counters import Rates, Totals
+from cluster.runtime.service_lifecycle import Closing, Part, Starting
 from cluster.runtime.turns.turn_watch import LoopLagSampler
 
 if TYPE_CHECKING:
@@ -26,3 +28,24 @@ class Meters:
         self.requests = RequestMetrics()
         self.traffic = TrafficMetrics(state, self.requests, HaMetrics(show_ha))
         self.rates = Rates(lambda: Totals(self.traffic.messages_taken, given()))
+        self.parts = (
+            Part(name="rates", tick=self.rates.tick),
+            Part(
+                name="loop lag",
+                start=self.loop_lag.start,
+                starts=Starting.WORK,
+                close=self.loop_lag.stop,
+                closes=Closing.WORK,
+                metrics=(self.loop_lag.metrics,),
+            ),
+            Part(
+                name="meters",
+                metrics=(
+                    self.requests,
+                    self.traffic,
+                    self.traffic.ha,
+                    DeadLetterMetrics(self.traffic.stored),
+                    self.appends,
+                ),
+            ),
+        )

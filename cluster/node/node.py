@@ -10,10 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.config.config import Config
 from cluster.config.loading import own_object
-from cluster.members.changes import DiskLag
 from cluster.members.service import watch_event
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
@@ -27,10 +25,9 @@ from cluster.replication.metrics import ApplyMetrics, HaMetrics
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.error_containment import contain_each
 from cluster.runtime.periodic_tasks import Chores, Every
-from cluster.runtime.service_lifecycle import Closing, Part, Parts, Step
+from cluster.runtime.service_lifecycle import Closing, Part, Parts, Starting, Step
 from cluster.runtime.turns.turn_watch import LongTurn, TurnMetrics, TurnWatch
 from cluster.state.recovery_views import RecoveryMetrics
-from cluster.tier.tier_assembly import reading_part
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
 from statemachine.cluster_wide.cluster_level import Finalize
@@ -74,9 +71,9 @@ class Node(Assembly):
         await self._parts.start()
 
     def _all_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts in the order in which they start, the clock calls them, and they learn of applied entries:
-        proposals first, so that waiting requests are answered before any other part acts on an entry."""
-        scrubs, recovery = self.keeping.tier_scrubs, self.storage.recovery
+        """Returns the parts in the order in which the clock calls them and they learn of applied entries: proposals
+        first, so that waiting requests are answered before any other part acts on an entry."""
+        recovery, serving = self.storage.recovery, self.serving
         return (
             Part(
                 name="storage",
@@ -85,92 +82,45 @@ class Node(Assembly):
                 metrics=(RecoveryMetrics(lambda: recovery.status(self.storage.checkpointer.run)),),
             ),
             self._event_watch.part(),
-            Part(name="services", tick=self.serving.services.awake.tick, reload=self.serving.services.reconfigure),
-            self.serving.proposals.gate.part(),
-            self.serving.proposals.part(),
-            *self.serving.remoting.parts(),
+            serving.services.part(),
+            *serving.parts,
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),
-            self.integrity.repairs.part(),
-            self.integrity.consistency.part(),
-            self.integrity.scrubber.part(),
-            self.peers.membership.part(),
-            self.peers.secret.part(),
-            self.peers.tls.part(),
-            self.peers.changes.part(),
-            Part(name="disk lag", tick=DiskLag(self.raw, self.succession, self.config.cluster.group).tick),
-            self.peers.links.slow_turns.part(),
-            self.peers.lag.part(),
-            self.peers.syncs.part(),
-            self.serving.disk.part(),
-            self.serving.modes.part(),
-            self.peers.links.part(),
-            self.serving.confirmed.part(),
-            self.serving.other_groups.part(),
-            self.serving.quota_exchange.part(),
-            *self.serving.truth.parts,
-            self.serving.broker.early_routes.part(),
-            Part(name="rates", tick=self.meters.rates.tick),
-            self.keeping.retention.part(),
-            self.keeping.index_files.part(),
-            self.keeping.tier.part(),
-            reading_part(self.serving.tier_access),
-            self.peers.levels.part(),
+            *self.integrity.parts,
+            *self.peers.parts,
+            *self.meters.parts,
+            *self.keeping.parts,
             self._cluster_config.part(),
-            *(() if scrubs is None else (scrubs.part(),)),
-            *self.serving.broker.delivery_parts(),
-            self.integrity.installs.part(),
-            *self._running_parts(loop),
+            *self._running_parts(),
         )
 
-    def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
-        watch, events, lag, status = self._turn_watch, self._event_watch, self.meters.loop_lag, self._status_metrics()
-        handlers = Handlers(
-            message=self.inbox.receive,
-            closed=self._on_peer_closed,
-            frame=self._on_frame,
-            refused=self.peers.membership.refused,
-            frames_lost=self._on_frames_lost,
-        )
+    def _running_parts(self) -> tuple[Part, ...]:
+        """Returns the parts that make the node run (its driver and its clock), and those that observe it."""
+        watch, events, status = self._turn_watch, self._event_watch, self._status_metrics()
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         return (
             Part(
                 name="transport",
-                start=lambda: self.peers.transport.start(handlers),
+                start=self._open_transport,
+                starts=Starting.PEERS,
                 close=self.peers.transport.close,
                 closes=Closing.PEERS,
             ),
-            self.serving.remoting.listeners.part(),
             # It ends also if a port before it could not be opened: peers may have queued a turn for it by then.
             Part(name="driver", close=self.driver.stop, closes=Closing.DRIVER),
-            Part(name="first turn", start=self.driver.start),
-            Part(
-                name="metrics",
-                role=status.on_role,
-                metrics=(
-                    status,
-                    self.meters.requests,
-                    self.meters.traffic,
-                    self.meters.traffic.ha,
-                    DeadLetterMetrics(self.meters.traffic.stored),
-                    self.meters.appends,
-                    self._applies,
-                    self._turns,
-                ),
-            ),
-            Part(name="lanes", start=self._lanes.prepare, close=self._lanes.close, closes=Closing.LANES),
-            *self._admin_parts(),
+            Part(name="first turn", start=self.driver.start, starts=Starting.DRIVER),
+            Part(name="node metrics", role=status.on_role, metrics=(status, self._applies, self._turns)),
+            self._lanes.part(),
+            *(() if not self.environment.serves_admin else (_work("admin", self._open_admin, self._close_admin),)),
             *(() if watch is None else (_work("turn watch", watch.start, watch.stop),)),
-            Part(name="loop lag", start=lag.start, close=lag.stop, closes=Closing.WORK, metrics=(lag.metrics,)),
             _work("chores", lambda: self._chores.start(), lambda: self._chores.stop()),
             Part(
                 name="events",
                 start=events.started,
+                starts=Starting.WORK,
                 close=lambda: events.close(self.failure),
                 closes=Closing.STORAGE,
                 tick=events.tick,
             ),
-            Part(name="flushes", tick=self._lanes.flushes.tick),
             Part(name="sessions", tick=expiry.tick),
             Part(
                 name="failpoints",
@@ -181,20 +131,22 @@ class Node(Assembly):
             ),
         )
 
+    async def _open_transport(self) -> None:
+        await self.peers.transport.start(
+            Handlers(
+                message=self.inbox.receive,
+                closed=self._on_peer_closed,
+                frame=self._on_frame,
+                refused=self.peers.membership.refused,
+                frames_lost=self._on_frames_lost,
+            )
+        )
+
     def _status_metrics(self) -> StatusMetrics:
         def takes_sends() -> bool:
             return not (self.serving.proposals.refusing or self.peers.changes.drained or self.stopping)
 
         return StatusMetrics(lambda: node_view.status(self), self.state, takes_sends)
-
-    def _admin_parts(self) -> tuple[Part, ...]:
-        """Returns the parts of the HTTP API, if there is one."""
-        if not self.environment.serves_admin:
-            return ()
-        return (
-            _work("admin", self._open_admin, self._close_admin),
-            self.keeping.backups.part(),
-        )
 
     async def _open_admin(self) -> None:
         recovery = self.storage.recovery.status(self.storage.checkpointer.run)
@@ -319,4 +271,4 @@ class Node(Assembly):
 
 def _work(name: str, start: Step, close: Step) -> Part:
     """Returns a part that begins work."""
-    return Part(name=name, start=start, close=close, closes=Closing.WORK)
+    return Part(name=name, start=start, starts=Starting.WORK, close=close, closes=Closing.WORK)

@@ -31,6 +31,7 @@ from cluster.replication.proposals import Proposals
 from cluster.replication.send_identity import RetryMemory
 from cluster.retention.assembly import disk_of
 from cluster.runtime.listeners import Signal
+from cluster.runtime.service_lifecycle import PartList
 from cluster.tier.tier_assembly import access_of
 from cluster.truth.assembly import truth_of
 from raftlog.types import FIRST_GROUP
@@ -64,42 +65,51 @@ class Serving:
         """`current_config` returns the configuration in force; `started_ms` is by the monotonic clock."""
         self._context, self._storage, self._peers, self._config = context, storage, peers, current_config
         config, state, requests, modes = context.config, storage.state, meters.requests, meters.traffic.modes
+        self.parts = parts = PartList()
         incarnation = context.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self.retries = retries = RetryMemory()
         self.group_links = group_links = GroupLinks(peers.transport, lambda group: self.other_groups.leader(group))
         routes = RouteMap(self._own_group(), lambda: self.other_groups.others())
-        self.other_groups = KnownGroups(
-            context,
-            group_links,
-            self._groups_file(),
-            lambda: own_record(context.raw, peers.membership, routes.own.name, peers.links.unreached, state.level),
-            lambda: state.broker_groups.by_number,
-            lambda: context.fail(storage.retired()),
+        self.other_groups = parts.of(
+            KnownGroups(
+                context,
+                group_links,
+                self._groups_file(),
+                lambda: own_record(context.raw, peers.membership, routes.own.name, peers.links.unreached, state.level),
+                lambda: state.broker_groups.by_number,
+                lambda: context.fail(storage.retired()),
+            )
         )
         replies = SendReplyWriter(store_host, routes.own.name, requests)
         closings = ClosedConnections(context.loop.call_soon)
         outcomes = SendOutcomes(context.clock, state, retries, replies, closings)
-        self.proposals = proposals = Proposals(
-            context,
-            state,
-            Gate(config, requests.refused, requests.quota_refused),
-            store_host=store_host,
-            replies=outcomes,
-            before_open=integrity.consistency.before_open,
-            metrics=meters.traffic,
-            ledger=Ledger(context.fs, storage.directory.path, config.limits.batches_inflight_max),
-            sync_ms=lambda: peers.syncs.of_majority(context.raw.membership.voter_ids),
+        self.proposals = proposals = parts.of(
+            Proposals(
+                context,
+                state,
+                Gate(config, requests.refused, requests.quota_refused),
+                store_host=store_host,
+                replies=outcomes,
+                before_open=integrity.consistency.before_open,
+                metrics=meters.traffic,
+                ledger=Ledger(context.fs, storage.directory.path, config.limits.batches_inflight_max),
+                sync_ms=lambda: peers.syncs.of_majority(context.raw.membership.voter_ids),
+            )
         )
+        parts.of(proposals.gate)
         degradation = Degradation(context, proposals, lambda: peers.syncs.own_ms, inbox.read_index, modes)
-        self.modes = Modes(context, proposals.early, storage.directory.log, peers.transport, state, modes, degradation)
+        self.modes = parts.of(
+            Modes(context, proposals.early, storage.directory.log, peers.transport, state, modes, degradation)
+        )
         self.services = services = NodeServices(
             context, storage, inbox, proposals, peers.membership, integrity.consistency, integrity.repairs, routes
         )
         self.truth = truth_of(context, state, services, proposals, group_links)
+        parts += self.truth.parts
         self.tier_access = access_of(context, storage, services)
         path, others = storage.directory.path, self.other_groups
-        self.disk = disk_of(context, path, proposals, lambda: others.groups_here)
+        self.disk = parts.of(disk_of(context, path, proposals, lambda: others.groups_here))
         arrived = Signal[[Frame]]()
         self.broker = broker = Broker(
             context,
@@ -115,13 +125,15 @@ class Serving:
             denied=lambda enforced: requests.denied(enforced=enforced),
         )
         broker.other_members.serve(group_links)
-        self.confirmed = ConfirmedIndex(
-            peers.transport,
-            services,
-            context.turns,
-            leader=routes.own.leader,
-            applied=lambda: context.raw.applied_index,
-            level=lambda: state.level,
+        self.confirmed = parts.of(
+            ConfirmedIndex(
+                peers.transport,
+                services,
+                context.turns,
+                leader=routes.own.leader,
+                applied=lambda: context.raw.applied_index,
+                level=lambda: state.level,
+            )
         )
         paced, pulls = proposals.flow.paced, broker.pulls.paced
         shares = QuotaShares((paced.buckets, pulls.buckets))
@@ -129,15 +141,17 @@ class Serving:
         pulls.buckets.share_with(lambda: self._groups_there() * max(1, len(peers.membership.in_force.voter_ids)))
         shares.count_waiting(paced.waiting)
         shares.count_waiting(pulls.waiting)
-        self.quota_exchange = QuotaExchange(
-            shares,
-            peers.transport,
-            group_links,
-            context.turns,
-            group=config.cluster.group,
-            leader=routes.own.leader,
-            leads=services.writes_open,
-            monotonic_ms=services.monotonic_ms,
+        parts.of(
+            QuotaExchange(
+                shares,
+                peers.transport,
+                group_links,
+                context.turns,
+                group=config.cluster.group,
+                leader=routes.own.leader,
+                leads=services.writes_open,
+                monotonic_ms=services.monotonic_ms,
+            )
         )
         disk = self.disk
         figures = NodeFigures(services, context.clock, lambda: disk.view().used_percent, meters.rates, started_ms)
@@ -155,6 +169,10 @@ class Serving:
             security=peers.tls.security,
             metrics=requests,
         )
+        parts.of(remoting.listeners)
+        parts += remoting.parts()
+        parts.of(broker.early_routes)
+        parts += broker.delivery_parts()
         peers.membership.removed.add(remoting.router.clients.drop)
 
     def _groups_file(self) -> GroupsFile:
