@@ -134,7 +134,9 @@ class Three:
         return client, [task.result()[0] for task in tasks]
 
     def _connecting(self, make: Callable[[], Client]) -> Any:
-        leads = [each.host for each in self._machines if each.node is not None and each.node.services.writes_open()]
+        leads = [
+            each.host for each in self._machines if each.node is not None and each.node.serving.services.writes_open()
+        ]
         if not leads:
             raise SystemExit("none of the three nodes leads")
         return self.client.run(self.loop.create_task, self._network.connect(make, leads[0], BROKER_PORT))

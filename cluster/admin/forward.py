@@ -53,7 +53,7 @@ class Forwarder:
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
-        self._session = NodeSession(port.tls.http_dialling())
+        self._session = NodeSession(port.configuration.tls.http_dialling())
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -93,7 +93,7 @@ class Forwarder:
 
     async def pass_to(self, node: NodeId, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """Returns the answer of a member about itself. Raises ApiError."""
-        members = self._port.membership.in_force.node_uuids
+        members = self._port.nodes.membership.in_force.node_uuids
         if node not in members:
             names = names_of(self._port.config.cluster.group, members)
             raise ApiError(

@@ -99,7 +99,7 @@ class Call(NamedTuple):
 
     def note_change(self, about: str, says: str) -> None:
         """Records in this node's events and log what was deleted or reset, and who asked for it."""
-        self.port.events.note_change(about, f"{says}, asked for over HTTP by {self.asker}")
+        self.port.observed.events.note_change(about, f"{says}, asked for over HTTP by {self.asker}")
 
     def check_level(self, needed: int, what: str) -> None:
         """Raises ApiError if the cluster has a lower level than that which such things need."""

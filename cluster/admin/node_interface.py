@@ -244,55 +244,47 @@ class Clients(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdminPort:
-    """The node as the HTTP API sees it; the node assembles it. Everything is called on the node's event loop."""
+class ConfigurationPort:
+    """The configuration of this node, its certificates, and the faults that may be injected."""
 
-    current_config: Callable[[], Config]
-    state: BrokerState
-    failpoints: FailpointSet
-    alarms: Alarms
-    repairs: Repairs
-    consistency: Consistency
-    scrubber: Scrubber
-    backups: Backups
-    links: Links
-    retention: Retention
-    tier: Tier
-    tier_scrubs: TierScrubs | None
-    """Scrubs of the tier; None if no tier is configured."""
-    access: HttpAccess
-    rights: Rights
-    """Judges who may read what is stored."""
-    queries: MessageQueries
     tls: TlsMaintenance
-    membership: MembersService
-    changes: MemberChanges
-    levels: Levels
-    moves: Moves
-    services: Services
-    exporter: Exports
-    counted: Callable[[], Counted]
-    """Returns the counters for the history of the last hour."""
-    events: EventLog
-    clients: Clients
-    topic_sizes: TopicSizes
-    wall_ms: Callable[[], int]
-    """Returns the node's wall clock, milliseconds since the Unix epoch."""
-    status: Callable[[], NodeStatus]
-    """Returns the status. Cheap; also called for each scrape."""
-    connected: Callable[[NodeId], bool]
-    """Returns True if there is a connection to that node."""
-    genesis_payload: Callable[[], bytes]
-    """Returns the payload of the entry at index 0."""
-    secret_keys: Callable[[], Sequence[bytes]]
-    """Returns the keys that peers prove, newest first; none if the cluster has no secret."""
-    transfer: Callable[[NodeId], None]
-    """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
+    failpoints: FailpointSet
     overruled: Callable[[], list[KeyChange]]
     held: Callable[[], list[Held]]
     """Returns keys of the cluster for which this node's file gives another value (`after`), which is ignored."""
     reload: Callable[[], ReloadView]
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesPort:
+    """The members of the cluster, changes of them, and the ways to them."""
+
+    membership: MembersService
+    changes: MemberChanges
+    levels: Levels
+    moves: Moves
+    links: Links
+    connected: Callable[[NodeId], bool]
+    """Returns True if there is a connection to that node."""
+    registry: Callable[[], list[RegistryProcess]]
+    """Returns the processes of the registry, and which of them this node reaches."""
+    transfer: Callable[[NodeId], None]
+    """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
+    genesis_payload: Callable[[], bytes]
+    """Returns the payload of the entry at index 0."""
+    secret_keys: Callable[[], Sequence[bytes]]
+    """Returns the keys that peers prove, newest first; none if the cluster has no secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPort:
+    """The clients that this node serves, their groups, and the reads that they ask for."""
+
+    rights: Rights
+    """Judges who may read what is stored."""
+    queries: MessageQueries
+    clients: Clients
     members: Callable[[str], list[MemberView]]
     """Returns the connected consumers of a group, one with several connections for each; [] if there are none."""
     member_count: Callable[[str], int]
@@ -301,12 +293,32 @@ class AdminPort:
     """Returns True if connected consumers of a group read by broadcasting, and keep their places themselves."""
     sharers: Callable[[str, str], list[str | None]]
     """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
-    findings: Sequence[Callable[[], Iterable[Condition]]]
-    """Return the problems that the services of the node see now, besides its alarms."""
     group_watch: GroupWatch
     """Knows when groups last committed."""
-    registry: Callable[[], list[RegistryProcess]]
-    """Returns the processes of the registry, and which of them this node reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoragePort:
+    """The services that keep, move, copy, compare and repair what is stored."""
+
+    topic_sizes: TopicSizes
+    retention: Retention
+    tier: Tier
+    tier_scrubs: TierScrubs | None
+    """Scrubs of the tier; None if no tier is configured."""
+    evicted_bounds: EvictedBounds | None = None
+    """Finds offsets of evicted messages by their times; None if no tier is configured."""
+    evicted_pages: EvictedPages | None = None
+    backups: Backups
+    repairs: Repairs
+    consistency: Consistency
+    scrubber: Scrubber
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsPort:
+    """The limits by which this node judges sends while it leads, and what is near them."""
+
     paced: PacedSends
     """The sends that wait for their quota, and the quotas as this node judges by them while it leads."""
     learnt: LearntUse
@@ -315,11 +327,41 @@ class AdminPort:
     """Returns what got most of the messages of the last window, while this node leads."""
     grace_left_ms: Callable[[], int]
     """Returns the milliseconds for which this leader still takes sends though its group drains."""
-    evicted_bounds: EvictedBounds | None = None
-    """Finds offsets of evicted messages by their times; None if no tier is configured."""
-    evicted_pages: EvictedPages | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPort:
+    """The problems, events and figures of this node."""
+
+    alarms: Alarms
+    findings: Sequence[Callable[[], Iterable[Condition]]]
+    """Return the problems that the services of the node see now, besides its alarms."""
+    events: EventLog
+    exporter: Exports
+    counted: Callable[[], Counted]
+    """Returns the counters for the history of the last hour."""
     samples: Samples = field(default_factory=Samples)
     """The figures of the last hour, for plots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminPort:
+    """The node as the HTTP API sees it; the node assembles it. Everything is called on the node's event loop."""
+
+    current_config: Callable[[], Config]
+    state: BrokerState
+    access: HttpAccess
+    services: Services
+    wall_ms: Callable[[], int]
+    """Returns the node's wall clock, milliseconds since the Unix epoch."""
+    status: Callable[[], NodeStatus]
+    """Returns the status. Cheap; also called for each scrape."""
+    configuration: ConfigurationPort
+    nodes: NodesPort
+    served: ServedPort
+    storage: StoragePort
+    limits: LimitsPort
+    observed: ObservedPort
 
     @property
     def config(self) -> Config:

@@ -83,7 +83,7 @@ class AdminServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, lingering_time=LINGER_S)
         await self._runner.setup()
         assert self._runner.server is not None
-        security = self._port.tls.security("admin", admin.tls, PLAIN_REFUSAL)
+        security = self._port.configuration.tls.security("admin", admin.tls, PLAIN_REFUSAL)
         made = guarded(guard, self._runner.server)
         self._acceptor = Acceptor(loop, made, guard.room, security, guard.may_have_all)
         self._tasks = [
@@ -441,6 +441,6 @@ def _advertised(port: AdminPort) -> Iterable[str]:
     yield port.config.admin.bind.lower()
     for listener in port.config.listeners:
         yield _name_of(listener.advertised)
-    for known in port.membership.addresses.values():
+    for known in port.nodes.membership.addresses.values():
         yield known.host.lower()
         yield from (_name_of(address) for address in (known.admin, *known.listeners.values()) if address)

@@ -28,7 +28,7 @@ from cluster.runtime.findings import Code
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.host.versions import versions
 from cluster.runtime.read_leases import Leases
-from cluster.runtime.service_lifecycle import Closing, Part
+from cluster.runtime.service_lifecycle import Closing, Part, Starting
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import StorageError
 from raftlog.storage.files import layout
@@ -145,7 +145,12 @@ class Backups:
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
         return Part(
-            name="backups", start=self.start, close=self.close, closes=Closing.WORK, metrics=(BackupMetrics(self),)
+            name="backups",
+            start=self.start,
+            starts=Starting.WORK,
+            close=self.close,
+            closes=Closing.WORK,
+            metrics=(BackupMetrics(self),),
         )
 
     @property

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from cluster.admin.access import HttpAccess
 from cluster.admin.client_list import ClientList
-from cluster.admin.node_interface import AdminPort
+from cluster.admin.node_interface import (
+    AdminPort,
+    ConfigurationPort,
+    LimitsPort,
+    NodesPort,
+    ObservedPort,
+    ServedPort,
+    StoragePort,
+)
 from cluster.admin.signed_identity import Passes
 from cluster.broker.groups.assignment import sharers
 from cluster.config.local_layout import name_of
@@ -34,83 +42,99 @@ def _server() -> type[AdminServer]:
 
 def port_of(node: Assembly, exporter: Exporter, findings: Sequence[Callable[[], Iterable[Condition]]]) -> AdminPort:
     """Returns the node's services and figures in the form in which the HTTP API uses them."""
+    members, clock = node.serving.broker.members, node.environment.clock
     return AdminPort(
         current_config=lambda: node.config,
         state=node.state,
-        failpoints=node.failpoints,
-        alarms=node.alarms,
-        repairs=node.repairs,
-        consistency=node.consistency,
-        scrubber=node.scrubber,
-        backups=node.backups,
-        links=node.links,
-        retention=node.retention,
-        tier=node.tier,
-        tier_scrubs=node.tier_scrubs,
-        evicted_bounds=None if node.tier_access is None else node.tier_access.bounds,
-        evicted_pages=None if node.tier_access is None else node.tier_access.reading.pages,
         access=_access_of(node),
-        rights=node.broker.rights,
-        queries=node.broker.queries,
-        tls=node.tls,
-        membership=node.membership,
-        changes=node.changes,
-        levels=node.levels,
-        moves=node.moves,
-        services=node.services,
-        exporter=exporter,
-        counted=lambda: node_view.counted(node),
-        events=node.events,
-        clients=ClientList(
-            node.router.connections, node.clients, asyncio.get_running_loop().time, node.environment.clock.wall_ms
-        ),
-        topic_sizes=node.broker.topic_sizes,
-        wall_ms=node.environment.clock.wall_ms,
+        services=node.serving.services,
+        wall_ms=clock.wall_ms,
         status=lambda: node_view.status(node),
-        connected=node.transport.connected,
-        genesis_payload=lambda: node.storage.directory.log.genesis.entry().payload,
-        secret_keys=lambda: node.transport.keyring.keys,
-        transfer=node.succession.transfer,
-        overruled=node.layers.overruled,
-        held=lambda: node.layers.held,
-        reload=node.reload,
-        members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
-        member_count=node.clients.member_count,
-        broadcasts=lambda group: node_view.broadcasts(node.clients, group),
-        sharers=lambda group, topic: sharers(node.clients.consumers.get(group), topic),
-        registry=node.other_groups.registry,
-        paced=node.proposals.flow.paced,
-        learnt=node.proposals.flow.learnt,
-        hot=lambda: node.proposals.figures.hot.last,
-        grace_left_ms=lambda: node.proposals.drain.left_ms(node.environment.clock.monotonic_ms()),
-        findings=findings,
-        group_watch=node.broker.group_watch,
+        configuration=ConfigurationPort(
+            tls=node.peers.tls,
+            failpoints=node.failpoints,
+            overruled=node.layers.overruled,
+            held=lambda: node.layers.held,
+            reload=node.reload,
+        ),
+        nodes=NodesPort(
+            membership=node.peers.membership,
+            changes=node.peers.changes,
+            levels=node.peers.levels,
+            moves=node.integrity.moves,
+            links=node.peers.links,
+            connected=node.peers.transport.connected,
+            registry=node.serving.other_groups.registry,
+            transfer=node.succession.transfer,
+            genesis_payload=lambda: node.storage.directory.log.genesis.entry().payload,
+            secret_keys=lambda: node.peers.transport.keyring.keys,
+        ),
+        served=ServedPort(
+            rights=node.serving.broker.rights,
+            queries=node.serving.broker.queries,
+            clients=ClientList(
+                node.serving.remoting.router.connections,
+                members,
+                asyncio.get_running_loop().time,
+                clock.wall_ms,
+            ),
+            members=lambda group: node_view.members(members, group, node.serving.services.awake_ms()),
+            member_count=members.member_count,
+            broadcasts=lambda group: node_view.broadcasts(members, group),
+            sharers=lambda group, topic: sharers(members.consumers.get(group), topic),
+            group_watch=node.serving.broker.group_watch,
+        ),
+        storage=StoragePort(
+            topic_sizes=node.serving.broker.topic_sizes,
+            retention=node.keeping.retention,
+            tier=node.keeping.tier,
+            tier_scrubs=node.keeping.tier_scrubs,
+            evicted_bounds=None if node.serving.tier_access is None else node.serving.tier_access.bounds,
+            evicted_pages=None if node.serving.tier_access is None else node.serving.tier_access.reading.pages,
+            backups=node.keeping.backups,
+            repairs=node.integrity.repairs,
+            consistency=node.integrity.consistency,
+            scrubber=node.integrity.scrubber,
+        ),
+        limits=LimitsPort(
+            paced=node.serving.proposals.flow.paced,
+            learnt=node.serving.proposals.flow.learnt,
+            hot=lambda: node.serving.proposals.figures.hot.last,
+            grace_left_ms=lambda: node.serving.proposals.drain.left_ms(clock.monotonic_ms()),
+        ),
+        observed=ObservedPort(
+            alarms=node.alarms,
+            findings=findings,
+            events=node.events,
+            exporter=exporter,
+            counted=lambda: node_view.counted(node),
+        ),
     )
 
 
 def _access_of(node: Assembly) -> HttpAccess:
     def uuid() -> str:
-        return node.services.cluster_uuids()[0]
+        return node.serving.services.cluster_uuids()[0]
 
     environment = node.environment
     passes = Passes(
         node=name_of(node.config.cluster.group, node.config.node.id),
         uuid=uuid,
-        keyring=lambda: node.transport.keyring,
+        keyring=lambda: node.peers.transport.keyring,
         entropy=environment.entropy,
         wall_ms=environment.clock.wall_ms,
     )
     return HttpAccess(
         node.state.access,
-        node.broker.user_admin,
+        node.serving.broker.user_admin,
         passes,
         cluster=node.config.cluster.name,
         uuid=uuid,
-        stale=node.unheard,
+        stale=node.serving.unheard,
         entropy=environment.entropy,
-        log_time_ms=node.services.log_time_ms,
-        secrets=node.broker.secrets,
-        denials=node.broker.denials,
-        guesses=node.broker.guesses,
-        confirms=node.confirmed,
+        log_time_ms=node.serving.services.log_time_ms,
+        secrets=node.serving.broker.secrets,
+        denials=node.serving.broker.denials,
+        guesses=node.serving.broker.guesses,
+        confirms=node.serving.confirmed,
     )

@@ -10,10 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.config.config import Config
 from cluster.config.loading import own_object
-from cluster.members.changes import DiskLag
 from cluster.members.service import watch_event
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
@@ -27,10 +25,9 @@ from cluster.replication.metrics import ApplyMetrics, HaMetrics
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.error_containment import contain_each
 from cluster.runtime.periodic_tasks import Chores, Every
-from cluster.runtime.service_lifecycle import Closing, Part, Parts, Step
+from cluster.runtime.service_lifecycle import Closing, Part, Parts, Starting, Step
 from cluster.runtime.turns.turn_watch import LongTurn, TurnMetrics, TurnWatch
 from cluster.state.recovery_views import RecoveryMetrics
-from cluster.tier.tier_assembly import reading_part
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
 from statemachine.cluster_wide.cluster_level import Finalize
@@ -63,8 +60,8 @@ class Node(Assembly):
         self.exporter = Exporter(self._parts.metrics, config.cluster.group)
         self._chores = Chores(loop, self._clock, self._on_late_chores, *self._parts.ticks)
         self.again.add(self.restart)
-        self.proposals.opened.add(self._on_open)
-        self.levels.due.add(self._finalize)
+        self.serving.proposals.opened.add(self._on_open)
+        self.peers.levels.due.add(self._finalize)
         self.reloading.changed.add(self._parts.reload)
 
     # --- start and stop ----------------------------------------------------------------------------------------------
@@ -74,9 +71,9 @@ class Node(Assembly):
         await self._parts.start()
 
     def _all_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts in the order in which they start, the clock calls them, and they learn of applied entries:
-        proposals first, so that waiting requests are answered before any other part acts on an entry."""
-        scrubs, recovery = self.tier_scrubs, self.storage.recovery
+        """Returns the parts in the order in which the clock calls them and they learn of applied entries: proposals
+        first, so that waiting requests are answered before any other part acts on an entry."""
+        recovery, serving = self.storage.recovery, self.serving
         return (
             Part(
                 name="storage",
@@ -85,92 +82,45 @@ class Node(Assembly):
                 metrics=(RecoveryMetrics(lambda: recovery.status(self.storage.checkpointer.run)),),
             ),
             self._event_watch.part(),
-            Part(name="services", tick=self.services.awake.tick, reload=self.services.reconfigure),
-            self.proposals.gate.part(),
-            self.proposals.part(),
-            *self.remoting.parts(),
+            serving.services.part(),
+            *serving.parts,
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),
-            self.repairs.part(),
-            self.consistency.part(),
-            self.scrubber.part(),
-            self.membership.part(),
-            self.secret.part(),
-            self.tls.part(),
-            self.changes.part(),
-            Part(name="disk lag", tick=DiskLag(self.raw, self.succession, self.config.cluster.group).tick),
-            self.links.slow_turns.part(),
-            self.lag.part(),
-            self.syncs.part(),
-            self.disk.part(),
-            self.modes.part(),
-            self.links.part(),
-            self.confirmed.part(),
-            self.other_groups.part(),
-            self.quota_exchange.part(),
-            *self.truth.parts,
-            self.broker.early_routes.part(),
-            Part(name="rates", tick=self.rates.tick),
-            self.retention.part(),
-            self.index_files.part(),
-            self.tier.part(),
-            reading_part(self.tier_access),
-            self.levels.part(),
+            *self.integrity.parts,
+            *self.peers.parts,
+            *self.meters.parts,
+            *self.keeping.parts,
             self._cluster_config.part(),
-            *(() if scrubs is None else (scrubs.part(),)),
-            *self.broker.delivery_parts(),
-            self.installs.part(),
-            *self._running_parts(loop),
+            *self._running_parts(),
         )
 
-    def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
-        watch, events, lag, status = self._turn_watch, self._event_watch, self.loop_lag, self._status_metrics()
-        handlers = Handlers(
-            message=self.inbox.receive,
-            closed=self._on_peer_closed,
-            frame=self._on_frame,
-            refused=self.membership.refused,
-            frames_lost=self._on_frames_lost,
-        )
+    def _running_parts(self) -> tuple[Part, ...]:
+        """Returns the parts that make the node run (its driver and its clock), and those that observe it."""
+        watch, events, status = self._turn_watch, self._event_watch, self._status_metrics()
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         return (
             Part(
                 name="transport",
-                start=lambda: self.transport.start(handlers),
-                close=self.transport.close,
+                start=self._open_transport,
+                starts=Starting.PEERS,
+                close=self.peers.transport.close,
                 closes=Closing.PEERS,
             ),
-            self.remoting.listeners.part(),
             # It ends also if a port before it could not be opened: peers may have queued a turn for it by then.
             Part(name="driver", close=self.driver.stop, closes=Closing.DRIVER),
-            Part(name="first turn", start=self.driver.start),
-            Part(
-                name="metrics",
-                role=status.on_role,
-                metrics=(
-                    status,
-                    self.requests,
-                    self.traffic,
-                    self.traffic.ha,
-                    DeadLetterMetrics(self.traffic.stored),
-                    self.appends,
-                    self._applies,
-                    self._turns,
-                ),
-            ),
-            Part(name="lanes", start=self._lanes.prepare, close=self._lanes.close, closes=Closing.LANES),
-            *self._admin_parts(),
+            Part(name="first turn", start=self.driver.start, starts=Starting.DRIVER),
+            Part(name="node metrics", role=status.on_role, metrics=(status, self._applies, self._turns)),
+            self._lanes.part(),
+            *(() if not self.environment.serves_admin else (_work("admin", self._open_admin, self._close_admin),)),
             *(() if watch is None else (_work("turn watch", watch.start, watch.stop),)),
-            Part(name="loop lag", start=lag.start, close=lag.stop, closes=Closing.WORK, metrics=(lag.metrics,)),
             _work("chores", lambda: self._chores.start(), lambda: self._chores.stop()),
             Part(
                 name="events",
                 start=events.started,
+                starts=Starting.WORK,
                 close=lambda: events.close(self.failure),
                 closes=Closing.STORAGE,
                 tick=events.tick,
             ),
-            Part(name="flushes", tick=self._lanes.flushes.tick),
             Part(name="sessions", tick=expiry.tick),
             Part(
                 name="failpoints",
@@ -181,24 +131,26 @@ class Node(Assembly):
             ),
         )
 
+    async def _open_transport(self) -> None:
+        await self.peers.transport.start(
+            Handlers(
+                message=self.inbox.receive,
+                closed=self._on_peer_closed,
+                frame=self._on_frame,
+                refused=self.peers.membership.refused,
+                frames_lost=self._on_frames_lost,
+            )
+        )
+
     def _status_metrics(self) -> StatusMetrics:
         def takes_sends() -> bool:
-            return not (self.proposals.refusing or self.changes.drained or self.stopping)
+            return not (self.serving.proposals.refusing or self.peers.changes.drained or self.stopping)
 
         return StatusMetrics(lambda: node_view.status(self), self.state, takes_sends)
 
-    def _admin_parts(self) -> tuple[Part, ...]:
-        """Returns the parts of the HTTP API, if there is one."""
-        if not self.environment.serves_admin:
-            return ()
-        return (
-            _work("admin", self._open_admin, self._close_admin),
-            self.backups.part(),
-        )
-
     async def _open_admin(self) -> None:
         recovery = self.storage.recovery.status(self.storage.checkpointer.run)
-        self.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
+        self.integrity.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
         self._admin = await admin_of(port_of(self, self.exporter, self._parts.findings))
         await self._admin.start()
 
@@ -243,35 +195,37 @@ class Node(Assembly):
         """Counts a standstill of the loop as a slow turn. If turns are watched, `_on_long_turn` does that, because it
         knows more about the turn."""
         if self._turn_watch is None:
-            self.links.slow_turns.note(late_ms)
+            self.peers.links.slow_turns.note(late_ms)
 
     def _on_long_turn(self, turn: LongTurn) -> None:
-        self.links.slow_turns.note(turn.wall_ms, worked=turn.worked, what=turn.what)
+        self.peers.links.slow_turns.note(turn.wall_ms, worked=turn.worked, what=turn.what)
         self._turns.note(turn)
         self._event_watch.long_turn(turn)
 
     def _show_ha(self, metrics: HaMetrics) -> None:
         node_view.show_ha(self, metrics)
 
-    def _on_failure(self, error: BaseException) -> None:
+    # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
+
+    def on_failure(self, error: BaseException) -> None:
+        """Records why this node must stop, and stops it."""
         self.failure = error
         self.stop()
-
-    # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 
     def on_applied_run(self, applied: Applied) -> None:
         """Counts an applied run and informs the parts. Pulls that wait for messages come last,
         when all state that they may read is up to date."""
         self._applies.applied(len(applied.entries), applied.seconds)
         self.storage.recovery.applied(self.state.applied.index)
-        if self.state.access.version != self.admission.version:  # a branch, not a part's call: most runs change none
-            self.admission.changed()
-            self.clients.rules_changed()
+        admission = self.serving.remoting.admission
+        if self.state.access.version != admission.version:  # a branch, not a part's call: most runs change none
+            admission.changed()
+            self.serving.broker.members.rules_changed()
         for told in self._parts.applied:
             told(applied)
         grown = applied.run.grown
         if grown:
-            contain_each("waking those who wait for messages", self.services.watchers, grown)
+            contain_each("waking those who wait for messages", self.serving.services.watchers, grown)
         if self.storage.directory.log.needs_next():
             self._lanes.prepare()
 
@@ -289,7 +243,7 @@ class Node(Assembly):
 
     def on_members(self, raw: RawNode) -> None:
         """Informs the membership that the members in force changed."""
-        self.membership.on_members()
+        self.peers.membership.on_members()
 
     def _on_peer_closed(self, peer: NodeId) -> None:
         self.inbox.peer_closed(peer)
@@ -303,18 +257,18 @@ class Node(Assembly):
         self._parts.frames[kind](peer, kind, header, payload)
 
     def _finalize(self, level: int) -> None:
-        if self.proposals.open:
+        if self.serving.proposals.open:
             after_ms = self.config.upgrade.finalize_after_ms
             logger.warning("all members have known level %d for upgrade.finalize_after_ms = %d", level, after_ms)
-            self.services.propose([Finalize(level)], lambda _: None)
+            self.serving.services.propose([Finalize(level)], lambda _: None)
 
     def _expire_sessions(self) -> bool:
-        if self.proposals.open:
+        if self.serving.proposals.open:
             before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
-            self.services.propose([Expire(before)], lambda _: None)
+            self.serving.services.propose([Expire(before)], lambda _: None)
         return True
 
 
 def _work(name: str, start: Step, close: Step) -> Part:
     """Returns a part that begins work."""
-    return Part(name=name, start=start, close=close, closes=Closing.WORK)
+    return Part(name=name, start=start, starts=Starting.WORK, close=close, closes=Closing.WORK)

@@ -143,7 +143,7 @@ def tell_start(node: Node) -> None:
         raft.term,
         raft.tail.index,
         raft.applied_index,
-        names_of(identity.group_id, node.membership.in_force.voter_ids),
+        names_of(identity.group_id, node.peers.membership.in_force.voter_ids),
     )
     if ports := open_ports(config):
         logger.warning("%s", ports)

@@ -27,39 +27,39 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 def status(node: Assembly) -> NodeStatus:
     """Returns the current status."""
     raft = node.raw.status()
-    now_ms = node.services.monotonic_ms()
+    now_ms = node.serving.services.monotonic_ms()
     return NodeStatus(
         node=node.node_id,
         group=node.config.cluster.group,
         uuid=str(node.storage.directory.identity.node_uuid),
         cluster=node.config.cluster.name,
         cluster_id=str(node.storage.directory.identity.cluster_uuid),
-        broker=node.services.routes.own.name,
+        broker=node.serving.services.routes.own.name,
         role=_ROLES[raft.role],
-        member=node.membership.own_role,
+        member=node.peers.membership.own_role,
         term=raft.term,
         leader=raft.leader_id or None,
-        writes_open=node.services.writes_open(),
+        writes_open=node.serving.services.writes_open(),
         commit_index=raft.commit_index,
         applied_index=raft.applied_index,
         last_index=raft.last_index,
         behind=raft.behind,
         stopping=node.stopping,
-        drained=node.changes.drained,
-        maintenance=node.changes.maintained,
+        drained=node.peers.changes.drained,
+        maintenance=node.peers.changes.maintained,
         failpoints=node.failpoints.enabled,
         failure=str(node.failure) if node.failure else None,
         alarms=node.alarms.all(),
         peers=[_peer(node, peer, now_ms) for peer in raft.peers],
-        sync_ms=_rounded(node.syncs.own_ms),
+        sync_ms=_rounded(node.peers.syncs.own_ms),
         quorum=quorum(node),
         load=_load(node),
         recovery=node.storage.recovery.status(node.storage.checkpointer.run),
-        install=node.installs.view(),
+        install=node.integrity.installs.view(),
         limits=_numbers(node.config.limits),
-        links=node.links.view(),
-        modes=node.modes.view(),
-        disk=node.disk.view(),
+        links=node.peers.links.view(),
+        modes=node.serving.modes.view(),
+        disk=node.serving.disk.view(),
         retention=settings_of(node.config.retention),
         versions=versions(),
         kernel=KernelView(kernel.NAME, kernel.VERSION, kernel.WHY),
@@ -69,18 +69,18 @@ def status(node: Assembly) -> NodeStatus:
 
 
 def _peer(node: Assembly, peer: RaftPeer, now_ms: int) -> PeerStatus:
-    lag, course = node.lag.of(peer, now_ms), node.lag.forecast_of(peer.node_id)
+    lag, course = node.peers.lag.of(peer, now_ms), node.peers.lag.forecast_of(peer.node_id)
     return PeerStatus(
         node=peer.node_id,
         match_index=peer.match_index,
         lag_entries=peer.lag,
         lag_bytes=lag.size_bytes,
         lag_ms=lag.age_ms,
-        sync_ms=_rounded(node.syncs.of(peer.node_id)),
+        sync_ms=_rounded(node.peers.syncs.of(peer.node_id)),
         lag_bytes_per_s=course.bytes_per_s if course else None,
         caught_up_in_s=course.caught_up_in_s if course else None,
         snapshot_in_s=course.snapshot_in_s if course else None,
-        connected=node.transport.connected(peer.node_id),
+        connected=node.peers.transport.connected(peer.node_id),
     )
 
 
@@ -95,9 +95,9 @@ def quorum(node: Assembly) -> QuorumView:
 
     def is_here(voter: int) -> bool:
         peer = NodeId(voter)
-        return voter == node.node_id or (node.transport.connected(peer) and not node.links.is_silent(peer))
+        return voter == node.node_id or (node.peers.transport.connected(peer) and not node.peers.links.is_silent(peer))
 
-    return quorum_of(node.membership.in_force.voter_ids, is_here, node.config.cluster.group)
+    return quorum_of(node.peers.membership.in_force.voter_ids, is_here, node.config.cluster.group)
 
 
 def broadcasts(known: Members, group: str) -> bool:
@@ -124,7 +124,7 @@ def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
 
 
 def _secret(node: Assembly) -> SecretView:
-    secret = node.secret
+    secret = node.peers.secret
     return SecretView(state=secret.state, key=secret.keyring.newest.hex(), waiting_for=[int(n) for n in secret.missing])
 
 
@@ -135,12 +135,12 @@ def _numbers(section: object) -> dict[str, int]:
 
 def _load(node: Assembly) -> LoadStatus:
     """Returns the load by clients."""
-    limit = node.proposals.flow.limit
+    limit = node.serving.proposals.flow.limit
     return LoadStatus(
-        connections=len(node.router.connections),
-        long_polls=node.pulls.long_polls.count,
-        inflight_bytes=node.proposals.gate.bytes,
-        client_inflight_bytes=node.proposals.gate.clients.bytes,
+        connections=len(node.serving.remoting.router.connections),
+        long_polls=node.serving.broker.pulls.long_polls.count,
+        inflight_bytes=node.serving.proposals.gate.bytes,
+        client_inflight_bytes=node.serving.proposals.gate.clients.bytes,
         admission_bytes=limit.house_bytes if limit.rate else 0,
         decided_bytes_per_second=int(limit.rate),
         overloaded=limit.overloaded,
@@ -149,7 +149,7 @@ def _load(node: Assembly) -> LoadStatus:
 
 def counted(node: Assembly) -> Counted:
     """Returns the counters for the history of the last hour."""
-    traffic, given, appends = node.traffic, node.broker.deliveries, node.appends
+    traffic, given, appends = node.meters.traffic, node.serving.broker.deliveries, node.meters.appends
     return Counted(
         messages_in=traffic.messages_taken,
         messages_out=given.messages_given,
@@ -159,22 +159,22 @@ def counted(node: Assembly) -> Counted:
         commit_bounds_s=traffic.commit_seconds.bounds,
         appends=appends.counts,
         append_bounds_s=appends.bounds,
-        loop_lag_s=node.loop_lag.lag_s,
-        refused=node.requests.refusals,
+        loop_lag_s=node.meters.loop_lag.lag_s,
+        refused=node.meters.requests.refusals,
     )
 
 
 def show_ha(node: Assembly, ha: HaMetrics) -> None:
     """Sets the gauges of replication and storage, in bytes and seconds."""
-    log, raft, now_ms = node.storage.directory.log, node.raw.status(), node.services.monotonic_ms()
+    log, raft, now_ms = node.storage.directory.log, node.raw.status(), node.serving.services.monotonic_ms()
     peers = [_peer(node, peer, now_ms) for peer in raft.peers]
     end = log.tail.end_position
     ha.show(
         end_position=end,
         slaves={peer.node: end - peer.lag_bytes for peer in peers},
         delays={peer.node: _delays(peer) for peer in peers},
-        connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
-        sent_bytes=node.transport.entry_bytes,
+        connections=sum(node.peers.transport.connected(peer) for peer in node.peers.transport.roster.peers()),
+        sent_bytes=node.peers.transport.entry_bytes,
         storage=(
             end - log.first_position,
             end - end_of(log, raft.persisted_index),

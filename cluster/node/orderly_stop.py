@@ -72,9 +72,9 @@ class Retirement:
         if led:
             await self._hand_over()
         handed = self._loop.time()
-        node.remoting.listeners.close()
+        node.serving.remoting.listeners.close()
         await self._until(self._is_led, SETTLE_S)
-        connections = len(node.router.connections)
+        connections = len(node.serving.remoting.router.connections)
         await self._send_away()
         logger.info(
             "stopping: %s%d connections closed in %.0f ms",
@@ -110,29 +110,29 @@ class Retirement:
             await self._until(self._passed(to), patience_s)
 
     def _successor(self, passed_over: Collection[NodeId]) -> NodeId:
-        connected = self._node.transport.connected
+        connected = self._node.peers.transport.connected
         return self._node.succession.choose(lambda peer: connected(peer.node_id) and peer.node_id not in passed_over)
 
     def _passed(self, to: NodeId) -> Callable[[], bool]:
         node = self._node
-        return lambda: node.raw.role is not Role.LEADER or not node.transport.connected(to)
+        return lambda: node.raw.role is not Role.LEADER or not node.peers.transport.connected(to)
 
     def _is_led(self) -> bool:
         """Returns True if another node leads and accepts writes: an entry of its own term is applied here."""
         node, raw = self._node, self._node.raw
         if raw.role is Role.LEADER:
             return True  # no node took over: nothing to wait for
-        return node.transport.connected(raw.leader_id) and node.state.applied.term == raw.term
+        return node.peers.transport.connected(raw.leader_id) and node.state.applied.term == raw.term
 
     # --- 3: clients --------------------------------------------------------------------------------------------------
 
     async def _send_away(self) -> None:
         node = self._node
-        connections = list(node.router.connections)
+        connections = list(node.serving.remoting.router.connections)
         for connection in connections:
             connection.leave(REMARK)
-        await self._until(lambda: node.proposals.idle and not any(map(_waits, connections)), DRAIN_S)
-        await node.pulls.long_polls.release()
+        await self._until(lambda: node.serving.proposals.idle and not any(map(_waits, connections)), DRAIN_S)
+        await node.serving.broker.pulls.long_polls.release()
         for connection in connections:
             connection.say_goodbye()
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.turns.stalled_loop import AwakeClock
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine.commands import level_of, name_of
@@ -60,6 +61,10 @@ class NodeServices:
         self._repairs = repairs
         self.watchers: list[Callable[[Queues], None]] = []
         """Callbacks that receive the queues that grew, once per applied run."""
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls these services."""
+        return Part(name="services", tick=self.awake.tick, reload=self.reconfigure)
 
     def reconfigure(self, config: Config) -> None:
         """Uses `config` from now on."""

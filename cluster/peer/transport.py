@@ -44,7 +44,7 @@ from statemachine.levels import GROUPS_LEVEL, LEVEL
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BULK", "CONTROL", "Handlers", "HeartbeatNet", "Inlet", "Link", "Membership", "PeerTransport"]
+__all__ = ["BULK", "CONTROL", "Handlers", "HeartbeatNet", "Inlet", "Link", "Membership", "PeerLevels", "PeerTransport"]
 
 OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
@@ -99,6 +99,17 @@ class HeartbeatNet(NamedTuple):
     port."""
 
 
+class PeerLevels(NamedTuple):
+    """The levels that nodes tell each other (`statemachine.levels`)."""
+
+    own: int = LEVEL
+    """The level of the commands that this node can apply."""
+    announced: dict[NodeId, int] | None = None
+    """Receives the levels that peers announce, while they are connected; None if nothing asks for them."""
+    of_cluster: Callable[[], int] = lambda: BASELINE
+    """Returns the level in the applied state."""
+
+
 class PeerTransport:
     """Implements `raft_driver.MessageSender`, and carries forwarded requests."""
 
@@ -112,9 +123,7 @@ class PeerTransport:
         heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
         keyring: Keyring = OPEN,
         entropy: Callable[[int], bytes] = os.urandom,
-        level: int = LEVEL,
-        levels: dict[NodeId, int] | None = None,
-        cluster_level: Callable[[], int] = lambda: BASELINE,
+        levels: PeerLevels = PeerLevels(),  # noqa: B008 - a value
         security: Security = PLAIN,
         dialling: Dialling = PLAIN_DIALLING,
     ) -> None:
@@ -122,10 +131,8 @@ class PeerTransport:
 
         `incarnation` differs between any two starts of the node; 0 is not compared. `advertised` is the address at
         which others reach this node, for nodes that do not know it yet. `keyring` holds the keys that are proven and
-        required; `entropy` supplies nonces. `level` is that of the commands that this node can apply
-        (`statemachine.levels.LEVEL`); its peers are told. `levels` receives the levels that peers announce, while
-        they are connected. `cluster_level` returns the level in the applied state. `security` and `dialling` are those
-        of TLS; without them connections are in plain text.
+        required; `entropy` supplies nonces. `security` and `dialling` are those of TLS; without them connections are in
+        plain text.
         """
         self.dialling = dialling
         self._security = security
@@ -148,9 +155,9 @@ class PeerTransport:
         self._renewals: dict[tuple[NodeId, str], asyncio.Task[None]] = {}
         self._renew_again: set[tuple[NodeId, str]] = set()
         self._advertised = advertised
-        self._level = level
-        self._levels = {} if levels is None else levels
-        self._cluster_level = cluster_level
+        self._level = levels.own
+        self._levels = {} if levels.announced is None else levels.announced
+        self._cluster_level = levels.of_cluster
         self._bind = bind
         self._handlers: Handlers | None = None
         self._servers: list[asyncio.Server | Acceptor] = []

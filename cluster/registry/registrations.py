@@ -21,7 +21,7 @@ from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.peer.allowed_peers import Address, Membership
 from cluster.peer.group_links import GroupLink, GroupLinks
 from cluster.peer.keyring import Keyring
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
 from cluster.placement.group_map import GroupRecord, decode, encode, news
 from cluster.placement.registry_state import RegistryState, encode_state
 from cluster.registry.records import (
@@ -77,7 +77,13 @@ class Registrations:
         membership = Membership(str(cluster), REGISTRY_GROUP, NodeId(number), str(own), {})
         incarnation = int.from_bytes(entropy(INCARNATION_BYTES))
         self.transport = PeerTransport(
-            membership, {}, bind, incarnation, keyring=keyring, entropy=entropy, cluster_level=lambda: LEVEL
+            membership,
+            {},
+            bind,
+            incarnation,
+            keyring=keyring,
+            entropy=entropy,
+            levels=PeerLevels(of_cluster=lambda: LEVEL),
         )
         self.links = GroupLinks(self.transport, lambda _: NOBODY)
         self.links.takes(Kind.GROUPS, self._on_groups)

@@ -27,7 +27,7 @@ from cluster.replication.message_batch import Send
 from cluster.replication.send_identity import Identity
 from cluster.requests.table import IN_LINE, ROWS, SENDS, SUPERS_ALONE, VERBS
 from cluster.requests.verb import Serves, Stated, Verb
-from cluster.runtime.service_lifecycle import Closing, Part
+from cluster.runtime.service_lifecycle import Closing, Part, Starting
 from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
 from cluster.runtime.tls.port_security import Security
 from raftmq_wire.codec import CodecError
@@ -279,6 +279,7 @@ class Listeners:
         return Part(
             name="listeners",
             start=self.open,
+            starts=Starting.CLIENTS,
             close=self.close,
             closes=Closing.WORK,
             reload=self.reload,

@@ -18,7 +18,7 @@ from cluster.config.config import Config
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import peer_addresses
 from cluster.peer.secret import load as load_keys
-from cluster.peer.transport import Membership, PeerTransport
+from cluster.peer.transport import Membership, PeerLevels, PeerTransport
 from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchClient, FetchError, early_client
 from cluster.repair.log_extension import LogForward
@@ -174,7 +174,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
             (config.peer.bind, config.peer.port),
             keyring=load_keys(fs, config),
             entropy=environment.entropy,
-            level=environment.level,
+            levels=PeerLevels(environment.level),
         )
         run = load_run(fs, directory.path, directory.identity.group_id)
         peers = [node for node in membership.voter_ids if node != config.node_id and node in known]

@@ -21,7 +21,7 @@ from cluster.members.service import MembersService
 from cluster.peer.keyring import Keyring
 from cluster.peer.links import heartbeat_net
 from cluster.peer.probe import probe
-from cluster.peer.transport import PLAIN_REFUSAL, PeerTransport
+from cluster.peer.transport import PLAIN_REFUSAL, PeerLevels, PeerTransport
 from cluster.repair.fetch import LOG, FetchClient, FetchError, FetchServer, FrameSender, Status
 from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source
@@ -267,9 +267,8 @@ def transport_of(
     context: NodeContext,
     members: MembersService,
     keyring: Keyring,
-    levels: dict[NodeId, int],
+    levels: PeerLevels,
     tls: TlsMaintenance,
-    cluster_level: Callable[[], int],
 ) -> PeerTransport:
     """Not started. It follows `members`, and keeps in `levels` what peers announce."""
     config, environment = context.config, context.environment
@@ -282,9 +281,7 @@ def transport_of(
         heartbeat_net(config),
         keyring,
         environment.entropy,
-        environment.level,
         levels,
-        cluster_level,
         tls.peer_security(PLAIN_REFUSAL),
         tls.peer_dialling(),
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRIES_MAX, Applied, pieces
@@ -61,6 +61,18 @@ class Proposer(Protocol):
 
     def on_members(self, raw: RawNode) -> None:
         """Handles a change of the members in force."""
+
+    def on_failure(self, error: BaseException) -> None:
+        """Handles the reason, told once, why the node must stop taking part."""
+
+
+class DriverLanes(NamedTuple):
+    """The lanes to which the driver gives work."""
+
+    append: LaneRunner[PersistJob]
+    apply: LaneRunner[list[Entry]]
+    apply_bytes: int = APPLY_BYTES
+    """Bytes of entries at which the work of the apply lane is cut (`apply_lane.pieces`)."""
 
 
 class DriverInbox:
@@ -144,33 +156,27 @@ class RaftDriver:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         tick_ms: int,
-        on_stop: Callable[[BaseException], None],
         transport: MessageSender,
         proposer: Proposer,
         flush: Callable[[RawNode], object],
-        append: LaneRunner[PersistJob],
-        apply: LaneRunner[list[Entry]],
+        lanes: DriverLanes,
         stages: StageTimes | None = None,
         on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
-        apply_bytes: int = APPLY_BYTES,
     ) -> None:
         """`flush` proposes queued requests as far as the limits allow; called once or a few times per turn of a leader
-        (see `proposals`). `on_stop` is called once, with the reason, when the node must stop taking part. `on_install`
-        is called with each offer of a snapshot, which means that the leader has trimmed what this log lacks.
-        `apply_bytes`: see `apply_lane.pieces`."""
+        (see `proposals`). `on_install` is called with each offer of a snapshot, which means that the leader has
+        trimmed what this log lacks."""
         self.raw = raw
         self._inbox = inbox
         self._node_id = node_id
         self._loop = loop
         self._clock = clock
         self._tick_ms = tick_ms
-        self._on_stop = on_stop
-        self._apply_bytes, self._uncut_bytes = apply_bytes, apply_bytes // COMMAND_WEIGHT
         self._transport = transport
         self._proposer = proposer
         self._flush = flush
-        self._append = append
-        self._apply = apply
+        self._append, self._apply = lanes.append, lanes.apply
+        self._apply_bytes, self._uncut_bytes = lanes.apply_bytes, lanes.apply_bytes // COMMAND_WEIGHT
         self._on_install = on_install
         self._ticks = 0
         self.stages = StageTimes() if stages is None else stages
@@ -249,7 +255,7 @@ class RaftDriver:
             return
         logger.critical("the node stops: %s", error, exc_info=error)
         self.stop()
-        self._on_stop(error)
+        self._proposer.on_failure(error)
 
     def _step_inputs(self) -> None:
         raw, inbox = self.raw, self._inbox

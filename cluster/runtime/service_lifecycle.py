@@ -1,6 +1,7 @@
 """The parts of a node: a description, as one value, of how a service takes part in the life of its node.
 
-A service describes itself by a Part. The node collects the hooks of all parts once, as tuples of bound methods, one for
+A service describes itself by a Part. It names by a stage each what must have started before it and what must close
+after it; nothing else orders them. The node collects the hooks of all parts once, as tuples of bound methods, one for
 each kind of hook, with only the parts that have it. No tuple is walked per message: `applied` is called once per
 applied run, frames and request codes are dictionaries.
 """
@@ -40,6 +41,22 @@ class AppliedRun(Protocol):
         """The entries in order; at least one."""
 
 
+class Starting(IntEnum):
+    """When a part starts. Each stage uses those before it. Within a stage, parts start in the order in which they were
+    made."""
+
+    SERVICES = 0
+    """Services, which use only what works from its constructor on."""
+    PEERS = 1
+    """The connections to peers, whose frames the services take."""
+    CLIENTS = 2
+    """The ports for clients."""
+    DRIVER = 3
+    """The first turn of the driver. A port that cannot be opened prevents it."""
+    WORK = 4
+    """Parts that begin work: the lanes, the HTTP API, backups, clocks and those that observe."""
+
+
 class Closing(IntEnum):
     """When a part closes. Each stage uses those behind it until it has closed. Within a stage, parts close in the
     reverse order of their start."""
@@ -72,6 +89,8 @@ class Part:
     name: str
     start: Step | None = None
     """Starts the service. A part without this hook works, and must be closed, from its constructor on."""
+    starts: Starting = Starting.SERVICES
+    """The stage of `start`."""
     close: Step | None = None
     """Closes the service, idle or busy. Never called twice."""
     closes: Closing = Closing.SERVICES
@@ -103,12 +122,31 @@ class Part:
     """Puts that configuration in force. Does not raise."""
 
 
+class Described(Protocol):
+    """A service that describes itself."""
+
+    def part(self) -> Part:
+        """Returns the hooks through which the node calls this service."""
+
+
+Service = TypeVar("Service", bound=Described)
+
+
+class PartList(list[Part]):
+    """The parts of several services, in the order in which they are made."""
+
+    def of(self, service: Service) -> Service:
+        """Adds the part of a service that was just made, and returns the service."""
+        self.append(service.part())
+        return service
+
+
 class Parts:
     """All parts of one node. Event loop only."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
-        """`parts` are in the order in which they start and all other hooks but `close` are called. Raises ValueError if
-        two have one name, or take the same frames or requests."""
+        """`parts` are in the order in which all hooks but `start` and `close` are called. Raises ValueError if two have
+        one name, or take the same frames or requests."""
         self.parts = tuple(parts)
         names = [part.name for part in self.parts]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -124,14 +162,15 @@ class Parts:
         self.findings = _present(part.findings for part in self.parts)
         self._may_reload = _present(part.may_reload for part in self.parts)
         self._reload = _present(part.reload for part in self.parts)
-        self._closing = list(reversed(self.parts))
+        self._starting = sorted(self.parts, key=lambda part: part.starts)
+        self._closing = list(reversed(self._starting))
         self._closing.sort(key=lambda part: part.closes)
         self._open = {part.name for part in self.parts if part.start is None}
 
     async def start(self) -> None:
         """Starts the parts one after the other. If one cannot start, those before it are closed, and its exception is
         raised."""
-        for part in self.parts:
+        for part in self._starting:
             if part.start is None:
                 continue
             try:

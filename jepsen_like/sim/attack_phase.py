@@ -136,7 +136,7 @@ class Accounts:
             node = machine.node
             if node is None:
                 continue
-            left = node.proposals.gate.left()
+            left = node.serving.proposals.gate.left()
             if left:
                 return f"node {machine.node_id} counts {left}"
         return ""

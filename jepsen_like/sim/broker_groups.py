@@ -94,7 +94,7 @@ class BrokerGroupsOperator:
         elif changes and self._rng.random() < 0.1:
             run.append(ForgetEnds(min(self.check.copy.truth.copied, self.confirmed())))
         if run:
-            leader.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
+            leader.process.run(lambda: node.serving.services.propose(run, lambda _: None, author="the operator"))
 
     def _drain(self, state: BrokerState) -> list[Command]:
         """Draws the begin or the end of a drain, also of one that has begun or ended already; mostly nothing."""

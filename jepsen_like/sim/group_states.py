@@ -27,7 +27,7 @@ class GroupStates:
     def writable(self) -> bool:
         """Returns True if a node leads and takes writes."""
         nodes = [machine.node for machine in self._machines.values()]
-        return any(node is not None and hasattr(node, "proposals") and node.proposals.open for node in nodes)
+        return any(node is not None and hasattr(node, "serving") and node.serving.proposals.open for node in nodes)
 
     def healthy(self) -> bool:
         """Returns True if all members run in one term, and one of them takes writes."""
@@ -43,5 +43,8 @@ class GroupStates:
         return (
             len(nodes) == len(self.members())
             and len(marks) == 1
-            and all(n.state.applied.index == n.raw.raft.log.tail.index and not n.installs.missing_bytes for n in nodes)
+            and all(
+                n.state.applied.index == n.raw.raft.log.tail.index and not n.integrity.installs.missing_bytes
+                for n in nodes
+            )
         )

@@ -159,7 +159,7 @@ class Operator:
         if leader is None or leader.node is None or leader.process is None or leader.process.paused:
             return
         try:
-            leader.process.run(act, leader.node.raw, leader.node.changes)
+            leader.process.run(act, leader.node.raw, leader.node.peers.changes)
         except (LocalError, RaftLogError) as error:
             self._monitor.log(f"operator: not now: {str(error).splitlines()[0]}")
 

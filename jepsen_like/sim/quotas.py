@@ -163,4 +163,4 @@ class QuotaOperator:
         leader = self._leader()
         if leader is not None and leader.node is not None and leader.process is not None and not leader.process.paused:
             node = leader.node
-            leader.process.run(lambda: node.services.propose([command], done, author="the operator"))
+            leader.process.run(lambda: node.serving.services.propose([command], done, author="the operator"))

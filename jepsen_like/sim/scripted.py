@@ -180,7 +180,7 @@ class Stage(World, Interpreter):
     def do_install(self, name: str, version: str) -> None:
         upgrades, machine = self._upgrades(), self._machine(name)
         upgrades.install(machine, LEVEL if version == "newer" else upgrades.older)
-        self._until(lambda: machine.up and hasattr(machine.node, "levels"), LEAD_S)
+        self._until(lambda: machine.up and hasattr(machine.node, "peers"), LEAD_S)
 
     def do_finalize(self, name: str, level: str = "0") -> None:
         upgrades = self._upgrades()
@@ -408,7 +408,7 @@ class Stage(World, Interpreter):
     @staticmethod
     def _leads(machine: Machine) -> bool:
         node = machine.node
-        return node is not None and node.raw.role is Role.LEADER and node.proposals.open
+        return node is not None and node.raw.role is Role.LEADER and node.serving.proposals.open
 
     def do_clock(self, name: str, off_ms: str) -> None:
         self._machine(name).clock.offset_ms = int(off_ms)
@@ -432,7 +432,7 @@ class Stage(World, Interpreter):
 
         def reached() -> bool:
             node = machine.node
-            return node is not None and hasattr(node, "installs") and node.installs.view().stage == stage
+            return node is not None and hasattr(node, "integrity") and node.integrity.installs.view().stage == stage
 
         if not self._until(reached, MEMBERS_S):
             self.monitor.report("liveness", f"node {name} does not copy its {stage} within {MEMBERS_S:.0f} s")
@@ -588,11 +588,11 @@ class Stage(World, Interpreter):
             self.store.weather = {"away": AWAY, "back": STORMY}[what]
 
     def _leading(self) -> Node:
-        return next(m.node for m in self.machines.values() if m.node is not None and m.node.proposals.open)
+        return next(m.node for m in self.machines.values() if m.node is not None and m.node.serving.proposals.open)
 
     def _repair(self) -> None:
         node = self._leading()
-        scrubs, machine = node.tier_scrubs, self.machines[NodeId(node.node_id)]
+        scrubs, machine = node.keeping.tier_scrubs, self.machines[NodeId(node.node_id)]
         assert scrubs is not None
         assert machine.process is not None
         for _ in range(SCRUBS_MAX):
@@ -623,7 +623,9 @@ class Stage(World, Interpreter):
         dialler, _, peer = a.partition("->")
         node = self._machine(dialler).node
         assert node is not None
-        links = [link for (to, channel), link in node.transport.links.items() if to == int(peer) and b in ("", channel)]
+        links = [
+            link for (to, channel), link in node.peers.transport.links.items() if to == int(peer) and b in ("", channel)
+        ]
         ends = [link.transport for link in links]
         self.network.forget([end for end in ends if isinstance(end, Endpoint)])
 

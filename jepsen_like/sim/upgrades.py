@@ -180,21 +180,21 @@ class Upgrades:
         """Asks this node to finalize. With `level`, finalizes to that level without checking whether the members have
         it."""
         node, process = machine.node, machine.process
-        if node is None or process is None or process.paused or not hasattr(node, "levels"):
+        if node is None or process is None or process.paused or not hasattr(node, "peers"):
             return
         self.asked += 1
 
         def ask() -> None:
             wanted = level
             if not wanted:
-                if not node.services.writes_open():
+                if not node.serving.services.writes_open():
                     return
                 try:
-                    wanted = node.levels.require()
+                    wanted = node.peers.levels.require()
                 except LocalError:
                     return
-                self._judge(node.membership.in_force.node_uuids, wanted, node.state.level)
-            node.services.propose([Finalize(wanted)], lambda _: None)
+                self._judge(node.peers.membership.in_force.node_uuids, wanted, node.state.level)
+            node.serving.services.propose([Finalize(wanted)], lambda _: None)
 
         process.run(ask)
 
@@ -209,11 +209,13 @@ class Upgrades:
     def change(self, machine: Machine, topic: str) -> None:
         """Changes a topic through this node with an author's name, as a logged-in person does."""
         node, process = machine.node, machine.process
-        if node is None or process is None or process.paused or not hasattr(node, "levels"):
+        if node is None or process is None or process.paused or not hasattr(node, "peers"):
             return
         fields: dict[str, Any] = {"name": topic, "read_queues": 1, "write_queues": 1, "perm": self._rng.choice((4, 6))}
         process.run(
-            lambda: node.services.propose([CreateTopic(fields, if_absent=False)], lambda _: None, author="the operator")
+            lambda: node.serving.services.propose(
+                [CreateTopic(fields, if_absent=False)], lambda _: None, author="the operator"
+            )
         )
 
     def finish(self) -> bool:

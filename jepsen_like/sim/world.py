@@ -324,14 +324,14 @@ class World:
         return (
             len(nodes) == len(hosts)
             and not any(each is None or each.paused or each.stalls for each in processes)
-            and all(node.transport.reaches_all() for node in nodes)
+            and all(node.peers.transport.reaches_all() for node in nodes)
             and not any(end.other[1] == PEER_PORT for end in self.network.dead_ends(hosts))
         )
 
     def _is_shared(self, client_id: str) -> bool:
         """Returns True if clients of several users have the client id, and a node was lost or restarted: then they may
         get no reply within its TTL, which is longer than a run (seed 780000116)."""
-        found = [node.broker.members.producer_users(client_id).keys() for node in self.states.running()]
+        found = [node.serving.broker.members.producer_users(client_id).keys() for node in self.states.running()]
         return len(set().union(*found)) > 1 and any(len(each.nodes) != 1 for each in self.machines.values())
 
     def _is_calm(self) -> bool:
@@ -456,7 +456,7 @@ class World:
             done: list[bool] = []
             while not done and not self.monitor.violations:
                 for machine in self.members():
-                    if machine.node is not None and hasattr(machine.node, "proposals"):
+                    if machine.node is not None and hasattr(machine.node, "serving"):
                         attempt(machine, step, done)
                 self._pass_time(0.2)
 
@@ -667,13 +667,13 @@ class World:
         """Returns the term of the node at this address if it leads and takes writes, else None."""
         for machine in self.machines.values():
             node = machine.node
-            if machine.host == host and node is not None and hasattr(node, "proposals") and node.proposals.open:
+            if machine.host == host and node is not None and hasattr(node, "serving") and node.serving.proposals.open:
                 return node.raw.term
         return None
 
     def _reign(self) -> tuple[int, int] | None:
         """Returns (term, node) of the leader that takes writes; None if there is none."""
-        open_at = [node for node in self.states.running() if node.proposals.open]
+        open_at = [node for node in self.states.running() if node.serving.proposals.open]
         return max(((node.raw.term, int(node.node_id)) for node in open_at), default=None)
 
     def _queued(self) -> set[str]:
@@ -682,7 +682,7 @@ class World:
 
     def _crowded(self) -> bool:
         """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
-        leaders = [node.proposals for node in self.states.running() if node.proposals.open]
+        leaders = [node.serving.proposals for node in self.states.running() if node.serving.proposals.open]
         return any(
             each.flow.limit.overloaded or each.gate.sends.bytes > each.flow.limit.house_bytes for each in leaders
         )
@@ -692,7 +692,12 @@ class World:
         return sum(send.slot.name not in SURGE_TOPICS for send in self._waiting_sends())
 
     def _waiting_sends(self) -> list[Send]:
-        return [send for node in self.states.running() if node.proposals.open for send in node.proposals._sends]
+        return [
+            send
+            for node in self.states.running()
+            if node.serving.proposals.open
+            for send in node.serving.proposals._sends
+        ]
 
     def _nothing_waits(self) -> bool:
         return not self._timers()
@@ -713,7 +718,7 @@ class World:
         that had no power, it asks again after 1 s, and after 2 s more (seed 953500102)."""
         ids = {machine.node_id for machine in self.members()}
         linked = all(
-            (other, channel) in node.transport.links
+            (other, channel) in node.peers.transport.links
             for node in self.states.running()
             for other in ids - {node.node_id}
             for channel in (CONTROL, BULK)

@@ -35,7 +35,7 @@ ALLOWED = {
     ): "writes the name into a backup",
     ("cluster/tier/state_copies/state_copier.py", "cluster.broker_name"): "the same, into a copy of the state",
     ("cluster/members/new_node.py", "cluster.broker_name"): "compares the configurations of two nodes of a group",
-    ("cluster/node/assembly.py", "broker_addresses"): "hands the addresses of the members to the route map",
+    ("cluster/node/serving.py", "broker_addresses"): "hands the addresses of the members to the route map",
 }
 
 

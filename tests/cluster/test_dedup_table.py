@@ -101,7 +101,7 @@ class Three:
 
     async def leader(self, besides: Node | None = None) -> Node:
         def found() -> list[Node]:
-            return [node for node in self.nodes.values() if node.services.writes_open() and node is not besides]
+            return [node for node in self.nodes.values() if node.serving.services.writes_open() and node is not besides]
 
         await self.until(found, "a leader")
         return max(found(), key=lambda node: node.raw.term)
@@ -120,7 +120,7 @@ class Three:
         leader = await self.leader()
         done: list[Any] = []
         fields = {"name": name, "read_queues": 1, "write_queues": 1, "perm": 6, "attributes": attributes}
-        leader.services.propose([CreateTopic(fields, False)], done.append)
+        leader.serving.services.propose([CreateTopic(fields, False)], done.append)
         await self.until(lambda: done, "topic made")
         assert done[0].results[0].ok, done
 
@@ -142,12 +142,12 @@ class Three:
     def decide_within(self, deadline_ms: int) -> None:
         for node in self.nodes.values():
             changed = replace(node.config, send=replace(node.config.send, deadline_ms=deadline_ms))
-            node.proposals.reload(changed)
-            node.forwarder.reload(changed)
+            node.serving.proposals.reload(changed)
+            node.serving.remoting.forwarder.reload(changed)
 
     async def undecided(self, leader: Node, count: int) -> None:
         """Waits until the leader has this many sends of clients without a decision."""
-        proposals = leader.proposals
+        proposals = leader.serving.proposals
 
         def open_sends() -> int:
             return sum(len(entry.sends) for entry in proposals._pending.values()) + len(proposals._sends.waiting)
@@ -180,7 +180,7 @@ def bodies(node: Node, topic: str) -> list[bytes]:
         return []
     topic_id = node.state.topics[topic].id
     items = node.state.fetch(topic_id, 0, 0, node.state.max_offset(topic_id, 0))
-    return [decode_message(node.services.read_log(item.position, item.size))[0].body for item in items]
+    return [decode_message(node.serving.services.read_log(item.position, item.size))[0].body for item in items]
 
 
 def place(reply: Header) -> tuple[str, str, str]:
@@ -285,7 +285,7 @@ async def test_connection_lost_before_the_reply(three: Three, through: str) -> N
         socket.send("T", body)
     await three.undecided(leader, 2)
     socket.close()
-    await three.until(lambda: not node.router.connections, "the node notices")
+    await three.until(lambda: not node.serving.remoting.router.connections, "the node notices")
     again = await three.connect(node)
     three.be_patient()
     during = again.send("T", b"during")
@@ -307,7 +307,7 @@ async def test_k_unanswered_absorb_k_arrivals(three: Three) -> None:
         socket.send("T", b"m")
     await three.undecided(leader, 10)
     socket.close()
-    await three.until(lambda: not leader.router.connections, "the node notices")
+    await three.until(lambda: not leader.serving.remoting.router.connections, "the node notices")
     three.release()
     again = await three.connect(leader)
     assert {await again.code(again.send("T", b"m")) for _ in range(10)} == {0}
@@ -342,7 +342,7 @@ async def test_a_refused_retry_leaves_the_next_one_its_identity(three: Three) ->
     for node in followers:
         node.driver._ticks = 0
         node.failpoints.set("peer.send", "hold")
-    await three.until(lambda: not old.services.writes_open(), "it steps down")
+    await three.until(lambda: not old.serving.services.writes_open(), "it steps down")
     assert await socket.code(socket.send("T", b"m")) == 14
     three.release()
     await three.leader()
@@ -384,9 +384,9 @@ async def test_reply_written_and_lost_is_kept_twice(three: Three) -> None:
     leader = await three.leader()
     socket = await three.connect(leader)
     socket.send("T", b"m")
-    await three.until(lambda: bodies(leader, "T") and not leader.proposals.gate.sends.bytes, "answered")
+    await three.until(lambda: bodies(leader, "T") and not leader.serving.proposals.gate.sends.bytes, "answered")
     socket.close()
-    await three.until(lambda: not leader.router.connections, "the node notices")
+    await three.until(lambda: not leader.serving.remoting.router.connections, "the node notices")
     again = await three.connect(leader)
     assert await again.code(again.send("T", b"m")) == 0
     assert await three.stored("T") == {b"m": 2}
@@ -401,7 +401,7 @@ async def test_oneway(three: Three) -> None:
         socket.send("T", b"m", oneway=True)
     await three.undecided(leader, 2)
     socket.close()
-    await three.until(lambda: not leader.router.connections, "the node notices")
+    await three.until(lambda: not leader.serving.remoting.router.connections, "the node notices")
     three.release()
     again = await three.connect(leader)
     assert await again.code(again.send("T", b"m")) == 0
@@ -434,7 +434,7 @@ async def test_our_client_repeats_while_the_first_is_under_way(three: Three) -> 
     await three.undecided(leader, 1)
     three.be_patient()
     again = other.send("T", b"m", pid=PID, seq=1)
-    await three.until(lambda: followers[0].forwarder.gate.forwarded.bytes, "handed on")
+    await three.until(lambda: followers[0].serving.remoting.forwarder.gate.forwarded.bytes, "handed on")
     three.release()
     assert await other.code(again) == 0
     assert await three.stored("T") == {b"m": 1}

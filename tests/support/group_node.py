@@ -13,7 +13,7 @@ from cluster.config.loading import load
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import GroupLinks
 from cluster.peer.keyring import Keyring
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups
@@ -41,7 +41,12 @@ class Node:
         known = Membership(cluster, group, NodeId(1), f"u{group}", {NodeId(1): f"u{group}"})
         self.level = GROUPS_LEVEL
         self.transport = PeerTransport(
-            known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=keyring, cluster_level=lambda: self.level
+            known,
+            {},
+            ("127.0.0.1", self.port),
+            incarnation=1,
+            keyring=keyring,
+            levels=PeerLevels(of_cluster=lambda: self.level),
         )
         self.links = GroupLinks(self.transport, lambda group: self.known.leader(group))
         member = GroupMember(1, "127.0.0.1", self.port, "", {"broker": f"127.0.0.1:{self.port}"})

@@ -159,7 +159,7 @@ class ClientPath(ReplyPath):
     """A client's connection: requests go in as frames, replies come out as (code, remark, ext)."""
 
     def __init__(self, node: SimNode, port: int = 4000) -> None:
-        rooms = node.running.router.memory
+        rooms = node.running.serving.remoting.router.memory
         super().__init__(("10.0.0.9", port), "broker", rooms.unsent, rooms.gate)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
@@ -176,9 +176,9 @@ class ClientPath(ReplyPath):
         request = Frame(self, frame[4], header, frame[8:end], frame[end:], len(frame) - 8)
         is_long = len(frame) > LONG_FRAME_BYTES  # as in a connection
         if is_long and (remark := too_long(header.code, len(frame) - end)):
-            self.node.run(self.node.running.router.on_too_long, request, remark)
+            self.node.run(self.node.running.serving.remoting.router.on_too_long, request, remark)
         else:
-            self.node.run(self.node.running.router.on_request, request)
+            self.node.run(self.node.running.serving.remoting.router.on_request, request)
 
     def write(self, data: bytes) -> None:
         end = 8 + int.from_bytes(data[5:8], "big")
@@ -200,7 +200,7 @@ class ClientPath(ReplyPath):
         if not self.closed:
             self.closed = True
             if self.node.up:
-                self.node.run(self.node.running.router.on_close, self)
+                self.node.run(self.node.running.serving.remoting.router.on_close, self)
 
 
 class SimNode(Machine):
@@ -270,7 +270,7 @@ class SimNode(Machine):
     @property
     def refused(self) -> dict[str, int]:
         """Label `reason` -> refused requests, as the node's metrics count them."""
-        return self.running.requests.refusals
+        return self.running.meters.requests.refusals
 
     @property
     def append(self) -> HeldLane:
@@ -315,7 +315,7 @@ class SimNode(Machine):
     @property
     def proposals(self) -> Proposals:
         """The writes that wait for an entry to be decided."""
-        return self.running.proposals
+        return self.running.serving.proposals
 
     @property
     def early(self) -> EarlyAnswers:
@@ -325,12 +325,12 @@ class SimNode(Machine):
     @property
     def forwarder(self) -> Forwarder:
         """The requests that were passed on to the leader."""
-        return self.running.forwarder
+        return self.running.serving.remoting.forwarder
 
     @property
     def transport(self) -> PeerTransport:
         """Its connections to the others."""
-        return self.running.transport
+        return self.running.peers.transport
 
     # --- what is checked -----------------------------------------------------------------------------------------
 

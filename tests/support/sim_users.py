@@ -41,7 +41,9 @@ def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> Re
     """A change of the operator on the leader; why it had no effect."""
     leader = sim.leader()
     told: list[Refused | None] = []
-    leader.run(lambda: getattr(leader.running.broker.user_admin, method)(OPERATOR, *arguments, told.append, **named))
+    leader.run(
+        lambda: getattr(leader.running.serving.broker.user_admin, method)(OPERATOR, *arguments, told.append, **named)
+    )
     sim.loop.run_until(lambda: told, 10, method)
     return told[0]
 

@@ -181,7 +181,7 @@ class TwoUsers:
         """What every node knows of vic's clients, and vic's locks."""
         found: list[tuple[str, ...]] = []
         for node in self.sim.running:
-            members = node.running.broker.members
+            members = node.running.serving.broker.members
             found += [(str(node.node_id), *map(str, each[:2]), each[2].client_id) for each in members.of(self.vic)]
             locks = node.state.locks_of_group("shared-group")
             found += [(str(node.node_id), str(queue), lock.client_id) for queue, lock in locks.items()]
@@ -189,7 +189,7 @@ class TwoUsers:
 
     def denials(self) -> int:
         """How often all nodes have denied something, or would have."""
-        found = (node.running.broker.denials.last_hour() for node in self.sim.running)
+        found = (node.running.serving.broker.denials.last_hour() for node in self.sim.running)
         return sum(denial.times for each in found for denial in each)
 
 
@@ -213,7 +213,9 @@ def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> No
     """A change of the operator on the leader."""
     leader = sim.leader()
     told: list[Refused | None] = []
-    leader.run(lambda: getattr(leader.running.broker.user_admin, method)(OPERATOR, *arguments, told.append, **named))
+    leader.run(
+        lambda: getattr(leader.running.serving.broker.user_admin, method)(OPERATOR, *arguments, told.append, **named)
+    )
     sim.loop.run_until(lambda: told, 10, method)
     assert told == [None], told
 

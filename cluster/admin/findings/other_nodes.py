@@ -68,7 +68,7 @@ class OtherNodes:
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
-        self._session = NodeSession(port.tls.http_dialling())
+        self._session = NodeSession(port.configuration.tls.http_dialling())
         self._heard: dict[int, Heard] = {}
         self._silent: dict[int, str] = {}
         """Node -> the reason why it did not answer when it was last asked."""
@@ -113,7 +113,7 @@ class OtherNodes:
     def reports(self) -> list[NodeReport]:
         """Returns a report on every other member, with or without a known address."""
         now_s, views = asyncio.get_running_loop().time(), self.views()
-        nodes = sorted(set(self._port.membership.in_force.node_uuids) - {self._port.config.node.id})
+        nodes = sorted(set(self._port.nodes.membership.in_force.node_uuids) - {self._port.config.node.id})
         ages = {node: int(1000 * (now_s - heard.at_s)) for node, heard in self._heard.items()}
         return [NodeReport(node=node, answers=node in views, age_ms=ages.get(node)) for node in nodes]
 
@@ -134,7 +134,7 @@ class OtherNodes:
 
     def _addresses(self) -> dict[int, str]:
         """Returns node -> address of its HTTP API, for other members with a known one."""
-        service, own = self._port.membership, self._port.config.node.id
+        service, own = self._port.nodes.membership, self._port.config.node.id
         known = {node: service.addresses.get(NodeId(node)) for node in service.in_force.node_uuids if node != own}
         return {int(node): each.admin for node, each in known.items() if each is not None and each.admin}
 

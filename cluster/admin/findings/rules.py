@@ -115,7 +115,7 @@ def _life(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
 
 
 def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    removed = {voter.id for voter in port.membership.in_force.removed}
+    removed = {voter.id for voter in port.nodes.membership.in_force.removed}
     slow = {peer.node for peer in status.peers if peer.sync_ms is not None and peer.sync_ms >= SLOW_SYNC_MS}
     for link in status.links:
         why = suspicion(link)
@@ -192,7 +192,7 @@ def _behind(status: NodeStatus, peer: PeerStatus) -> str:
 def _alarms(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     me = status.object
     for alarm in status.alarms:
-        code = port.alarms.code(alarm.key)
+        code = port.observed.alarms.code(alarm.key)
         text = alarm.text
         if code == FILLING and status.disk is not None and status.disk.full_in_s is not None:
             text = f"full in {span_of(status.disk.full_in_s)} at this rate: {text}"
@@ -236,7 +236,7 @@ def _crashes(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Cond
     oldest = rfc3339(wall_ms - health.crash_loop_ms)
     crashes = [
         event
-        for event in port.events.kept()
+        for event in port.observed.events.kept()
         if event.kind == "start" and event.severity == "warning" and event.at >= oldest
     ]
     if len(crashes) >= health.crash_loop_starts:
@@ -266,18 +266,18 @@ def _replay_estimate(status: NodeStatus, left: int) -> str:
 
 def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     """Yields a condition if no backups are made. Backups are for the cluster, so one node that makes them is enough."""
-    if status.writes_open and not port.config.backup.to and port.backups.age_s is None:
+    if status.writes_open and not port.config.backup.to and port.storage.backups.age_s is None:
         yield Condition(BACKUP_OFF, CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
 
 
 def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    for key in port.overruled():
+    for key in port.configuration.overruled():
         says = (
             f"the raftmq.toml of {status.object}, or a variable, says {key.key} = {key.after}; the cluster's value "
             f"counts, which is {key.before}: correct the file, or change the cluster: raftmq config set"
         )
         yield Condition(CONFIG_DIFFERS, f"setting {key.key}", says)
-    for held in port.held():
+    for held in port.configuration.held():
         says = (
             f"{held.key} = {held.value}, in the cluster's configuration or in the raftmq.toml of {status.object}, "
             f"is outside its range; the node goes by {held.held}"
@@ -319,7 +319,7 @@ def _access(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condi
 
 def _maintenance(port: AdminPort) -> Iterator[Condition]:
     for node, row in port.state.settings.maintenance.items():
-        if node in port.membership.in_force.node_uuids:
+        if node in port.nodes.membership.in_force.node_uuids:
             why = f": {row.reason}" if row.reason else ""
             says = f"{port.object_of(node)} is in maintenance ({row.author}){why}; what is found about it is expected"
             do_now = f"raftmq node maintenance off {port.name_of(node)}"

@@ -63,7 +63,7 @@ class FindingsWatch:
 
     def _tell(self, finding: Finding, begins: bool) -> None:
         says = f"{finding.code}: {finding.says}" if begins else f"{finding.code} has ended"
-        self._port.events.note("finding", finding.object, says, finding.severity if begins else "info")
+        self._port.observed.events.note("finding", finding.object, says, finding.severity if begins else "info")
 
     def look(self) -> list[Finding]:
         """Returns this node's findings at this moment."""
@@ -71,7 +71,7 @@ class FindingsWatch:
         monotonic_ms = int(1000 * asyncio.get_running_loop().time())
         conditions = [
             *own_conditions(port, port.status(), wall_ms),
-            *(condition for found in port.findings for condition in found()),
+            *(condition for found in port.observed.findings for condition in found()),
             *self._around.conditions(),
             *self._data.conditions(),
         ]
@@ -105,7 +105,7 @@ class FindingsWatch:
         views = {own: self.look()} | {node: view.findings for node, view in others.items()}
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
         maintained = self._port.state.settings.maintenance
-        members = self._port.membership.in_force.node_uuids
+        members = self._port.nodes.membership.in_force.node_uuids
         return merged(views, members, maintained, leaders, self._place, self._data.lost, self._group)
 
     def metrics(self) -> FindingMetrics:
@@ -117,7 +117,7 @@ class FindingsWatch:
         """Returns the silent nodes whose data directories lie beside this node's: those of a local cluster."""
         if self._place != "up":
             return set()
-        members = set[int](self._port.membership.in_force.node_uuids)
+        members = set[int](self._port.nodes.membership.in_force.node_uuids)
         return members - {self._port.config.node.id} - set(self._around.views())
 
     def reports(self) -> list[NodeReport]:

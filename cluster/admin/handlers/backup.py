@@ -81,7 +81,7 @@ async def start_backup(call: Call) -> Answer:
     if wanted.dry_run:
         return Answer(200, msgspec.structs.replace(_view(call), would_remove=await _would_remove(call.port, wanted)))
     try:
-        call.port.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
+        call.port.storage.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
     except LocalError as error:
         raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
     return Answer(202, _view(call))
@@ -147,7 +147,7 @@ def _check_url(to: str, config: Config) -> None:
 
 
 def _view(call: Call) -> BackupView:
-    backups = call.port.backups
+    backups = call.port.storage.backups
     return BackupView(
         node=call.port.config.node.id,
         attempt=backups.attempt,

@@ -106,7 +106,7 @@ def _view(port: AdminPort, number: int, row: BrokerGroup) -> BrokerGroupView:
     record, leader = routes.others().get(number), 0
     if number == port.config.cluster.group:
         leader, lost = int(routes.own.leader()), {peer.node for peer in port.status().peers if not peer.connected}
-        voters = sorted(port.membership.in_force.voter_ids)
+        voters = sorted(port.nodes.membership.in_force.voter_ids)
         members = [
             BrokerGroupMember(id=node, admin=routes.own.http_address(node), away=node in lost) for node in voters
         ]
@@ -140,7 +140,7 @@ async def add_group(call: Call) -> AddedBrokerGroup:
         raise ApiError("refused", why, f"ask a node of group {FIRST_GROUP}")
     call.check_level(GROUPS_LEVEL, "several groups")
     name = wanted.name or usual_name(first_name, wanted.group)
-    voters = len(port.membership.in_force.voter_ids)
+    voters = len(port.nodes.membership.in_force.voter_ids)
     first = None if state.broker_groups.by_number else (first_name, voters)
     entry, result = await applied(lambda done: port.services.propose([AddBrokerGroup(wanted.group, name, first)], done))
     group = result.value

@@ -158,7 +158,7 @@ async def get_config(call: Call) -> ConfigView:
         applied_index=state.applied.index,
         version=settings.version,
         settings=rows,
-        overruled=[each.key for each in port.overruled()],
+        overruled=[each.key for each in port.configuration.overruled()],
     )
 
 
@@ -253,7 +253,7 @@ def _version(change: Change) -> VersionView:
 async def reload_config(call: Call) -> ReloadView:
     """Reads the configuration again; an invalid one changes nothing."""
     try:
-        return call.port.reload()
+        return call.port.configuration.reload()
     except ConfigError as error:
         raise ApiError("refused", f"{error.what}; {error.why}; nothing was changed", error.fix) from None
 

@@ -60,11 +60,11 @@ async def get_consistency_at(call: Call) -> ConsistencyView:
 def _view(port: AdminPort, index: int) -> ConsistencyView:
     sums = port.state.sums.at(index) or {}
     status = port.status()
-    log = port.repairs.log
+    log = port.storage.repairs.log
     return ConsistencyView(
         node=port.config.node.id,
         applied_index=status.applied_index,
-        fenced=port.consistency.fenced,
+        fenced=port.storage.consistency.fenced,
         log=LogView(
             first_index=log.first_index,
             first_position=log.first_position,
@@ -81,7 +81,7 @@ def _view(port: AdminPort, index: int) -> ConsistencyView:
 async def mark_consistency(call: Call) -> MarkView:
     """Adds a marker entry to the log, at which every node remembers the sums of its rows."""
     port = call.port
-    index = port.consistency.mark()
+    index = port.storage.consistency.mark()
     if index is None:
         raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
     if not await comes_true(lambda: port.state.sums.at(index) is not None, _APPLY_WAIT_S):
@@ -91,7 +91,7 @@ async def mark_consistency(call: Call) -> MarkView:
 
 async def get_entry(call: Call) -> EntryView:
     """The position of one entry and the checksum of its header, "" if it cannot be read."""
-    log, index = call.port.repairs.log, _index(call)
+    log, index = call.port.storage.repairs.log, _index(call)
     try:
         (entry,) = await _blocking(log.read_entries, index, index + 1, 1)
     except OutOfRangeError as error:
@@ -125,7 +125,9 @@ async def sum_log(call: Call) -> ChunksView:
             f"{span} bytes in chunks of {wanted.chunk_bytes}",
             f"ask for at most {SPAN_MAX} bytes and {CHUNKS_MAX} chunks at a time",
         )
-    crcs = await _blocking(chunk_crcs, call.port.repairs.log, wanted.position, wanted.end_position, wanted.chunk_bytes)
+    crcs = await _blocking(
+        chunk_crcs, call.port.storage.repairs.log, wanted.position, wanted.end_position, wanted.chunk_bytes
+    )
     return ChunksView(
         node=call.port.config.node.id, position=wanted.position, chunk_bytes=wanted.chunk_bytes, crcs=crcs
     )
@@ -156,32 +158,32 @@ async def repair(call: Call) -> RepairView:
             "without a majority it is unknown which bytes are committed",
             "start the other nodes; if they are lost for ever: raftmq unsafe-recover --plan",
         )
-    port.repairs.now()
-    await comes_true(lambda: not port.repairs.log.damage, _REPAIR_WAIT_S, 0.1)
+    port.storage.repairs.now()
+    await comes_true(lambda: not port.storage.repairs.log.damage, _REPAIR_WAIT_S, 0.1)
     return _repair_view(port)
 
 
 async def get_scrub(call: Call) -> ScrubView:
     """The current or last scrub of this node."""
-    return call.port.scrubber.view
+    return call.port.storage.scrubber.view
 
 
 async def start_scrub(call: Call) -> Answer:
     """Reads all data on this node's disk again, in a helper process; GET shows what it finds."""
-    call.port.scrubber.start()
-    return Answer(202, call.port.scrubber.view)
+    call.port.storage.scrubber.start()
+    return Answer(202, call.port.storage.scrubber.view)
 
 
 def _repair_view(port: AdminPort) -> RepairView:
-    log, status = port.repairs.log, port.status()
+    log, status = port.storage.repairs.log, port.status()
     return RepairView(
         node=port.config.node.id,
         leader=status.leader,
         damage=damage_views(log.damage.ranges),
         damaged_bytes=log.damage.bytes,
-        vote_withheld=not port.repairs.may_vote,
-        fenced=port.consistency.fenced,
-        peers=port.repairs.reachable(),
+        vote_withheld=not port.storage.repairs.may_vote,
+        fenced=port.storage.consistency.fenced,
+        peers=port.storage.repairs.reachable(),
     )
 
 

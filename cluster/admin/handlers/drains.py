@@ -151,7 +151,7 @@ def _check_left(call: Call, row: BrokerGroup, view: BrokerGroupDrainView, wanted
         why = f"something is left in group {view.group}: {_left(view)}"
         fix = f'raftmq broker-group drain {view.group} --plan shows all; "force": true (--force) loses it'
         raise ApiError("refused", why, fix)
-    if left_ms := call.port.grace_left_ms():
+    if left_ms := call.port.limits.grace_left_ms():
         why = f"clients with a route of before may send to group {view.group} for {-(-left_ms // 1000)} s more"
         raise ApiError("refused", why, "ask again after that")
 
@@ -238,7 +238,7 @@ async def _view(call: Call) -> BrokerGroupDrainView:
     state = call.port.state
     applied_index = state.applied.index
     row = state.broker_groups.by_number[state.broker_groups.own]
-    plan = await call.done(plan_of(state, call.port.member_count, call.port.broadcasts))
+    plan = await call.done(plan_of(state, call.port.served.member_count, call.port.served.broadcasts))
     closed = state.closed_log.is_closed and not row.is_retired
     return BrokerGroupDrainView(
         node=call.port.config.node.id,

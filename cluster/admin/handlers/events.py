@@ -41,7 +41,7 @@ class EventsView(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_events(call: Call) -> EventsView:
     """Events of this node, after an id or a time, kept across restarts."""
-    log, limit = call.port.events, _limit(call.query)
+    log, limit = call.port.observed.events, _limit(call.query)
     kept = log.kept()
     since = call.query.get("since")
     found = _of_kind(_after(kept, since), _kind(call.query))
@@ -64,9 +64,9 @@ async def stream_events(call: Call) -> Stream:
     """Events after `since` and all later ones, as server-sent events; `Last-Event-ID` goes before `since`."""
     kind, since = _kind(call.query), call.headers.get(LAST_ID) or call.query.get("since")
     _after([], since)
-    if call.port.events.watchers >= STREAMS_MAX:
+    if call.port.observed.events.watchers >= STREAMS_MAX:
         raise ApiError("busy", f"{STREAMS_MAX} streams of events are open", "close one, or ask for /v1/events")
-    return Stream("text/event-stream", _stream(call.port.events, since, kind))
+    return Stream("text/event-stream", _stream(call.port.observed.events, since, kind))
 
 
 async def _stream(log: EventLog, since: str | None, kind: str) -> AsyncIterator[bytes]:

@@ -126,7 +126,7 @@ async def clone_group(call: Call) -> GroupCloned:
     """Gives a group the committed offsets of another."""
     wanted: CloneRequest = call.body
     state, name, topic = call.port.state, call.params["name"], wanted.topic or ""
-    resets = OffsetResets(call.port.services, call.port.evicted_bounds)
+    resets = OffsetResets(call.port.services, call.port.storage.evicted_bounds)
     before, offsets, entry = state.offsets_by_topic(name), list[ClonedOffset](), state.applied
     try:
         for topic_id, queue, offset in resets.to_clone(wanted.source, name, topic):
@@ -186,7 +186,7 @@ async def _view(
         consume_enable=group.consume_enable,
         offsets=sum(map(len, state.offsets_by_topic(group.name).values())),
         lag=sum(each.lag for each in lags),
-        members=call.port.member_count(group.name),
+        members=call.port.served.member_count(group.name),
         dry_run=dry_run,
     )
 
@@ -238,7 +238,7 @@ async def reset_group(call: Call) -> GroupReset:
         call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id
     )
     # The node answers at the latest after [send] deadline_ms.
-    resets, state = OffsetResets(call.port.services, call.port.evicted_bounds), call.port.state
+    resets, state = OffsetResets(call.port.services, call.port.storage.evicted_bounds), call.port.state
     before = state.offsets_by_topic(asked.group)
     found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, asked))
     topic = state.topics[asked.topic]

@@ -127,7 +127,7 @@ async def list_groups(call: Call) -> Pieces:
         view = GroupView(
             name=name,
             topics=sorted({each.topic for each in lags} | set(config.subscriptions)),
-            members=call.port.member_count(name),
+            members=call.port.served.member_count(name),
             lag=sum(each.lag for each in lags),
             hidden=sum(each.lag for each in lags if each.hidden),
             beyond_end=sum(1 for each in lags if each.beyond_end),
@@ -156,7 +156,7 @@ async def describe_group(call: Call) -> Pieces:
     config = find_group(state, name)
     lags = await call.done(lag_steps(state, config))
     page, left = Page(call, limit_of(call)), False
-    members = call.port.members(name)
+    members = call.port.served.members(name)
     sharers: dict[str, list[str | None]] = {}
     locks, lag_ms, before = state.locks_of_group(name), 0, _place(call)
     for each in lags:
@@ -166,7 +166,7 @@ async def describe_group(call: Call) -> Pieces:
         if left or (before is not None and (each.topic, each.queue_id) <= before):
             continue
         if each.topic not in sharers:
-            sharers[each.topic] = call.port.sharers(name, each.topic)
+            sharers[each.topic] = call.port.served.sharers(name, each.topic)
         if page.add(_offset(call, config, each, age_ms, sharers[each.topic], locks)):
             last = each
         left = page.full and each is not lags[-1]
@@ -224,7 +224,7 @@ def _offset(
         hidden=each.hidden,
         beyond_end=each.beyond_end,
         lag_ms=age_ms,
-        committed_age_ms=call.port.group_watch.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
+        committed_age_ms=call.port.served.group_watch.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
         owner=lock.client_id
         if lock is not None
         else owner(*own_place(call.port.services, each.topic, each.queue_id), clients),

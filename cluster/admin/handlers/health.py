@@ -136,7 +136,9 @@ def _warnings(port: AdminPort, status: NodeStatus) -> list[str]:
     warnings += [link.finding for link in status.links if link.finding]
     warnings += [status.quorum.finding] if status.quorum is not None and status.quorum.finding else []
     warnings += [
-        f"failpoint {point.name} is {point.action}" for point in port.failpoints.states() if point.action != "off"
+        f"failpoint {point.name} is {point.action}"
+        for point in port.configuration.failpoints.states()
+        if point.action != "off"
     ]
     return warnings + [alarm.text for alarm in status.alarms if not alarm.stops_service]
 

@@ -59,19 +59,19 @@ class Sampler:
 
     def take(self) -> None:
         """Takes a sample now."""
-        now_s, counted, status = self._clock.monotonic_s(), self._port.counted(), self._port.status()
+        now_s, counted, status = self._clock.monotonic_s(), self._port.observed.counted(), self._port.status()
         held = status.load.inflight_bytes
         before_s, before, held_before = self._before or (now_s, counted, held)
         self._before = now_s, counted, held
         figures = _figures(status, before, counted, now_s - before_s, held - held_before)
         lag = {peer.node: peer.lag_entries for peer in status.peers[:PEERS_MAX]}
-        self._port.samples.add(Sample(self._clock.wall_ms(), figures, lag))
+        self._port.observed.samples.add(Sample(self._clock.wall_ms(), figures, lag))
 
 
 async def get_history(call: Call) -> HistoryView:
     """Throughput, latency, lag and load of a node over the last hour, every 5 s."""
     since_ms = number_of(call.query, SINCE)
-    times_ms, series = call.port.samples.series(since_ms)
+    times_ms, series = call.port.observed.samples.series(since_ms)
     return HistoryView(
         node=call.port.config.node.id,
         applied_index=call.port.state.applied.index,

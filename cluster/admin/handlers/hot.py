@@ -59,7 +59,7 @@ class HotView(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_hot(call: Call) -> HotView:
     """The topics, queues and keys that get most of the messages of this group."""
-    port, window = call.port, call.port.hot()
+    port, window = call.port, call.port.limits.hot()
     topics, seconds, total = port.state.topics_by_id, window.took_ms / 1000 or 1.0, window.messages or 1
 
     def figures(topic_id: int, messages: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ async def get_hot(call: Call) -> HotView:
 
     def is_readable(topic_id: int) -> bool:
         needs = [topic_need(topics[topic_id].name, READ)]
-        return port.rights.is_allowed(call.caller.party, needs)
+        return port.served.rights.is_allowed(call.caller.party, needs)
 
     def known(found: list[Heavy[H]]) -> list[Heavy[H]]:
         return [each for each in found if each.item[0] in topics and each.sure]

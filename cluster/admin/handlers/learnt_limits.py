@@ -144,7 +144,7 @@ class LearntView(msgspec.Struct, frozen=True, kw_only=True):
 async def get_learnt(call: Call) -> LearntView:
     """The learnt limits, and the topics that are over them."""
     port = call.port
-    uses, limits = list(port.learnt.all()), port.state.learnt.in_force
+    uses, limits = list(port.limits.learnt.all()), port.state.learnt.in_force
     charge(1 + len(uses))
     shown = heapq.nsmallest(USES_SHOWN, uses, key=lambda use: (-use.cut, -use.over, -use.seen, use.topic))
     return LearntView(
@@ -153,7 +153,7 @@ async def get_learnt(call: Call) -> LearntView:
         in_force=None if limits is None else _view(limits.head, port.services.log_time_ms()),
         seen=sum(use.seen for use in uses),
         over=sum(use.over for use in uses),
-        topics=[_use(use, demoted=use.topic_id in port.learnt.demoted) for use in shown],
+        topics=[_use(use, demoted=use.topic_id in port.limits.learnt.demoted) for use in shown],
     )
 
 

@@ -55,9 +55,9 @@ TRANSFER_WAIT_S_MIN = 2.0
 
 async def list_members(call: Call) -> MembersView:
     """The members of the cluster, and the progress of each."""
-    port, service = call.port, call.port.membership
+    port, service = call.port, call.port.nodes.membership
     members, status = service.in_force, call.port.status()
-    group = port.changes.group()
+    group = port.nodes.changes.group()
     return MembersView(
         node=port.config.node.id,
         consistency=call.consistency,
@@ -74,12 +74,12 @@ async def list_members(call: Call) -> MembersView:
         removed=[FormerMember(id=voter.id, uuid=str(voter.uuid)) for voter in members.removed],
         next_id=service.next_id,
         removed_since=service.removed_since,
-        drained=port.changes.drained,
+        drained=port.nodes.changes.drained,
     )
 
 
 def _member(port: AdminPort, node: NodeId, group: Group, status: NodeStatus) -> NodeMember:
-    service, peer = port.membership, group.peers.get(node)
+    service, peer = port.nodes.membership, group.peers.get(node)
     members, addresses = service.in_force, service.addresses.get(node, MemberAddresses("", 0, "", {}))
     is_learner, knows = node in members.learner_ids, peer is not None
     seen = next((each for each in status.peers if each.node == node), None)
@@ -94,7 +94,7 @@ def _member(port: AdminPort, node: NodeId, group: Group, status: NodeStatus) -> 
         port=addresses.port,
         admin=addresses.admin,
         listeners=dict(addresses.listeners),
-        connected=node == port.config.node.id or port.connected(node),
+        connected=node == port.config.node.id or port.nodes.connected(node),
         match_index=peer.match_index if peer else None,
         lag_entries=peer.lag if peer else None,
         lag_bytes=seen.lag_bytes if seen else None,
@@ -106,14 +106,14 @@ def _member(port: AdminPort, node: NodeId, group: Group, status: NodeStatus) -> 
         state=peer.state if peer else None,
         live=node in group.live if knows else None,
         fit=peer.fit if peer else None,
-        caught_up=port.changes.is_caught_up(node) if is_learner and knows else None,
+        caught_up=port.nodes.changes.is_caught_up(node) if is_learner and knows else None,
         maintenance=node in port.state.settings.maintenance,
     )
 
 
 async def describe_joining(call: Call) -> JoinView:
     """The data from which the directory and the configuration of a new node are made."""
-    port, service = call.port, call.port.membership
+    port, service = call.port, call.port.nodes.membership
     members, identity = service.in_force, service.identity
     return JoinView(
         node=port.config.node.id,
@@ -123,7 +123,7 @@ async def describe_joining(call: Call) -> JoinView:
         broker=port.services.routes.own.name,
         cluster_id=str(members.cluster_uuid),
         group=identity.group_id,
-        genesis=base64.b64encode(port.genesis_payload()).decode(),
+        genesis=base64.b64encode(port.nodes.genesis_payload()).decode(),
         ancestors=[
             AncestorView(cluster_id=str(each.cluster_uuid), last_index=each.last_index) for each in identity.origin
         ],
@@ -146,8 +146,8 @@ async def describe_joining(call: Call) -> JoinView:
 async def claim_node(call: Call) -> ClaimView:
     """Gives an initial node of the cluster to the machine that is to make it, once (raftmq init --join)."""
     port, wanted = call.port, call.body
-    config, identity = port.config, port.membership.identity
-    if not is_proven(port.secret_keys(), wanted.id, wanted.token, wanted.proof):
+    config, identity = port.config, port.nodes.membership.identity
+    if not is_proven(port.nodes.secret_keys(), wanted.id, wanted.token, wanted.proof):
         raise ApiError(
             "denied",
             "the claim does not prove the secret of this cluster",
@@ -165,17 +165,19 @@ async def claim_node(call: Call) -> ClaimView:
         id=wanted.id,
         cluster_id=str(identity.cluster_uuid),
         group=identity.group_id,
-        genesis=base64.b64encode(port.genesis_payload()).decode(),
+        genesis=base64.b64encode(port.nodes.genesis_payload()).decode(),
     )
 
 
 async def can_stop_member(call: Call) -> CanStopView:
     """Says if writes go on while that node is stopped, and if not, why."""
     try:
-        view = can_stop(call.port.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance)
+        view = can_stop(
+            call.port.nodes.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance
+        )
     except LocalError as error:
         raise ApiError("not_found", error.what, error.fix) from None
-    return replace(view, pending_upload_bytes=call.port.tier.pending_bytes)
+    return replace(view, pending_upload_bytes=call.port.storage.tier.pending_bytes)
 
 
 # --- changing --------------------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ async def add_member(call: Call) -> MemberChanged:
     A member that is named with other addresses moves there. A majority of the voters must find it there, unless `force`
     says that it is down; a leader hands leadership over before its own peer address changes."""
     wanted: AddRequest = call.body
-    state, members = call.port.state, call.port.membership.in_force
+    state, members = call.port.state, call.port.nodes.membership.in_force
     if state.closed_log.is_closed:
         raise ApiError(
             "refused",
@@ -202,11 +204,11 @@ async def add_member(call: Call) -> MemberChanged:
             "give the new node an empty data directory: raftmq node add",
         )
     addresses = _addresses(wanted)
-    node, uuid = NodeId(wanted.id or call.port.membership.next_id), _uuid(wanted.uuid)
+    node, uuid = NodeId(wanted.id or call.port.nodes.membership.next_id), _uuid(wanted.uuid)
     manual = not wanted.auto_promote
     proof = await _found(call, node, uuid, addresses)
     entry = await _change(
-        call.port, lambda done: call.port.changes.add(node, uuid, addresses, manual=manual, done=done)
+        call.port, lambda done: call.port.nodes.changes.add(node, uuid, addresses, manual=manual, done=done)
     )
     changed = _with_proof(call.port, _changed(call.port, node, entry), proof)
     if changed.warning:
@@ -221,14 +223,14 @@ async def _found(call: Call, node: NodeId, uuid: UUID, addresses: MemberAddresse
     ApiError, HandedOver."""
     port, force = call.port, call.body.force
     try:
-        place = port.changes.check_add(node, uuid, addresses)
-        to = port.changes.check_hand_over() if place and place.host and node == port.config.node.id else NOBODY
+        place = port.nodes.changes.check_add(node, uuid, addresses)
+        to = port.nodes.changes.check_hand_over() if place and place.host and node == port.config.node.id else NOBODY
     except LocalError as error:
         raise _refused(error) from None
     if place is None:
         return None
     try:
-        proof = await port.moves.check(place)
+        proof = await port.nodes.moves.check(place)
     except CheckUnderWay:
         raise ApiError("busy", "another address is being checked: nothing was changed", "ask again") from None
     if not proof.holds and not force:
@@ -272,7 +274,7 @@ def _with_proof(port: AdminPort, changed: MemberChanged, proof: Proof | None) ->
 async def promote_member(call: Call) -> MemberChanged:
     """Makes a learner a voter; the leader does this itself, unless the node was added with auto_promote false."""
     node = member_id(call.params["id"])
-    return _changed(call.port, node, await _change(call.port, lambda done: call.port.changes.promote(node, done)))
+    return _changed(call.port, node, await _change(call.port, lambda done: call.port.nodes.changes.promote(node, done)))
 
 
 async def remove_member(call: Call) -> MemberChanged:
@@ -283,16 +285,16 @@ async def remove_member(call: Call) -> MemberChanged:
     if flag_of(call.query, DRY_RUN):
         return _would_remove(call.port, node, below_three)
     await _hand_over_before_leaving(call.port, node, below_three)
-    remove, port = call.port.changes.remove, call.port
+    remove, port = call.port.nodes.changes.remove, call.port
     return _changed(port, node, await _change(port, lambda done: remove(node, done, below_three=below_three)))
 
 
 def _would_remove(port: AdminPort, node: NodeId, below_three: bool) -> MemberChanged:
     try:
-        port.changes.check_removal(node, below_three=below_three)
+        port.nodes.changes.check_removal(node, below_three=below_three)
     except LocalError as error:
         raise _refused(error) from None
-    members = port.membership.in_force
+    members = port.nodes.membership.in_force
     voters = sorted(int(voter) for voter in members.voter_ids if voter != node)
     return MemberChanged(
         id=node, role="removed", term=port.status().term, index=members.index, voters=voters, dry_run=True
@@ -306,10 +308,10 @@ async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: 
     if node != port.config.node.id:
         return
     try:
-        port.changes.check_removal(node, below_three=below_three)
+        port.nodes.changes.check_removal(node, below_three=below_three)
     except LocalError as error:
         raise _refused(error) from None
-    to = port.changes.successor()
+    to = port.nodes.changes.successor()
     if to != NOBODY:
         await _transfer(port, to)
         raise HandedOver(port.object_of(to))
@@ -319,14 +321,16 @@ async def drain_member(call: Call) -> DrainView:
     """Makes a node transfer leadership and not lead again until it restarts or `drain` is false."""
     wanted: DrainRequest = call.body
     try:
-        call.port.changes.drain(wanted.drain)
+        call.port.nodes.changes.drain(wanted.drain)
     except LocalError as error:
         raise _refused(error) from None
     own, wait_s = call.port.config.node.id, election_wait_s(call.port)
     leader = call.port.services.routes.own.leader
     if wanted.drain and not await comes_true(lambda: leader() not in (own, NOBODY), wait_s):
         raise unknown_outcome(f"{call.port.object_of(own)} is drained, and no other node leads after {wait_s:.1f} s")
-    return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.services.routes.own.leader() or None)
+    return DrainView(
+        node=own, drained=call.port.nodes.changes.drained, leader=call.port.services.routes.own.leader() or None
+    )
 
 
 async def transfer_leader(call: Call) -> TransferView:
@@ -335,7 +339,7 @@ async def transfer_leader(call: Call) -> TransferView:
     to, port = NodeId(wanted.to), call.port
     if to != port.services.routes.own.leader():
         try:
-            port.changes.check_transfer(to)
+            port.nodes.changes.check_transfer(to)
         except LocalError as error:
             raise _refused(error) from None
         await _transfer(port, to)
@@ -345,7 +349,7 @@ async def transfer_leader(call: Call) -> TransferView:
 
 async def _transfer(port: AdminPort, to: NodeId) -> None:
     try:
-        port.transfer(to)
+        port.nodes.transfer(to)
     except NotLeaderError:
         raise ApiError("not_leader", "this node does not lead any more", "ask again; nothing was changed") from None
     except (RaftLogError, ValueError) as error:
@@ -386,7 +390,7 @@ async def _change(port: AdminPort, propose: Callable[[Callable[[Ending], None]],
 
 
 def _changed(port: AdminPort, node: NodeId, entry: EntryId) -> MemberChanged:
-    members = port.membership.in_force
+    members = port.nodes.membership.in_force
     role: Literal["voter", "learner", "removed"] = (
         "voter" if node in members.voter_ids else "learner" if node in members.learner_ids else "removed"
     )
@@ -461,7 +465,7 @@ async def maintain_member(call: Call) -> MaintenanceView:
     port, node = call.port, member_id(call.params["id"])
     settings = port.state.settings
     try:
-        answer = can_stop(port.changes.group(), node, settings.maintenance)
+        answer = can_stop(port.nodes.changes.group(), node, settings.maintenance)
     except LocalError as error:
         raise ApiError("not_found", error.what, error.fix) from None
     if wanted.maintenance and node not in settings.maintenance and not answer.allowed:

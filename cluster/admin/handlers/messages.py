@@ -92,8 +92,8 @@ async def find_messages(call: Call) -> Pieces:
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
     query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
-    here = await call.done(port.queries.search(topic, query))
-    found: QueryResult = await not_refused(partial(port.queries.complete, topic, query, here), again=_ASK_AGAIN)
+    here = await call.done(port.served.queries.search(topic, query))
+    found: QueryResult = await not_refused(partial(port.served.queries.complete, topic, query, here), again=_ASK_AGAIN)
     if not found.messages and found.unreadable is not None:
         raise ApiError(
             "failed",
@@ -120,7 +120,7 @@ async def get_message(call: Call) -> Pieces:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
     what = "GET /v1/messages/{position}"
-    stored: Stored | Refused = await told(partial(port.queries.at, call.caller.party, int(text), what))
+    stored: Stored | Refused = await told(partial(port.served.queries.at, call.caller.party, int(text), what))
     if isinstance(stored, Refused):
         if stored.reason is Reason.NOT_FOUND:
             raise ApiError("not_found", f"there is no message at position {text}", stored.remark)
@@ -213,12 +213,12 @@ async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count:
     low = port.state.min_offset(topic.id, queue)
     if offset >= low or not count:
         return EvictedPage([], offset, [])
-    if port.evicted_pages is None:
+    if port.storage.evicted_pages is None:
         raise ApiError(
             "failed", f"offset {offset} is in the tier, and this node has none", "set tier.url, or ask another node"
         )
     try:
-        return await port.evicted_pages.page(topic.id, queue, offset, low, count)
+        return await port.storage.evicted_pages.page(topic.id, queue, offset, low, count)
     except StoreError as error:
         raise ApiError(
             "failed", f"offset {offset} is in the tier, which does not give it: {error}", _ASK_AGAIN
@@ -233,7 +233,7 @@ async def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> in
     if TIME_MS in query:
         time_ms = number_of(query, TIME_MS)
         by_time: int = await not_refused(
-            partial(offset_by_time, port.state, port.evicted_bounds, (topic_id, queue), time_ms, upper=False),
+            partial(offset_by_time, port.state, port.storage.evicted_bounds, (topic_id, queue), time_ms, upper=False),
             again=_ASK_AGAIN,
         )
         first = max(first, by_time)
@@ -248,7 +248,7 @@ def _queue_id(call: Call) -> int:
 
 
 def _refuse_if_fenced(call: Call) -> None:
-    if call.port.consistency.fenced:
+    if call.port.storage.consistency.fenced:
         raise ApiError("failed", "this node serves no messages: its rows are wrong", "ask another node")
 
 

@@ -69,7 +69,7 @@ class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
 async def get_metadata(call: Call) -> Pieces:
     """Topics and groups with every attribute, and offsets, as one document."""
     # On a thread: tens of thousands of groups take most of a second, and the event loop has clients to serve.
-    cluster_id, group_id = call.port.status().cluster_id, call.port.membership.identity.group_id
+    cluster_id, group_id = call.port.status().cluster_id, call.port.nodes.membership.identity.group_id
     made = await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id, group_id)
     text = msgspec.json.encode(msgspec.structs.replace(made, topics=[], groups=[], offsets=[], ends={}, topic_ids={}))
     parts = [text[: text.index(b'"topics":[]')]]
@@ -192,7 +192,7 @@ async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
     key, state = call.params["key"], call.port.state
     members = state.membership
     if key != EVENT:
-        raised = [alarm.key for alarm in call.port.alarms.all()]
+        raised = [alarm.key for alarm in call.port.observed.alarms.all()]
         hint = "it ends when its cause does" if key in raised else "raftmq alarm list"
         raise ApiError("not_found", f"{key[:80]} is no alarm that a person can acknowledge", hint)
     if members is None or state.acknowledged >= members.index:

@@ -43,8 +43,8 @@ async def get_metrics(call: Call) -> Raw:
 
 
 async def _scraped(call: Call, port: AdminPort) -> Raw:
-    await port.topic_sizes.all()  # their gauges show the last measurement
-    return Raw(CONTENT_TYPE, b"".join(await call.done(port.exporter.scraped(call.watch.metrics()))))
+    await port.storage.topic_sizes.all()  # their gauges show the last measurement
+    return Raw(CONTENT_TYPE, b"".join(await call.done(port.observed.exporter.scraped(call.watch.metrics()))))
 
 
 class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ async def get_links(call: Call) -> LinksView:
     return LinksView(
         node=call.port.config.node.id,
         leader=call.port.services.routes.own.leader() or None,
-        links=call.port.links.view(),
+        links=call.port.nodes.links.view(),
     )
 
 
@@ -115,7 +115,7 @@ async def set_log_level(call: Call) -> LogLevelView:
     before = logs.level()
     logs.set_level(wanted.level)
     about = call.port.object
-    call.port.events.note("configuration", about, f"the log level is {wanted.level} now, it was {before}")
+    call.port.observed.events.note("configuration", about, f"the log level is {wanted.level} now, it was {before}")
     return await get_log_level(call)
 
 
@@ -150,13 +150,13 @@ async def set_failpoint(call: Call) -> FailpointsView:
 
 
 def _enabled(call: Call) -> FailpointSet:
-    if not call.port.failpoints.enabled:
+    if not call.port.configuration.failpoints.enabled:
         raise ApiError(
             "failpoints_off",
             "failpoints are off on this node",
             "for tests only: restart it with [failpoints] enabled = true, or RAFTMQ_FAILPOINTS__ENABLED=true",
         )
-    return call.port.failpoints
+    return call.port.configuration.failpoints
 
 
 class ClientsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +179,7 @@ class ClientGone(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_clients(call: Call) -> Pieces:
     """Connections of clients to this node, the busiest first: address, language, version, groups, rates."""
-    total, clients = await call.done(call.port.clients.view())
+    total, clients = await call.done(call.port.served.clients.view())
     page = Page(call)
     for client in clients:
         await page.turn()
@@ -196,9 +196,9 @@ async def list_member_clients(call: Call) -> Pieces:
 async def disconnect_client(call: Call) -> ClientGone:
     """Closes one connection of a client; a healthy client connects again at once."""
     address = call.params["address"]
-    if not call.port.clients.disconnect(address):
+    if not call.port.served.clients.disconnect(address):
         raise ApiError("not_found", f"no client is connected from {address}", "GET /v1/clients lists all")
-    call.port.events.note("client", f"client {address}", f"the connection from {address} was closed over HTTP")
+    call.port.observed.events.note("client", f"client {address}", f"the connection from {address} was closed over HTTP")
     return ClientGone(node=call.port.config.node.id, address=address, disconnected=True)
 
 

@@ -64,7 +64,7 @@ async def list_transactions(call: Call) -> TransactionsView:
     state, port = call.port.state, call.port
     applied, pending = state.applied.index, state.halves.pending
     found = list(itertools.islice(state.halves.pinned(0, U64_MAX), TRANSACTIONS_MAX + 1))
-    room = 0 if port.consistency.fenced else READ_BYTES_MAX
+    room = 0 if port.storage.consistency.fenced else READ_BYTES_MAX
     views = []
     for half in found[:TRANSACTIONS_MAX]:
         topic = state.topics_by_id.get(half.topic_id)
@@ -76,7 +76,9 @@ async def list_transactions(call: Call) -> TransactionsView:
             checks=half.checks,
             next_check_ms=half.check_ms,
         )
-        readable = port.rights.is_allowed(call.caller.party, [topic_need("" if topic is None else topic.name, READ)])
+        readable = port.served.rights.is_allowed(
+            call.caller.party, [topic_need("" if topic is None else topic.name, READ)]
+        )
         if readable and half.size <= room:
             room -= half.size
             view = _read(port.services, half, view)

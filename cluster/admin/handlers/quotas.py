@@ -179,7 +179,7 @@ async def get_quotas(call: Call) -> Pieces:
 async def get_refused(call: Call) -> OverQuotasView:
     """The owners who are over a quota at this leader."""
     port = call.port
-    paced, now_ms = port.paced, port.services.monotonic_ms()
+    paced, now_ms = port.limits.paced, port.services.monotonic_ms()
     over: list[Refusals] = []
     busiest: list[Refusals] = []
     rules = paced.buckets.rules

@@ -75,7 +75,7 @@ def _view(process: RegistryProcess) -> RegistryProcessView:
 
 async def get_registry(call: Call) -> RegistryView:
     """The processes of the registry, and which of them this node reaches."""
-    found = call.port.registry()
+    found = call.port.nodes.registry()
     processes = [_view(each) for each in found]
     return RegistryView(
         node=call.port.config.node.id,

@@ -23,7 +23,7 @@ _LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
 async def get_retention(call: Call) -> RetentionView:
     """The beginning of the log for all nodes, the older files that this node still has, and what keeps them."""
     config = call.port.config
-    view = call.port.retention.view(config.node.id)
+    view = call.port.storage.retention.view(config.node.id)
     return replace(view, settings=settings_of(config.retention), evicts=config.tier.evicts)
 
 
@@ -33,7 +33,7 @@ async def run_retention(call: Call) -> RetentionRun:
     begins = port.state.trim_position
     try:
         async with asyncio.timeout(_LOOK_WAIT_S):
-            ran = await port.retention.run(dry=dry)
+            ran = await port.storage.retention.run(dry=dry)
     except TimeoutError:
         raise ApiError(
             "failed", f"the node did not come to look at it within {_LOOK_WAIT_S:.0f} s", "ask again"

@@ -38,7 +38,7 @@ class TierScrubRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def get_tier(call: Call) -> TierView:
     """The content of the tier by this node's state, the uploads that wait, and on the leader those that fail."""
     tier = call.port.config.tier
-    return replace(call.port.tier.view(tier.url), stop_grace_ms=tier.stop_grace_ms)
+    return replace(call.port.storage.tier.view(tier.url), stop_grace_ms=tier.stop_grace_ms)
 
 
 async def seal_segment(call: Call) -> SealView:
@@ -47,13 +47,13 @@ async def seal_segment(call: Call) -> SealView:
     if not port.config.tier.url:
         raise ApiError("refused", "no tier is configured", "set tier.url on every node, then restart them")
     try:
-        entry = port.tier.seal()
+        entry = port.storage.tier.seal()
     except RaftLogError as error:
         raise ApiError("not_leader", str(error), "ask again; nothing was changed") from None
     await comes_true(lambda: port.state.applied.index >= entry.index or port.status().term != entry.term, _APPLY_WAIT_S)
     if port.state.applied.index < entry.index or port.status().term != entry.term:
         raise ApiError("unknown_outcome", f"entry {entry.index} is not applied yet", "look again: GET /v1/tier")
-    position = port.tier.view("").sealed_end
+    position = port.storage.tier.view("").sealed_end
     return SealView(node=port.config.node.id, term=entry.term, index=entry.index, position=position)
 
 
@@ -64,7 +64,7 @@ async def list_segments(call: Call) -> TierSegmentsView:
         raise ApiError(
             "bad_query", f"since cannot be {since[:40]}", "give a position of the log, as `next` was answered"
         )
-    return call.port.tier.segments(int(since), SEGMENTS_MAX)
+    return call.port.storage.tier.segments(int(since), SEGMENTS_MAX)
 
 
 async def get_tier_scrub(call: Call) -> TierScrubView:
@@ -83,7 +83,7 @@ async def start_tier_scrub(call: Call) -> Answer:
 
 
 def _scrubs(call: Call) -> TierScrubs:
-    scrubs = call.port.tier_scrubs
+    scrubs = call.port.storage.tier_scrubs
     if scrubs is None:
         raise ApiError("refused", "no tier is configured", "set tier.url on every node, then restart them")
     return scrubs

@@ -169,7 +169,7 @@ async def list_topics(call: Call) -> Pieces:
     page, after = Page(call, limit_of(call)), after_of(call)
     names = state.topics.keys_from(after, page.items_max + 1)
     found = [config for name in names[: page.items_max] if (config := state.topics.get(name)) is not None]
-    measured = await call.port.topic_sizes.among(found)
+    measured = await call.port.storage.topic_sizes.among(found)
     left = len(names) > page.items_max
     for config in found:
         await page.turn()
@@ -195,7 +195,7 @@ async def describe_topic(call: Call) -> Pieces:
     state = call.port.state
     applied = state.applied.index
     config = find_topic(state, call.params["name"])
-    size = await call.port.topic_sizes.of(config)
+    size = await call.port.storage.topic_sizes.of(config)
     page = Page(call, limit_of(call))
     first = number_of(call.query, AFTER, -1) + 1
     stored = state.stored_queues(config)
@@ -316,7 +316,7 @@ async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
 async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
     config = find_topic(call.port.state, call.params["name"])
-    held = await _view(call, config, await call.port.topic_sizes.of(config))
+    held = await _view(call, config, await call.port.storage.topic_sizes.of(config))
     if flag_of(call.query, DRY_RUN):
         node, (term, index) = call.port.config.node.id, call.port.state.applied
         return TopicChanged(node=node, term=term, index=index, result="deleted", topic=held, dry_run=True)

@@ -45,7 +45,7 @@ class FinalizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_upgrade(call: Call) -> UpgradeView:
     """The level of the cluster, and the highest that each member knows."""
-    view: UpgradeView = call.port.levels.view(call.port.services.monotonic_ms())
+    view: UpgradeView = call.port.nodes.levels.view(call.port.services.monotonic_ms())
     return view
 
 
@@ -57,7 +57,7 @@ async def finalize(call: Call) -> Finalized:
     wanted: FinalizeRequest = call.body
     port, before = call.port, call.port.state.level
     try:
-        level = port.levels.require()
+        level = port.nodes.levels.require()
     except LocalError as error:
         raise ApiError("refused", f"{error.what}: {error.why}", error.fix) from None
     view = Finalized(

@@ -218,7 +218,7 @@ class Monitor:
             return
         self._turns[machine.node_id] = turns
         raft = machine.node.raw.raft
-        self.sometimes["request forwarded"] += machine.node.forwarder.gate.forwarded.bytes > 0
+        self.sometimes["request forwarded"] += machine.node.serving.remoting.forwarder.gate.forwarded.bytes > 0
         try:
             self._check(machine.node_id, raft)
         except InvariantViolationError as error:
@@ -239,7 +239,7 @@ class Monitor:
         self.followed.add(raft.leader_id)
         if raft.role is Role.LEADER and raft.term not in self.leaders:
             self._new_leader(node_id, raft)
-            missing = self._node(node_id).installs.missing_bytes
+            missing = self._node(node_id).integrity.installs.missing_bytes
             _require_whole(raft, 0 if self.black_box else missing)
         if raft.role is not before.role and _judged_silence(raft.why) and self._unread(node_id):
             self.report("silence", f"node {node_id}, whose peers' messages lie in its sockets, says: {raft.why}")
@@ -362,7 +362,7 @@ class Monitor:
         report = node.storage.directory.log.report
         count["database lost applied rows"] += machine.applied_lost
         machine.applied_lost = False
-        machine.backfilling = node.installs.missing_bytes > 0
+        machine.backfilling = node.integrity.installs.missing_bytes > 0
         count["torn tail cut"] += report.torn_bytes_cut > 0
         count["entries replayed at a start"] += report.entries - 1 > node.state.applied.index
         count["restart with nothing above the sync mark"] += not report.clean and not report.torn_bytes_cut
@@ -417,7 +417,7 @@ class Monitor:
         if self.tier is not None:
             self.tier.applied(machine)
         self.excuses.applied(self._trims.counts())
-        if machine.backfilling and not node.installs.missing_bytes:
+        if machine.backfilling and not node.integrity.installs.missing_bytes:
             machine.backfilling = False
             self.sometimes["backfill finished"] += 1
 

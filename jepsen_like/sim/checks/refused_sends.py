@@ -31,14 +31,14 @@ class Refusals:
         if node in self._watched:
             return
         self._watched.add(node)
-        fates: Any = node.proposals._replies
+        fates: Any = node.serving.proposals._replies
         fates.refused = self._before(fates.refused, lambda send, remark: [send.body, *(one.body for one in send.batch)])
         fates.crowded = self._before(fates.crowded, lambda send, remark: [send.body, *(one.body for one in send.batch)])
         fates.limited = self._before(fates.limited, lambda send, remark: [send.body, *(one.body for one in send.batch)])
-        router: Any = node.router
+        router: Any = node.serving.remoting.router
         for refusing, name in ((router._replies, "refuse"), (router._sends._sends, "_refuse")):  # before it was queued
             setattr(refusing, name, self._before(getattr(refusing, name), lambda frame, refused: [frame.body]))
-        forwarder: Any = node.forwarder
+        forwarder: Any = node.serving.remoting.forwarder
         forwarder._refuse_busy = self._before(forwarder._refuse_busy, lambda frame, why: [frame.body])
         forwarder._answer_expired = self._before(forwarder._answer_expired, lambda held: [held.frame.body])
         forwarder._answer_unknown = self._before(forwarder._answer_unknown, lambda frame, why: [frame.body])

@@ -107,7 +107,7 @@ class RemovalCheck:
     def goes_on(self, machine: Machine, now_s: float) -> None:
         """Checks that a leader that takes writes does not forget what is to be removed; called again and again."""
         node = machine.node
-        if node is None or not node.state.removing or not node.proposals.open:
+        if node is None or not node.state.removing or not node.serving.proposals.open:
             return
         state, tail = node.state, node.storage.directory.log.tail.index
         place = (machine.node_id, node.raw.term, self._slices)

@@ -181,7 +181,7 @@ class TrimCheck:
     def goes_on(self, machine: Machine, now_s: float) -> None:
         """Checks that a leader that takes writes does not forget a sweep; called again and again."""
         node = machine.node
-        if node is None or node.state.sweep is None or not node.proposals.open:
+        if node is None or node.state.sweep is None or not node.serving.proposals.open:
             return
         sweep, tail = node.state.sweep, node.storage.directory.log.tail.index
         place = (machine.node_id, node.raw.term, sweep.index, sweep.family, sweep.at)
@@ -200,7 +200,7 @@ class TrimCheck:
     def files(self, machine: Machine) -> None:
         """Checks the log files that a node may have deleted since the last call."""
         node = machine.node
-        if node is None or node.installs.missing_bytes:
+        if node is None or node.integrity.installs.missing_bytes:
             return
         self._note_end(machine)
         log, state = node.storage.directory.log, node.state
@@ -209,7 +209,7 @@ class TrimCheck:
         if known is None or known[0] is not node or log.first_position <= known[1]:
             return
         marks = [one.manifest.mark.index for one in node.storage.checkpointer.checkpoints.all()]
-        used = node.retention.view(machine.node_id).disk_used_percent or 0
+        used = node.keeping.retention.view(machine.node_id).disk_used_percent or 0
         counts = marks[:1] if used > machine.config.retention.disk_force_clean_percent else marks[1:]
         limits = {
             "its TRIM": state.trim_position,

@@ -14,7 +14,7 @@ def stored_on(machine: Machine, name: str) -> tuple[list[Message], bool]:
     """Returns every message of the topic that consumers can see at this node, and True if some may have been
     trimmed."""
     assert machine.node is not None
-    state, read = machine.node.state, machine.node.services.read_log
+    state, read = machine.node.state, machine.node.serving.services.read_log
     topic = state.topics.get(name)
     messages: list[Message] = []
     trimmed = False

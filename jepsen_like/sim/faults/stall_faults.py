@@ -183,11 +183,11 @@ class Stalls:
 
     def _leads(self) -> bool:
         leader = self._world.nemesis.leader()
-        return leader is not None and leader.node is not None and leader.node.proposals.open
+        return leader is not None and leader.node is not None and leader.node.serving.proposals.open
 
     def _reigns(self) -> tuple[int, int] | None:
         return max(((term, int(node)) for term, node in self._world.monitor.leaders.items()), default=None)
 
     def _handed(self) -> int:
         nodes = [machine.node for machine in self._world.members()]
-        return sum(node.links.slow_turns.handed for node in nodes if node is not None)
+        return sum(node.peers.links.slow_turns.handed for node in nodes if node is not None)

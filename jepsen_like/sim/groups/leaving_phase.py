@@ -99,7 +99,7 @@ class LeavingPhase:
 
     def _leader(self) -> Node | None:
         """Returns the leader of the second group; None if it has none."""
-        return next((node for node in self._group.states.running() if node.proposals.open), None)
+        return next((node for node in self._group.states.running() if node.serving.proposals.open), None)
 
     def _tell_first(self, run: list[Command]) -> BrokerState | None:
         """Proposes commands to the first group; returns its leader's state, None if there is no leader."""
@@ -115,7 +115,7 @@ class LeavingPhase:
         if not machine.process.alive or machine.process.paused:
             return None
         if run:
-            machine.process.run(lambda: node.services.propose(run, told, author="the operator"))
+            machine.process.run(lambda: node.serving.services.propose(run, told, author="the operator"))
         return node.state
 
     def _kill(self) -> None:

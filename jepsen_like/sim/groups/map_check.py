@@ -32,11 +32,11 @@ class MapCheck:
 
     def look(self, machine: Machine) -> None:
         """Looks at the map of a node; called after each of its events, so an unchanged map costs one comparison."""
-        known = getattr(machine.node, "other_groups", None)
+        serving = getattr(machine.node, "serving", None)
         process = machine.process
-        if known is None or process is None:
+        if serving is None or process is None:
             return
-        groups: Groups = known.others()
+        groups: Groups = serving.other_groups.others()
         seen = self._seen.get(process, {})
         if groups == seen:
             return

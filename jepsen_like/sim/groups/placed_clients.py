@@ -328,7 +328,7 @@ class TruthChanger(Placed):
         """Checks that what was acknowledged can be used where it was asked for."""
         asked = self._machines()[host].readable
         # What is not copied at the deadline is told as done.
-        if asked is None or took_s * 1000 >= self.host.options.deadline_ms or not asked.services.writes_open():
+        if asked is None or took_s * 1000 >= self.host.options.deadline_ms or not asked.serving.services.writes_open():
             return
         if name not in asked.state.topics:
             self._report(CHECKER, f"topic {name} is acknowledged at {host}, which has not copied it")

@@ -234,7 +234,7 @@ class SecondGroup:
             PutGroup({"name": GROUP}, if_absent=True),
             *(CreateTopic({"name": name, "perm": 6, "place": of_writer}, if_absent=False) for name in written),
         ]
-        leader.process.run(lambda: node.services.propose(run, lambda _: None, author="the operator"))
+        leader.process.run(lambda: node.serving.services.propose(run, lambda _: None, author="the operator"))
         return False
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -332,7 +332,9 @@ class SecondGroup:
         route = route_of(answer.body)
         for group, machines in self._groups.items():
             living = {f"{machine.host}:{BROKER_PORT}" for machine in machines.values() if not machine.retired}
-            leaders = [m.host for m in machines.values() if m.readable and m.node and m.node.services.writes_open()]
+            leaders = [
+                m.host for m in machines.values() if m.readable and m.node and m.node.serving.services.writes_open()
+            ]
             addresses = route.get(name_of(group), {})
             if set(addresses.values()) != living:
                 return f"group {group} is at {sorted(living)}, and it says {addresses}"

@@ -145,7 +145,7 @@ class SimRegistry:
             for own, machines in self._groups.items():
                 for machine in machines.values() if own != number else ():
                     node = machine.readable
-                    if node is not None and number in node.other_groups.others():
+                    if node is not None and number in node.serving.other_groups.others():
                         what = f"node {machine.node_id} of group {own} takes group {number} for there"
                         self._world.monitor.report(CHECKER, f"{what}, which has retired")
             return self._world.loop.now >= ends_s

@@ -164,14 +164,16 @@ class AccessCheck:
     def makes_sure(self, node_id: NodeId) -> bool:
         """Returns True if the node asks a leader before it denies a request."""
         machine = self._machines.get(node_id)
-        return machine is not None and machine.node is not None and machine.node.confirmed.is_possible
+        return machine is not None and machine.node is not None and machine.node.serving.confirmed.is_possible
 
     def _running(self) -> list[Node]:
         return [machine.node for machine in self._machines.values() if machine.node is not None]
 
     def _led(self) -> int:
         """Returns the index that every node that leads has applied; 0 if none leads."""
-        return min((node.state.applied.index for node in self._running() if node.services.writes_open()), default=0)
+        return min(
+            (node.state.applied.index for node in self._running() if node.serving.services.writes_open()), default=0
+        )
 
     def look(self) -> int:
         """Returns the highest index that any node has known to be committed so far."""

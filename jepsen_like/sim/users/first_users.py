@@ -81,7 +81,7 @@ def attempt(machine: Machine, step: Step, done: list[bool]) -> None:
 
     def ask() -> None:
         try:
-            step(node.broker.user_admin, told)
+            step(node.serving.broker.user_admin, told)
         except Refused:
             return  # it does not lead, or the log does not know users yet
 

@@ -46,7 +46,7 @@ class Leaks:
         self._machines, self._brought, self._own = machines, brought, own
 
     def _machine(self, rng: random.Random) -> Machine | None:
-        machines = [machine for machine in self._machines() if hasattr(machine.node, "broker")]
+        machines = [machine for machine in self._machines() if hasattr(machine.node, "serving")]
         return rng.choice(machines) if machines else None
 
     def _node(self, rng: random.Random) -> Node | None:
@@ -100,7 +100,7 @@ class Leaks:
         if message is None:
             return None
         key = unique_key_of(message)
-        broker = node.services.config.cluster.broker_name
+        broker = node.serving.services.config.cluster.broker_name
         return RecallHandle(rng.choice((name, topic)), broker, row.due_ms, key, position)
 
     def attempt(self, rng: random.Random) -> Attempt | None:
@@ -133,7 +133,7 @@ class Leaks:
         node = self._node(rng)
         if node is None:
             return None
-        members, found = node.broker.members, list[ClientName]()
+        members, found = node.serving.broker.members, list[ClientName]()
         if is_producer is not False:
             for group, producers in members.producers.items():
                 found += [ClientName(group, one.client_id, True) for one in islice(producers.values(), 8)]
@@ -152,6 +152,6 @@ def unique_key_of(message: Message) -> str:
 
 def _read(node: Node, position: int, size: int) -> Message | None:
     try:
-        return decode_message(node.services.read_log(position, size))[0]
+        return decode_message(node.serving.services.read_log(position, size))[0]
     except (RaftLogError, ValueError):
         return None

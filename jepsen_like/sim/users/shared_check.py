@@ -92,7 +92,7 @@ class SharedCheck:
             node, process = machine.node, machine.process
             if node is None or process is None or not process.alive or process.paused or process.stalls:
                 continue
-            if not hasattr(node, "router"):
+            if not hasattr(node, "serving"):
                 continue  # it is being opened
             costly = self._costly(node, clients if calm else None)
             for checker, what in (*self._standing(node), *costly, *self._tokens(node)):
@@ -134,7 +134,7 @@ class SharedCheck:
 
     def _costly(self, node: Node, clients: Collection[Address] | None) -> Iterator[tuple[str, str]]:
         """Looks for requests of clients that are gone unless `clients` is None, and counts those under way."""
-        for costly in node.router.table.costly:
+        for costly in node.serving.remoting.router.table.costly:
             self._count(node, costly)
             if clients is None or node.state.level < OWNERS_LEVEL:
                 continue
@@ -158,7 +158,7 @@ class SharedCheck:
     # --- memory and log ----------------------------------------------------------------------------------------------
 
     def _measure(self, node_id: NodeId, node: Node) -> None:
-        size = bytes_of((node.broker.denials, node.broker.guesses, node.admission))
+        size = bytes_of((node.serving.broker.denials, node.serving.broker.guesses, node.serving.remoting.admission))
         self.seen["memory"] += 1
         if size > MEMORY_MAX:
             what = f"{size} bytes of judged and denied requests are kept, {MEMORY_MAX} at most"
@@ -202,7 +202,7 @@ class _Lines(logging.Logger):
 
 
 def _registered(node: Node) -> Iterator[tuple[str, str, Member]]:
-    members = node.broker.members
+    members = node.serving.broker.members
     for name, producers in members.producers.items():
         for member in producers.values():
             yield "producer", name, member

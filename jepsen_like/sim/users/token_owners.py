@@ -45,7 +45,7 @@ class TokenOwners(Client):
         while not self.stopped:
             await asyncio.sleep(rng.uniform(*PAUSE_S))
             machine = self._leader()
-            if machine is not None and hasattr(machine.node, "broker"):
+            if machine is not None and hasattr(machine.node, "serving"):
                 act = rng.choice((self._gives, self._gives, self._gives, self._takes, self._changes))
                 attempt(machine, partial(act, rng, rng.choice(NAMES)), [])
 

@@ -320,8 +320,10 @@ class FakeNode:
 
     @property
     def services(self) -> Any:
-        """It is both."""
+        """It is all parts of its port."""
         return self
+
+    configuration = nodes = served = storage = limits = observed = meters = serving = services
 
     @property
     def leads(self) -> bool:

@@ -88,7 +88,7 @@ async def ended(node: Node) -> Any:
 async def test_the_codes_of_all_parts_are_those_that_the_router_serves(config: Config) -> None:
     node = Node(config)
     await node.start()
-    assert node._parts.codes == codes_of(node.remoting.serving)
+    assert node._parts.codes == codes_of(node.serving.remoting.serving)
     await ended(node)
 
 

@@ -191,7 +191,7 @@ def test_every_metric_is_documented() -> None:
     options: dict[str, Any] = {"tier.url": "memory:"}
     with SimCluster(1, **options) as sim:
         node = sim.leader().running
-        shown = (*node.exporter.metrics, *node.backups.part().metrics, FindingMetrics())
+        shown = (*node.exporter.metrics, *node.keeping.backups.part().metrics, FindingMetrics())
         assert documented == dict(described(shown))
 
 

@@ -47,10 +47,10 @@ async def test_a_node_that_asks_for_it_is_opened_again(config: Config, caplog: p
     closed: list[Node] = []
     life = NodeRuns(config, Environment(), lives.append, closed=closed.append)
     running = asyncio.get_running_loop().create_task(life.run())
-    await until(lambda: lives and lives[0].services.writes_open())
+    await until(lambda: lives and lives[0].serving.services.writes_open())
     applied = lives[0].state.applied.index
     lives[0].restart("to see it")
-    await until(lambda: len(lives) == 2 and lives[1].services.writes_open())
+    await until(lambda: len(lives) == 2 and lives[1].serving.services.writes_open())
     assert closed == lives[:1]
     assert lives[1] is not lives[0]
     assert lives[1].state.applied.index > applied
@@ -159,7 +159,7 @@ async def test_a_node_that_ended_for_lack_of_space_is_opened_again_when_there_is
     disk.free = 1 << 40
     life = NodeRuns(config, Environment(fs=disk), lives.append)
     running = asyncio.get_running_loop().create_task(life.run())
-    await until(lambda: lives and lives[0].services.writes_open())
+    await until(lambda: lives and lives[0].serving.services.writes_open())
     disk.free = 0
     closed = asyncio.Event()
     life._closed = lambda node: closed.set()
@@ -169,7 +169,7 @@ async def test_a_node_that_ended_for_lack_of_space_is_opened_again_when_there_is
     await asyncio.sleep(0.05)
     assert len(lives) == 1
     disk.free = 1 << 40
-    await until(lambda: len(lives) == 2 and lives[1].services.writes_open())
+    await until(lambda: len(lives) == 2 and lives[1].serving.services.writes_open())
     life.stop()
     async with asyncio.timeout(PATIENCE_S):
         assert await running is lives[1]

@@ -50,7 +50,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         for node in nodes:
             await node.start()
         stand(nodes[0])
-        await until(lambda: any(node.services.writes_open() for node in nodes))
+        await until(lambda: any(node.serving.services.writes_open() for node in nodes))
         return nodes
 
     try:
@@ -114,7 +114,7 @@ class Client:
 
 async def test_a_leader_that_stops_leaves_nobody_without_an_answer(start: Start) -> None:
     nodes = await start(3)
-    leader = next(node for node in nodes if node.services.writes_open())
+    leader = next(node for node in nodes if node.serving.services.writes_open())
     term = leader.raw.term
     client = await Client(leader).connect()
     client.send(1)
@@ -131,7 +131,7 @@ async def test_a_leader_that_stops_leaves_nobody_without_an_answer(start: Start)
         await asyncio.sleep(0.001)
     await closing
     assert leader.raw.role is Role.FOLLOWER, "it handed over before it went"
-    await until(lambda: any(node.services.writes_open() for node in nodes if node is not leader))
+    await until(lambda: any(node.serving.services.writes_open() for node in nodes if node is not leader))
     await until(lambda: len(other.codes) == sent - 1)
     answered = set(client.codes)
     assert answered == set(range(1, len(answered) + 1)), "in order, without a gap: nothing that was read is unanswered"
@@ -154,11 +154,11 @@ async def test_a_node_alone_answers_and_closes_its_connections(start: Start) -> 
     client.send(1)
     await until(lambda: 1 in client.codes)
     client.pull(2, offset=1)
-    await until(lambda: node.pulls.long_polls.count)
+    await until(lambda: node.serving.broker.pulls.long_polls.count)
     client.send(3)
     await until(lambda: {2, 3} <= client.codes.keys())
     client.pull(4, offset=2)
-    await until(lambda: node.pulls.long_polls.count)
+    await until(lambda: node.serving.broker.pulls.long_polls.count)
     await node.close()
     await until(lambda: client.ended)
     assert client.codes == {1: 0, 2: 0, 3: 0, 4: 19}, "the pull that waits is told that nothing came"
@@ -171,7 +171,9 @@ async def test_what_never_ends_is_not_waited_for(start: Start, monkeypatch: pyte
     client = await Client(node).connect()
     client.send(1)
     await until(lambda: client.codes)
-    node.proposals.gate.hold_answer(next(iter(node.router.connections)).in_flight, 1)  # a request that nobody answers
+    node.serving.proposals.gate.hold_answer(
+        next(iter(node.serving.remoting.router.connections)).in_flight, 1
+    )  # a request that nobody answers
     monkeypatch.setattr(orderly_stop, "DRAIN_S", 3600.0)
     closing = asyncio.create_task(node.close())
     await until(lambda: node.stopping)
@@ -192,6 +194,6 @@ async def test_a_stop_that_goes_wrong_is_a_stop_all_the_same(
     def fail() -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(node.pulls.long_polls, "release", fail)
+    monkeypatch.setattr(node.serving.broker.pulls.long_polls, "release", fail)
     await node.close()
     assert "not everything could be transferred" in caplog.text

@@ -48,7 +48,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     lives: list[Node] = []
     life = NodeRuns(load(path), Environment(), lives.append)
     running = asyncio.get_running_loop().create_task(life.run())
-    await until(lambda: lives and lives[0].services.writes_open())
+    await until(lambda: lives and lives[0].serving.services.writes_open())
     yield Served(lives[0], f"127.0.0.1:{base + 1}")
     life.stop()
     async with asyncio.timeout(PATIENCE_S):
@@ -61,7 +61,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 def counted(served: Served) -> float:
     """Returns how many sends the metrics call slow by their sync: on a busy machine one without a delay may be."""
-    return sample(served.node.requests, "raftmq_slow_requests_total", **SLOW_SENDS) or 0
+    return sample(served.node.meters.requests, "raftmq_slow_requests_total", **SLOW_SENDS) or 0
 
 
 async def test_a_slow_disk_is_named(served: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -87,5 +87,5 @@ async def test_a_slow_disk_is_named(served: Served, caplog: pytest.LogCaptureFix
     assert line["sync_ms"] > max(line["queue_ms"], line["majority_ms"], line["apply_ms"])
     assert counted(served) > before[0]
     assert 'rocketmq_rpc_latency_count{protocol_type="remoting",request_code="send_message"' in (
-        text_of(served.node.requests)
+        text_of(served.node.meters.requests)
     )

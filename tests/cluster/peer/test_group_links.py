@@ -15,7 +15,7 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import CONTROL, GROUP, HELLO_MAX
 from cluster.peer.group_links import GROUP_FRAME_MAX, QUIET_LOOKS, GroupLink, GroupLinks, Target
 from cluster.peer.keyring import OPEN, Keyring
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
 from cluster.peer.wire import encode_message, pack, unpack
 from cluster.runtime.peer_frames import Kind
 from raftlog.messages import Heartbeat
@@ -48,7 +48,12 @@ class Node:
         known = Membership(cluster, group, node, f"u{group}-{node}", {node: f"u{group}-{node}"})
         self.level = level
         self.transport = PeerTransport(
-            known, {}, ("127.0.0.1", self.port), incarnation=1, keyring=keyring, cluster_level=lambda: self.level
+            known,
+            {},
+            ("127.0.0.1", self.port),
+            incarnation=1,
+            keyring=keyring,
+            levels=PeerLevels(of_cluster=lambda: self.level),
         )
         self.leaders: dict[int, int] = {}
         self.links: Any = None

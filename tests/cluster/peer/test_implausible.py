@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cluster.peer.admission import ALARM, Implausible
-from cluster.replication.raft_driver import DriverInbox, RaftDriver
+from cluster.replication.raft_driver import DriverInbox, DriverLanes, RaftDriver
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock
 from raftlog.errors import ImplausibleMessageError, InvariantViolationError
@@ -54,12 +54,10 @@ async def driven(*commits: int) -> tuple[Raw, list[Any], list[BaseException], Al
         loop=loop,
         clock=SystemClock(),
         tick_ms=50,
-        on_stop=ended.append,
         transport=nobody,
-        proposer=nobody,
+        proposer=SimpleNamespace(on_failure=ended.append),
         flush=lambda raw: None,
-        append=nobody,
-        apply=nobody,
+        lanes=DriverLanes(nobody, nobody),
     )
     transport: Any = SimpleNamespace(cut_off=lambda peer, why: cut.append((peer, why)))
     driver.implausible.add(Implausible(transport, alarms).note)

@@ -18,7 +18,7 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import GroupLinks, Target
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, Handlers, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, Handlers, PeerLevels, PeerTransport
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.tls.tls_maintenance import CHECK_AFTER_MS, TlsMaintenance
@@ -84,7 +84,7 @@ class Peer:
             incarnation=int.from_bytes(os.urandom(4)) + 1,
             security=self.tls.peer_security(PLAIN_REFUSAL),
             dialling=self.tls.peer_dialling(),
-            cluster_level=lambda: LEVEL,
+            levels=PeerLevels(of_cluster=lambda: LEVEL),
         )
         self.tls.changed.add(self.transport.renew_certified)
         self.messages: list[Message] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerLevels, PeerTransport
 from cluster.peer.wire import encode_message, pack
 from cluster.runtime.peer_frames import Kind
 from raftlog.frame import genesis_entry
@@ -61,7 +61,8 @@ async def peers() -> AsyncIterator[dict[int, Peer]]:
     base = free_base_port(4)
     addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
     made = {
-        int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one], level=10 + one)) for one in IDS
+        int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one], levels=PeerLevels(10 + one)))
+        for one in IDS
     }
     for peer in made.values():
         await peer.start()

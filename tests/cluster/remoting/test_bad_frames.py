@@ -85,7 +85,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     stand(running)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            while not running.services.writes_open():
+            while not running.serving.services.writes_open():
                 await asyncio.sleep(0.01)
         yield running
     finally:
@@ -129,7 +129,7 @@ async def test_each_bad_frame_closes_its_own_connection(node: Node, caplog: pyte
         assert "127.0.0.1" in lines[0].getMessage(), name
         good_writer.write(send(at))
         assert await read_code(good_reader) == 0, f"after {name}"
-    assert len(node.router.connections) == 1
+    assert len(node.serving.remoting.router.connections) == 1
     assert node.failure is None
     good_writer.close()
 
@@ -156,7 +156,7 @@ async def test_a_truncated_frame_is_only_forgotten(node: Node, caplog: pytest.Lo
         writer.close()
         await writer.wait_closed()
     async with asyncio.timeout(PATIENCE_S):
-        while node.router.connections:
+        while node.serving.remoting.router.connections:
             await asyncio.sleep(0.01)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "T" not in node.state.topics
@@ -208,5 +208,5 @@ async def test_bad_frames_on_the_peer_port(node: Node, caplog: pytest.LogCapture
         assert await is_closed(reader)
         writer.close()
         assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1, data
-    assert node.services.writes_open()
+    assert node.serving.services.writes_open()
     assert node.failure is None

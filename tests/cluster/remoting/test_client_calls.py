@@ -36,7 +36,9 @@ async def producer(node: Node) -> Client:
 
 def ask(node: Node) -> asyncio.Future[ClientAnswer | Refused]:
     outcome: asyncio.Future[ClientAnswer | Refused] = asyncio.get_running_loop().create_future()
-    node.broker.relay.ask_client(Role.PRODUCER, "p", None, ClientRequest(307, {"a": "b"}, b"ask"), outcome.set_result)
+    node.serving.broker.relay.ask_client(
+        Role.PRODUCER, "p", None, ClientRequest(307, {"a": "b"}, b"ask"), outcome.set_result
+    )
     return outcome
 
 

@@ -47,7 +47,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     made = Node(load(path))
     await made.start()
     stand(made)
-    await until(made.services.writes_open)
+    await until(made.serving.services.writes_open)
     await propose(made, Finalize(LEVEL))
     yield made
     await made.close()
@@ -55,7 +55,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 async def propose(node: Node, command: Any) -> None:
     done = asyncio.get_running_loop().create_future()
-    node.services.propose([command], done.set_result)
+    node.serving.services.propose([command], done.set_result)
     assert (await done).results[0].ok
 
 
@@ -75,9 +75,9 @@ async def test_an_address_opens_so_many_in_a_minute(node: Node) -> None:
     assert [await is_served(node) for _ in range(10)] == [True] * 10, "there is no quota"
     await propose(node, SetQuotas([("address=*", {"connections": LIMIT})], 1, "ann"))
     assert [await is_served(node) for _ in range(LIMIT + 2)] == [True] * LIMIT + [False] * 2
-    refused = {each.owner: each.refused for each in node.proposals.flow.paced.buckets.rules.refusals()}
+    refused = {each.owner: each.refused for each in node.serving.proposals.flow.paced.buckets.rules.refusals()}
     assert refused == {"address=127.0.0.1": 2}
-    await until(lambda: not node.router.clients.all)
+    await until(lambda: not node.serving.remoting.router.clients.all)
     await propose(node, SetQuotas([("address=127.0.0.1", {"connections": 100})], 1, "ann"))
     assert await is_served(node), "a quota that counts for it before that of everybody"
     await propose(node, SetQuotas([("address=*", None), ("address=127.0.0.1", None)], 1, "ann"))
@@ -86,7 +86,7 @@ async def test_an_address_opens_so_many_in_a_minute(node: Node) -> None:
 
 async def test_who_was_there_before_stays(node: Node) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", node.config.listeners[0].port)
-    await until(lambda: len(node.router.clients.all) == 1)
+    await until(lambda: len(node.serving.remoting.router.clients.all) == 1)
     await propose(node, SetQuotas([("address=*", {"connections": 1})], 1, "ann"))
     assert [await is_served(node) for _ in range(3)] == [True, False, False]
     writer.write(encode_frame(RequestCode.GET_BROKER_CLUSTER_INFO, 1, 0, ext={}))

@@ -53,5 +53,5 @@ async def test_what_comes_behind_a_preface_costs_nothing(start: Start) -> None:
     client = await Client.to(node)
     client.writer.write(GRPC + bytes(1 << 20))
     await client.reader.read()
-    assert node.router.memory.unfinished.taken == 0
+    assert node.serving.remoting.router.memory.unfinished.taken == 0
     client.writer.close()

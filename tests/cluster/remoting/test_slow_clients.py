@@ -69,7 +69,7 @@ async def start(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         running.append(node)
         await node.start()
         stand(node)
-        await until(node.services.writes_open)
+        await until(node.serving.services.writes_open)
         return node
 
     yield start
@@ -157,13 +157,13 @@ async def fill(node: Node, messages: int = 30) -> None:
 
 def kept_for_clients(node: Node) -> int:
     """Bytes that the node's transports hold, whatever its own account says."""
-    transports = [connection._transport for connection in node.router.connections]
+    transports = [connection._transport for connection in node.serving.remoting.router.connections]
     return sum(transport.get_write_buffer_size() for transport in transports if transport is not None)
 
 
 def begun_by_clients(node: Node) -> int:
     """Bytes of unfinished frames that the node holds, whatever its own account says."""
-    return sum(connection._buffer.buffered for connection in node.router.connections)
+    return sum(connection._buffer.buffered for connection in node.serving.remoting.router.connections)
 
 
 async def highest(measure: Callable[[Node], int], node: Node, seconds: float) -> int:
@@ -192,7 +192,7 @@ async def test_pipelined_pulls_hold_no_more_than_the_limit_and_are_all_answered(
     assert 0 < most <= LIMITS["connection_unsent_bytes_max"] + SLACK
     for opaque in range(400):
         assert (await greedy.answer())[:2] == (opaque, 0), "in order, each once"
-    await until(lambda: node.router.memory.unsent.taken == 0)
+    await until(lambda: node.serving.remoting.router.memory.unsent.taken == 0)
     assert await greedy.ask(HEARTBEAT) == 0
 
 
@@ -212,7 +212,7 @@ async def test_many_that_take_nothing_hold_no_more_than_the_node_may(start: Star
     assert await honest.ask(send(10)) == 0
     answers = await asyncio.gather(*(_all_answers(client, 20) for client in greedy))  # they read after all
     assert all(answer == {(opaque, 0) for opaque in range(20)} for answer in answers)
-    assert node.router.memory.unsent.taken == 0
+    assert node.serving.remoting.router.memory.unsent.taken == 0
 
 
 @over_tls_too
@@ -223,7 +223,7 @@ async def test_parked_pulls_that_are_woken_together_draw_on_the_same_room(start:
     for client in waiting:
         for opaque in range(20):
             client.pull(opaque, offset=1, suspend_ms=15_000)
-    await until(lambda: node.pulls.long_polls.count == 400)
+    await until(lambda: node.serving.broker.pulls.long_polls.count == 400)
     honest = await Client.to(node)
     assert await honest.ask(send(500 * KIB)) == 0
     most = await highest(kept_for_clients, node, 0.5)
@@ -231,7 +231,7 @@ async def test_parked_pulls_that_are_woken_together_draw_on_the_same_room(start:
     assert await honest.ask(HEARTBEAT) == 0
     answers = await asyncio.gather(*(_all_answers(client, 20) for client in waiting))
     assert all(answer == {(opaque, 0) for opaque in range(20)} for answer in answers)
-    assert node.router.memory.unsent.taken == 0
+    assert node.serving.remoting.router.memory.unsent.taken == 0
 
 
 async def _all_answers(client: Client, count: int) -> set[tuple[int, int]]:
@@ -263,18 +263,18 @@ async def test_who_takes_nothing_is_closed_and_who_moves_lives(start: Start) -> 
         for opaque in range(60):
             client.pull(opaque)
     taken = 0
-    await until(lambda: len(node.router.connections) == 2)  # over TLS the client is done first
-    while len(node.router.connections) > 1:
+    await until(lambda: len(node.serving.remoting.router.connections) == 2)  # over TLS the client is done first
+    while len(node.serving.remoting.router.connections) > 1:
         taken += len(await slow.reader.read(64 * KIB))
         await asyncio.sleep(0.02)
     assert await idle.is_closed()
-    assert node.router.memory.unsent.taken <= LIMITS["connection_unsent_bytes_max"] + SLACK
+    assert node.serving.remoting.router.memory.unsent.taken <= LIMITS["connection_unsent_bytes_max"] + SLACK
     for _ in range(50):
         taken += len(await slow.reader.read(64 * KIB))
         await asyncio.sleep(0.02)
-    assert len(node.router.connections) == 1
+    assert len(node.serving.remoting.router.connections) == 1
     slow.writer.close()
-    await until(lambda: node.router.memory.unsent.taken == 0)
+    await until(lambda: node.serving.remoting.router.memory.unsent.taken == 0)
 
 
 # --- frames that nobody finishes -------------------------------------------------------------------------------------
@@ -294,11 +294,11 @@ async def test_halves_of_oversized_frames_keep_no_message_out(start: Start) -> N
             most = max(most, await highest(begun_by_clients, node, 0.03))
         assert (await honest.answer())[1] == 0
     assert most <= LIMITS["node_inflight_bytes_max"] + 17 * 512 * KIB
-    assert node.router.memory.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
+    assert node.serving.remoting.router.memory.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
     for half in halves:
         half.writer.close()
-    await until(lambda: len(node.router.connections) == 1)
-    assert node.router.memory.unfinished.taken == 0
+    await until(lambda: len(node.serving.remoting.router.connections) == 1)
+    assert node.serving.remoting.router.memory.unfinished.taken == 0
 
 
 async def test_halves_of_messages_make_way_for_messages(start: Start) -> None:
@@ -306,7 +306,7 @@ async def test_halves_of_messages_make_way_for_messages(start: Start) -> None:
     halves = [await Client.to(node) for _ in range(30)]
     for half in halves:
         half.writer.write(send(510 * KIB)[: 300 * KIB])
-    await until(lambda: node.router.memory.unfinished.taken > 3 * MIB)
+    await until(lambda: node.serving.remoting.router.memory.unfinished.taken > 3 * MIB)
     honest, small = await Client.to(node), await Client.to(node)
     frame = send(500 * KIB)
     honest.writer.write(frame[: 300 * KIB])
@@ -314,7 +314,7 @@ async def test_halves_of_messages_make_way_for_messages(start: Start) -> None:
     honest.writer.write(frame[300 * KIB :])
     assert await small.ask(send(100 * KIB)) == 0, "small ones never wait"
     assert (await honest.answer())[1] == 0
-    assert node.router.memory.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
+    assert node.serving.remoting.router.memory.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
 
 
 async def test_idle_halves_are_closed_and_slow_links_live(start: Start) -> None:
@@ -327,7 +327,7 @@ async def test_idle_halves_are_closed_and_slow_links_live(start: Start) -> None:
         await asyncio.sleep(0.05)
     assert (await slow.answer())[1] == 0
     assert await idle.is_closed()
-    assert len(node.router.connections) == 1
+    assert len(node.serving.remoting.router.connections) == 1
 
 
 async def test_a_frame_that_is_too_large_leaves_nothing_in_the_account(start: Start) -> None:
@@ -336,13 +336,13 @@ async def test_a_frame_that_is_too_large_leaves_nothing_in_the_account(start: St
         client = await Client.to(node)
         begun = send(510 * KIB)
         client.writer.write(begun[: 300 * KIB])
-        await until(lambda: node.router.memory.unfinished.taken > 0)
+        await until(lambda: node.serving.remoting.router.memory.unfinished.taken > 0)
         client.writer.write(begun[300 * KIB :] + (LIMITS["frame_bytes_max"] + 1).to_bytes(4, "big") + bytes(200 * KIB))
         assert await client.is_closed()
-        await until(lambda: not node.router.connections)
-        assert node.router.memory.unfinished.taken == 0
-        assert node.router.memory.unsent.taken == 0
-        assert len(node.router.clients.stuck) == 0
+        await until(lambda: not node.serving.remoting.router.connections)
+        assert node.serving.remoting.router.memory.unfinished.taken == 0
+        assert node.serving.remoting.router.memory.unsent.taken == 0
+        assert len(node.serving.remoting.router.clients.stuck) == 0
 
 
 async def test_a_header_that_is_too_long_is_not_waited_for(start: Start) -> None:
@@ -352,7 +352,7 @@ async def test_a_header_that_is_too_long_is_not_waited_for(start: Start) -> None
     length, header = (2 << 20).to_bytes(4, "big"), (HEADER_BYTES_MAX + 1).to_bytes(4, "big")
     client.writer.write(length + header + bytes(64 * KIB))
     assert await client.is_closed(), "most of it is still to come"
-    assert node.router.memory.unfinished.taken == 0
+    assert node.serving.remoting.router.memory.unfinished.taken == 0
 
 
 @pytest.mark.parametrize(("code", "begun"), [(200, 64 * KIB), (34, 64 * KIB), (34, 150), (351, 64 * KIB)])
@@ -366,7 +366,7 @@ async def test_a_body_that_is_too_long_is_refused_before_it_comes(start: Start, 
     frame = encode_frame(code, 9, 0, body=bytes(6 * MIB))
     client.writer.write(frame[:begun])
     assert (await client.answer())[:2] == (9, ResponseCode.INVALID_PARAMETER), "most of it is still to come"
-    assert node.router.memory.unfinished.taken == 0
+    assert node.serving.remoting.router.memory.unfinished.taken == 0
     client.writer.write(frame[begun:])
     assert await client.ask(HEARTBEAT) == 0
 
@@ -391,9 +391,12 @@ async def test_an_oversized_frame_is_answered_by_its_header_before_its_connectio
     assert (await client.answer())[:2] == (9, ResponseCode.MESSAGE_ILLEGAL), "most of it is still to come"
     assert await client.reader.read() == b"", "this side is closed, and nothing is cut off"
     client.writer.close()
-    await until(lambda: len(node.router.connections) == 1)
+    await until(lambda: len(node.serving.remoting.router.connections) == 1)
     assert await other.ask(HEARTBEAT) == 0
-    assert (node.router.memory.unfinished.taken, node.router.memory.unsent.taken) == (0, 0)
+    assert (node.serving.remoting.router.memory.unfinished.taken, node.serving.remoting.router.memory.unsent.taken) == (
+        0,
+        0,
+    )
 
 
 @over_tls_too
@@ -424,7 +427,7 @@ async def test_who_does_not_leave_after_an_oversized_frame_is_cut_off(
     client, silent = await Client.to(node), await Client.to(node)
     client.writer.write(oversized()[: 64 * KIB])
     await client.answer()
-    await until(lambda: len(node.router.connections) == 1)
+    await until(lambda: len(node.serving.remoting.router.connections) == 1)
     silent.writer.close()
 
 
@@ -436,10 +439,13 @@ async def test_an_oversized_frame_leaves_nothing_of_a_large_one_before_it_in_the
     client = await Client.to(node)
     before = send(510 * KIB)
     client.writer.write(before[: 300 * KIB])
-    await until(lambda: node.router.memory.unfinished.taken > 0)
+    await until(lambda: node.serving.remoting.router.memory.unfinished.taken > 0)
     client.writer.write(before[300 * KIB :] + oversized()[: 64 * KIB])
     assert (await client.answer())[1] == ResponseCode.MESSAGE_ILLEGAL
-    assert (node.router.memory.unfinished.taken, len(node.router.connections)) == (0, 1)
+    assert (node.serving.remoting.router.memory.unfinished.taken, len(node.serving.remoting.router.connections)) == (
+        0,
+        1,
+    )
     client.writer.close()
 
 
@@ -450,7 +456,7 @@ async def test_a_long_body_that_nobody_waits_an_answer_for_is_dropped(start: Sta
     client = await Client.to(node)
     client.writer.write(encode_frame(34, 9, FLAG_ONEWAY, body=bytes(6 * MIB)))
     assert await client.ask(HEARTBEAT) == 0
-    assert node.router.memory.unfinished.taken == 0
+    assert node.serving.remoting.router.memory.unfinished.taken == 0
 
 
 async def test_the_largest_message_that_can_be_allowed_is_stored(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,9 +483,9 @@ async def test_a_client_that_is_gone_leaves_no_cycle_of_objects(start: Start) ->
     try:
         client = await Client.to(node)
         client.pull(1, offset=1, suspend_ms=60_000)
-        await until(lambda: node.pulls.long_polls.count == 1)
+        await until(lambda: node.serving.broker.pulls.long_polls.count == 1)
         client.writer.close()
-        await until(lambda: not node.pulls.long_polls.count)
+        await until(lambda: not node.serving.broker.pulls.long_polls.count)
         gc.collect()
         left = [type(one).__qualname__ for one in gc.garbage if type(one).__module__.startswith("cluster.")]
     finally:

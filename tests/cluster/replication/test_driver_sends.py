@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from cluster.replication.raft_driver import DriverInbox, RaftDriver
+from cluster.replication.raft_driver import DriverInbox, DriverLanes, RaftDriver
 from cluster.runtime.clock import SystemClock
 from raftlog.types import NodeId, Role
 
@@ -42,12 +42,10 @@ async def test_a_follower_that_waits_for_another_turn_wakes_it() -> None:
         loop=loop,
         clock=SystemClock(),
         tick_ms=60_000,
-        on_stop=print,
         transport=nobody,
         proposer=nobody,
         flush=lambda raw: None,
-        append=nobody,
-        apply=nobody,
+        lanes=DriverLanes(nobody, nobody),
     )
     driver.wake()
     for _ in range(20):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.config.config import ConfigError
-from cluster.runtime.service_lifecycle import Closing, Part, Parts
+from cluster.runtime.service_lifecycle import Closing, Part, Parts, Starting
 from tests.support.contexts import CONFIG
 from tests.support.rows import each_row
 
@@ -66,6 +66,16 @@ async def test_parts_close_stage_by_stage_whatever_the_order_of_their_start() ->
     told.calls.clear()
     await parts.close(wrong)
     assert told.calls == [f"close {name}" for name in ("clock", "driver", "ports", "log")]
+
+
+async def test_parts_start_stage_by_stage_whatever_the_order_in_which_they_were_made() -> None:
+    told = Told()
+    stages = {"clock": Starting.WORK, "ports": Starting.CLIENTS, "tier": Starting.SERVICES, "index": Starting.SERVICES}
+    parts = Parts(replace(told.part(name), starts=stage) for name, stage in stages.items())
+    await parts.start()
+    await parts.close(wrong)
+    order = ("tier", "index", "ports", "clock")
+    assert told.calls == [f"start {name}" for name in order] + [f"close {name}" for name in reversed(order)]
 
 
 @pytest.mark.parametrize("broken", NAMES)

@@ -44,7 +44,7 @@ class Steps:
         assert node is not None
         self.node = node
         self.noted: list[tuple[str, int]] = []
-        outcomes, apply = cast(SendOutcomes, node.proposals._replies), node.state.apply
+        outcomes, apply = cast(SendOutcomes, node.serving.proposals._replies), node.state.apply
 
         def committed(*arguments: Any) -> int:
             count: int = SendOutcomes.committed(outcomes, *arguments)
@@ -56,7 +56,7 @@ class Steps:
             SendOutcomes.stored(outcomes, *arguments)
 
         def applied(entries: list[Entry]) -> Any:
-            waiting = [node.proposals._pending.get(entry.index) for entry in entries]
+            waiting = [node.serving.proposals._pending.get(entry.index) for entry in entries]
             self.noted.append(("applied", sum([len(one.muted) for one in waiting if one is not None])))
             return apply(entries)
 
@@ -112,7 +112,7 @@ def test_what_a_thread_applies_is_applied_first(steps_of: Callable[[float], Step
 
 def test_once_a_send_wants_another_level_all_wait_for_apply(steps_of: Callable[[float], Steps]) -> None:
     steps = steps_of(1.0)
-    steps.node.proposals._acks = int(Ack.ALL)
+    steps.node.serving.proposals._acks = int(Ack.ALL)
     assert steps.ask(1) == [2]
     assert steps.noted == [("applied", 0), ("stored", 1)]
 
@@ -126,8 +126,8 @@ def test_an_answer_that_fails_is_not_given_twice(
     def fails(*_: Any) -> int:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(steps.node.proposals._replies, "committed", fails)
-    monkeypatch.setattr(steps.node.proposals, "on_contained", lambda what, error: contained.append(what))
+    monkeypatch.setattr(steps.node.serving.proposals._replies, "committed", fails)
+    monkeypatch.setattr(steps.node.serving.proposals, "on_contained", lambda what, error: contained.append(what))
     steps.client.seen = b""
     steps.lone.client.run(steps.client.transport.write, request_frame("orders", 1, 0, 1, b"body"))
     steps.lone.pass_time(1.0)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.replication import raft_driver
-from cluster.replication.raft_driver import DriverInbox, RaftDriver
+from cluster.replication.raft_driver import DriverInbox, DriverLanes, RaftDriver
 from raftlog.types import EntryType, NodeId, Role
 
 
@@ -36,12 +36,10 @@ def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
         loop=loop,
         clock=nothing,
         tick_ms=50,
-        on_stop=print,
         transport=nothing,
         proposer=nothing,
         flush=nothing,
-        append=nothing,
-        apply=cast(Any, lane),
+        lanes=DriverLanes(nothing, cast(Any, lane)),
     )
     return driver, lane
 

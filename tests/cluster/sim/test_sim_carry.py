@@ -77,7 +77,7 @@ def trimmed_beyond(sim: SimCluster, position: int) -> None:
             return
         fill(sim)
         sim.loop.run_for(0.8)
-    raise AssertionError(f"the log is held: {sim.leader().running.retention.view(1)}")
+    raise AssertionError(f"the log is held: {sim.leader().running.keeping.retention.view(1)}")
 
 
 def delivered(sim: SimCluster, topic: str = "T") -> list[Message]:
@@ -104,7 +104,7 @@ def close_log(sim: SimCluster) -> None:
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=SLOW)])
 def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, times: int) -> None:
     position, _ = send(sim, b"later", delay(60_000) + "colour\x01blue\x02", key="K")
-    stored = message_at(sim.leader().running.services, position, waiting=True)
+    stored = message_at(sim.leader().running.serving.services, position, waiting=True)
     assert stored is not None
     due_ms = sim.leader().state.timers.earliest
     pins = {position}
@@ -113,7 +113,7 @@ def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, 
         pins.add(sim.leader().state.lowest_pinned_position() or 0)
     assert len(pins) > times
     assert sim.leader().state.timers.earliest == due_ms
-    again = message_at(sim.leader().running.services, position, waiting=True)
+    again = message_at(sim.leader().running.serving.services, position, waiting=True)
     assert again is not None, "it is found by the id that its producer was given"
     assert again == stored
     sim.loop.run_for(3)
@@ -181,7 +181,7 @@ def test_a_log_of_which_most_waits_is_left_alone(sim: SimCluster) -> None:
     end = sim.leader().log.tail.end_position
     sim.loop.run_for(20)
     assert sim.leader().log.tail.end_position - end < SEGMENT
-    view = sim.leader().running.retention.view(1)
+    view = sim.leader().running.keeping.retention.view(1)
     assert "more than half" in view.carry_held_by
     assert view.pinned_log_bytes > 0
     assert (view.pinned_timers, view.pinned_message_bytes > 80_000) == (40, True)
@@ -215,7 +215,7 @@ def test_nothing_is_lost_or_doubled_when_leaders_change_while_they_carry(seed: i
         for _ in range(3):
             fill(sim, 2)
             old = sim.leader()
-            carrier = old.running.retention._carrier
+            carrier = old.running.keeping.retention._carrier
             assert carrier is not None
             for _ in range(40):
                 if carrier.busy:
@@ -245,7 +245,7 @@ def test_a_leader_that_goes_with_what_it_has_read_leaves_it_to_the_next(
     """The leader goes before it has appended it, or when nobody else has the entry."""
     position, _ = send(sim, b"later", delay(60_000))
     old, gone = sim.leader(), []
-    carrier = old.running.retention._carrier
+    carrier = old.running.keeping.retention._carrier
     assert carrier is not None
     append = carrier.append
 
@@ -286,12 +286,12 @@ def test_a_message_that_cannot_be_read_holds_the_log_and_the_others_go_on(
     good, _ = send(sim, b"good", delay(900_000))
     damaged: list[int] = []
     for node in sim.running:
-        carrier = node.running.retention._carrier
+        carrier = node.running.keeping.retention._carrier
         assert carrier is not None
         monkeypatch.setattr(carrier, "_report_damage", lambda position, size: damaged.append(position))
         read = node.log.read_at
         monkeypatch.setattr(
-            node.running.retention._lane._log,
+            node.running.keeping.retention._lane._log,
             "read_at",
             lambda position, size, read=read: bytes(size) if position == bad else read(position, size),
         )
@@ -317,9 +317,9 @@ def test_a_full_disk_gets_room_although_it_takes_no_sends(
     fill_and_wait(sim)
     sim.loop.run_for(5)
     for node in sim.running:
-        monkeypatch.setattr(node.running.disk, "look", lambda: None)
+        monkeypatch.setattr(node.running.serving.disk, "look", lambda: None)
         node.proposals.refuse("the disk is full")
-        node.running.retention.reload(replace(node.running.config.retention, bytes_max=KEPT))
+        node.running.keeping.retention.reload(replace(node.running.config.retention, bytes_max=KEPT))
     sim.loop.run_until(lambda: sim.leader().state.trim_position > later, 120, "the log is trimmed")
     state = sim.leader().state
     assert [row.position for row in state.timers.due(1 << 62)] == [soon, later]

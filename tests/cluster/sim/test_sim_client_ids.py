@@ -41,12 +41,12 @@ def client(
 
 
 def members(node: SimNode, group: str = "g") -> list[str]:
-    return node.running.broker.members.consumer_ids(group)
+    return node.running.serving.broker.members.consumer_ids(group)
 
 
 def would_be_denied(sim: SimCluster) -> list[bool]:
     """For each kind of denial on any node, whether it was enforced."""
-    return [each.enforced for node in sim.running for each in node.running.broker.denials.last_hour()]
+    return [each.enforced for node in sim.running for each in node.running.serving.broker.denials.last_hour()]
 
 
 # --- registrations
@@ -62,7 +62,7 @@ def test_a_stranger_unregisters_nobody(sim: SimCluster, at: int, mode: str) -> N
     eve = UsersClient(sim, node, EVE, "c")
     assert eve.beat() == (0, "")
     assert eve.request(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "producerGroup": "PG"}) == (0, "")
-    own = node.running.broker.members
+    own = node.running.serving.broker.members
     assert [(role, member.connection) for role, _, member in own.of(ann)] == [
         (Role.PRODUCER, ann),
         (Role.CONSUMER, ann),
@@ -79,13 +79,13 @@ def test_two_producers_with_one_client_id_do_not_meet(sim: SimCluster, at: int) 
     with_users(sim)
     node = sim.running[at]
     ann, bob = client(sim, node, ANN, consumers=()), client(sim, node, BOB, consumers=())
-    group = node.running.broker.members.producers["PG"]
+    group = node.running.serving.broker.members.producers["PG"]
     assert {member.connection for member in group.values()} == {ann, bob}
     ann.close()
     sim.loop.run_for(0.1)
     assert [member.connection for member in group.values()] == [bob]
     assert bob.request(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "producerGroup": "PG"}) == (0, "")
-    assert "PG" not in node.running.broker.members.producers
+    assert "PG" not in node.running.serving.broker.members.producers
 
 
 @pytest.mark.parametrize("at", NODES)
@@ -99,14 +99,14 @@ def test_the_second_in_a_consumer_group_is_refused_there_alone(sim: SimCluster, 
         assert code == 16
         assert "group g: client id c is that of another user's client" in remark
         assert "its own id" in remark
-    known = node.running.broker.members
+    known = node.running.serving.broker.members
     assert [member.connection for member in known.consumers["g"].values()] == [ann]
     assert [(role, group) for role, group, _ in known.of(bob)] == [
         (Role.PRODUCER, "PG"),
         (Role.PRODUCER, "P2"),
         (Role.CONSUMER, "h"),
     ]
-    (noticed,) = node.running.broker.shared_ids.refused_lately()
+    (noticed,) = node.running.serving.broker.shared_ids.refused_lately()
     assert noticed[:4] == ("c", "g", (id_of(sim, ANN), id_of(sim, BOB)), 2)
     assert would_be_denied(sim) == [True]
     assert client(sim, node, BOB, "another").beat(consumers=("g", "h")) == (0, "")
@@ -131,7 +131,7 @@ def test_who_comes_after_a_client_has_left_is_let_in(sim: SimCluster) -> None:
     assert bob.beat(consumers=("g",)) == (0, "")
     bob.who = BOB
     assert bob.beat(consumers=("g",)) == (0, "")
-    assert [member.user for member in node.running.broker.members.consumers["g"].values()] == [id_of(sim, BOB)]
+    assert [member.user for member in node.running.serving.broker.members.consumers["g"].values()] == [id_of(sim, BOB)]
 
 
 def test_observed_the_second_takes_the_place_as_ever_and_is_counted(sim: SimCluster) -> None:
@@ -140,9 +140,9 @@ def test_observed_the_second_takes_the_place_as_ever_and_is_counted(sim: SimClus
     client(sim, node, ANN)
     for who in (BOB, None, ANN):
         last = client(sim, node, who)
-        assert [member.connection for member in node.running.broker.members.consumers["g"].values()] == [last]
+        assert [member.connection for member in node.running.serving.broker.members.consumers["g"].values()] == [last]
     assert would_be_denied(sim).count(False) >= 1
-    assert not node.running.broker.shared_ids.refused_lately()
+    assert not node.running.serving.broker.shared_ids.refused_lately()
 
 
 def test_clients_from_before_users_were_judged_give_way(sim: SimCluster) -> None:
@@ -152,7 +152,7 @@ def test_clients_from_before_users_were_judged_give_way(sim: SimCluster) -> None
     assert ask_admin(sim, "set_mode", "enforce") is None
     settle(sim)
     ann = client(sim, node, ANN)
-    assert [member.connection for member in node.running.broker.members.consumers["g"].values()] == [ann]
+    assert [member.connection for member in node.running.serving.broker.members.consumers["g"].values()] == [ann]
 
 
 @pytest.mark.parametrize("who", [ANN, None])
@@ -293,5 +293,5 @@ def test_a_command_of_the_level_is_refused_below_it(sim: SimCluster) -> None:
     with_users(sim, "", OWNERS_LEVEL - 1)
     results: list[ProposeResult] = []
     leader, command = sim.leader(), LockQueuesOf(1, "g", "c", 1, 2, [(1, 0)])
-    leader.run(lambda: leader.running.services.propose([command], results.append))
+    leader.run(lambda: leader.running.serving.services.propose([command], results.append))
     assert f"level {OWNERS_LEVEL}" in results[0].remark

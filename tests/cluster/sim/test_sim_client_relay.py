@@ -69,7 +69,7 @@ def ask(
 ) -> list[ClientAnswer | Refused]:
     """Returns the end of the request, when it has ended."""
     outcomes: list[ClientAnswer | Refused] = []
-    node.run(node.running.broker.relay.ask_client, Role.PRODUCER, group, client_id, request, outcomes.append)
+    node.run(node.running.serving.broker.relay.ask_client, Role.PRODUCER, group, client_id, request, outcomes.append)
     return outcomes
 
 
@@ -123,7 +123,7 @@ def test_what_becomes_of_requests_is_counted(sim: SimCluster) -> None:
     def counts(node: SimNode) -> dict[str, float]:
         return {
             ".".join([name.removeprefix("raftmq_client_requests_"), *labels.values()]): value
-            for name, labels, value in samples(*node.running.broker.relay.part().metrics)
+            for name, labels, value in samples(*node.running.serving.broker.relay.part().metrics)
             if value and not name.endswith("_created")
         }
 

@@ -32,7 +32,7 @@ def test_their_sends_are_looked_for_once_and_repeats_are_recognised(
 
     monkeypatch.setattr(leader.proposals, "unanswered_of", counted)
     if decided == "before the look":
-        monkeypatch.setattr(leader.running.router.closings, "_soon", lambda call: None)
+        monkeypatch.setattr(leader.running.serving.remoting.router.closings, "_soon", lambda call: None)
     for client in clients:
         client.close()
     assert not looked, "not for each of them"
@@ -59,7 +59,7 @@ def test_those_behind_a_follower_are_recognised_too(sim_of: Any, decided: str, m
         ask(client, b"%d" % number, key=f"K{number}")
     sim.loop.run_until(lambda: leader.proposals.gate.sends.bytes, 5)
     if decided == "before the look":
-        monkeypatch.setattr(through.running.router.closings, "_soon", lambda call: None)
+        monkeypatch.setattr(through.running.serving.remoting.router.closings, "_soon", lambda call: None)
     for client in clients:
         client.close()
     if decided == "before the look":
@@ -85,4 +85,4 @@ def test_a_client_that_waits_for_nothing_is_not_looked_for(sim_of: Any, monkeypa
     monkeypatch.setattr(leader.proposals, "unanswered_of", None)
     client.close()
     sim.loop.run_for(0.1)
-    assert not leader.running.router.closings.waiting
+    assert not leader.running.serving.remoting.router.closings.waiting

@@ -36,7 +36,7 @@ A_WEEK_S = 7 * 86_400
 def propose(sim: SimCluster, *run: Command) -> ProposeResult:
     results: list[ProposeResult] = []
     leader = sim.leader()
-    leader.run(leader.running.services.propose, list(run), results.append)
+    leader.run(leader.running.serving.services.propose, list(run), results.append)
     sim.loop.run_until(lambda: results, 20, "an answer")
     return results[0]
 
@@ -46,7 +46,7 @@ def made_topic(sim: SimCluster, name: str) -> list[Any]:
     results: list[ProposeResult] = []
     run: list[Command] = [CreateTopic({"name": name}, False)]
     leader = sim.leader()
-    leader.run(lambda: leader.running.services.propose(run, results.append, author="ann"))
+    leader.run(lambda: leader.running.serving.services.propose(run, results.append, author="ann"))
     sim.loop.run_until(lambda: results, 20, "an answer")
     sim.settle()
     return [node.state.topics[name] for node in sim.running]
@@ -63,14 +63,14 @@ def restart(sim: SimCluster, node: SimNode, level: int, *, power: bool = False) 
     node.level = level
     node.start()
     sim.loop.run_until(lambda: node.is_started and sim.find_leader(), 30, "it is back")
-    heard = sim.leader().running.levels.members
+    heard = sim.leader().running.peers.levels.members
     announced = (node.node_id, level)
     sim.loop.run_until(lambda: announced in [(each.id, each.level) for each in heard()], 30, "it has announced a level")
 
 
 def why_not(sim: SimCluster) -> str:
     with pytest.raises(LocalError) as caught:
-        sim.leader().running.levels.require()
+        sim.leader().running.peers.levels.require()
     return str(caught.value.why)
 
 
@@ -99,7 +99,7 @@ def test_finalize_names_the_member_that_is_down_or_too_old(sim_of: Callable[...,
     sim.loop.run_for(1.0)
     assert f"node {old.node_id} (voter) is down" in why_not(sim), "what it announced before does not count"
     restart(sim, old, LEVEL)
-    assert sim.leader().running.levels.require() == LEVEL
+    assert sim.leader().running.peers.levels.require() == LEVEL
 
 
 def test_a_node_that_does_not_know_the_level_is_refused_and_says_so(sim_of: Callable[..., Any]) -> None:
@@ -159,7 +159,7 @@ def test_what_an_earlier_life_announced_late_counts_until_its_connection_closes(
     """Seed 5400001: a slow link brought the HELLO of a killed process behind that of the next one, and its level stayed
     for good."""
     sim = sim_of(config=1)
-    transport = sim.leader().running.transport
+    transport = sim.leader().running.peers.transport
     peer = sim.followers()[0].node_id
     stands = next(inlet for inlet in transport.inlets if inlet.peer == peer)
     late = Mock(peer=peer, introduction=[*stands.introduction[:11], LEVEL - 1, *stands.introduction[12:]])
@@ -178,7 +178,7 @@ def test_what_a_run_without_power_announced_ends_with_the_next_run(sim_of: Calla
     had ended, the level on them let a leader finalize."""
     sim = sim_of()
     old = sim.followers()[0]
-    transport = sim.leader().running.transport
+    transport = sim.leader().running.peers.transport
     restart(sim, old, BASELINE, power=True)
     assert len({inlet.incarnation for inlet in transport.inlets if inlet.peer == old.node_id}) == 1
     old.kill(power=False)
@@ -212,15 +212,15 @@ def test_the_first_group_is_raised_by_itself_after_all_others(sim_of: Callable[.
         member = GroupMember(1, "h", 1, "", {})
         payload = encode([GroupRecord(2, "two", Epoch(level, 1), 1, [member], [], level)])
         for node in sim.running:
-            node.run(node.running.other_groups._on_groups, Mock(), [], payload)
+            node.run(node.running.serving.other_groups._on_groups, Mock(), [], payload)
 
     hear(LEVEL - 1)
     values = {"upgrade.finalize_after_ms": 10_000}
     assert propose(sim, SetConfig(0, 0, "ann", "a test", values)).outcome is Outcome.OK
     sim.loop.run_for(15.0)
     assert levels(sim) == [BASELINE] * 3
-    levels_of = sim.leader().running.levels
-    view = levels_of.view(sim.leader().running.services.monotonic_ms())
+    levels_of = sim.leader().running.peers.levels
+    view = levels_of.view(sim.leader().running.serving.services.monotonic_ms())
     [condition] = unfinished_upgrade(view)
     assert f"until all other groups are raised: group 2 has level {LEVEL - 1}, as it told last" in condition.says
     assert condition.hold_ms == WAITS_HOLD_MS
@@ -239,7 +239,7 @@ def test_no_leader_finalizes_by_itself_unless_it_is_told_to(sim_of: Callable[...
 
 def unfinished(node: SimNode) -> list[str]:
     """The sentences of the finding about an upgrade that was begun, as this node has it."""
-    view = node.running.levels.view(node.running.services.monotonic_ms())
+    view = node.running.peers.levels.view(node.running.serving.services.monotonic_ms())
     return [each.says for each in unfinished_upgrade(view)]
 
 
@@ -285,7 +285,7 @@ def test_an_upgrade_that_stops_half_way_for_a_week_is_found_and_both_ways_stay_o
         restart(sim, node, CHANGES_LEVEL)
         works(sim)
     assert {node.state.level for node in sim.running} == {CHANGES_LEVEL - 1}
-    assert propose(sim, Finalize(sim.leader().running.levels.require())).outcome is Outcome.OK
+    assert propose(sim, Finalize(sim.leader().running.peers.levels.require())).outcome is Outcome.OK
     assert levels(sim) == [CHANGES_LEVEL] * 3
     works(sim)
 

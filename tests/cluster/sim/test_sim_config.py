@@ -51,7 +51,7 @@ def test_a_change_counts_on_every_node_without_a_restart(sim_of: Callable[..., S
     change(sim, limits__message_bytes_max=100, topics__default_queues=3, send__deadline_ms=4000)
     for number, node in enumerate(sim.running, 1):
         assert node.running.config.limits.message_bytes_max == 100
-        assert node.running.services.config.send.deadline_ms == 4000
+        assert node.running.serving.services.config.send.deadline_ms == 4000
         path = node.connect()
         path.ask(send_frame(number, "T", b"x" * 101, key=f"K{number}"))
         sim.loop.run_until(partial(path.replies.__contains__, number), 20)
@@ -73,7 +73,7 @@ def test_a_start_takes_it_from_the_rows_and_not_from_the_file(sim_of: Callable[.
     sim.loop.run_until(lambda: node.is_started, 30, "it is back")
     assert node.running.layers.own.retention.hours == 72
     assert node.running.config.retention.hours == 5
-    assert node.running.retention._rules.hours == 5
+    assert node.running.keeping.retention._rules.hours == 5
 
 
 def maintain(sim: SimCluster, node: SimNode, reason: str | None) -> None:
@@ -97,7 +97,7 @@ def test_a_node_in_maintenance_hands_over_and_leads_nothing_until_it_ends(sim_of
     node.kill(power=False)
     node.start()
     sim.loop.run_until(lambda: node.is_started, 30, "it is back")
-    assert node.running.changes.maintained, "before its first election timeout"
+    assert node.running.peers.changes.maintained, "before its first election timeout"
     for _ in range(2):  # whoever leads is cut off: the third takes over
         before = sim.leader()
         sim.isolate(before)
@@ -105,7 +105,7 @@ def test_a_node_in_maintenance_hands_over_and_leads_nothing_until_it_ends(sim_of
         sim.heal()
         sim.loop.run_for(3)
     maintain(sim, node, None)
-    assert not node.running.changes.maintained
+    assert not node.running.peers.changes.maintained
     sim.loop.run_for(5)
     sim.leader().transfer(node.node_id)
     sim.loop.run_until(lambda: sim.find_leader() is node, 30, "it may lead again")

@@ -72,7 +72,7 @@ def test_a_node_without_the_majority_of_its_own_group_judges_nothing(sim: SimClu
     code, remark = sent(sim, lonely)
     assert (code, "auth.stale_ms_max is 10000" in remark) == (14, True), remark
     sim.mend()
-    sim.loop.run_until(lambda: lonely.running.unheard() == "", 20, "it hears its leader")
+    sim.loop.run_until(lambda: lonely.running.serving.unheard() == "", 20, "it hears its leader")
     assert sent(sim, lonely)[0] == 0
 
 

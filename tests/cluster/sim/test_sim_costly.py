@@ -44,7 +44,7 @@ def flood(sim: SimCluster, node: SimNode) -> ClientPath:
 
 def under_way(sim: SimCluster) -> int:
     """The resets that wait or are under way on the leader."""
-    return sum(each.waiting + len(each._running) for each in sim.leader().running.router.table.costly)
+    return sum(each.waiting + len(each._running) for each in sim.leader().running.serving.remoting.router.table.costly)
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -75,7 +75,7 @@ def test_what_a_client_that_is_gone_has_asked_for_is_not_carried_out(sim: SimClu
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
     path.close()
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
-    assert not sim.leader().running.forwarder._open
+    assert not sim.leader().running.serving.remoting.forwarder._open
     sim.loop.run_for(5)
     assert len(path.replies) < FLOOD // 2
 
@@ -105,18 +105,18 @@ def test_a_node_that_is_gone_leaves_nothing_behind(sim: SimCluster) -> None:
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
     follower.kill(power=False)
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
-    assert not sim.leader().running.forwarder._open
+    assert not sim.leader().running.serving.remoting.forwarder._open
 
 
 def test_what_a_follower_has_given_up_is_not_carried_out(sim: SimCluster) -> None:
     """Seed 770000022: the client was answered and had gone, and the leader went on with its requests."""
-    for each in sim.leader().running.router.table.costly:
+    for each in sim.leader().running.serving.remoting.router.table.costly:
         each._at_once_max = 0
     path = flood(sim, sim.followers()[0])
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
     sim.loop.run_until(lambda: len(path.replies) == FLOOD, 60, "the follower's answers")
     sim.loop.run_until(lambda: not under_way(sim), 5, "nothing waits")
-    assert not sim.leader().running.forwarder._open
+    assert not sim.leader().running.serving.remoting.forwarder._open
 
 
 def test_a_oneway_request_that_was_forwarded_leaves_nothing_behind(sim: SimCluster) -> None:
@@ -125,19 +125,19 @@ def test_a_oneway_request_that_was_forwarded_leaves_nothing_behind(sim: SimClust
         path.ask(encode_frame(RequestCode.GET_TOPIC_STATS_INFO, opaque, FLAG_ONEWAY, ext={"topic": "T"}))
     sim.loop.run_for(2)
     assert not under_way(sim)
-    assert not sim.leader().running.forwarder._open
-    assert not any(each._paths for each in sim.leader().running.router.table.costly)
+    assert not sim.leader().running.serving.remoting.forwarder._open
+    assert not any(each._paths for each in sim.leader().running.serving.remoting.router.table.costly)
 
 
 def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimCluster) -> None:
     """The room of a forwarded request is the node's. What such requests had reserved was lost to it for ever: at last
     a large answer never found room, and all answers waited behind it (seed 770000022)."""
     leader = sim.leader().running
-    leader.services.turns._share = 1
+    leader.serving.services.turns._share = 1
     path = sim.followers()[0].connect()
     for opaque in range(1, 11):
         path.ask(encode_frame(RequestCode.GET_TOPIC_STATS_INFO, opaque, 0, ext={"topic": "wide"}))
-    unsent = leader.router.memory.unsent
+    unsent = leader.serving.remoting.router.memory.unsent
     sim.loop.run_until(lambda: unsent.taken, 20, "one is under way")
     path.close()
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
@@ -163,7 +163,7 @@ def test_requests_that_were_forwarded_and_answered_leave_nothing_in_memory(sim: 
         assert paths() == before
     finally:
         gc.enable()
-    assert not any(each._paths for each in sim.leader().running.router.table.costly)
+    assert not any(each._paths for each in sim.leader().running.serving.remoting.router.table.costly)
 
 
 def test_what_came_early_is_not_begun_once_its_client_is_gone(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:

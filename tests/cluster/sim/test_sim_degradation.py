@@ -74,15 +74,15 @@ def slow(*nodes: SimNode, factor: float = SLOWER) -> None:
 
 
 def early_answers(node: SimNode) -> float:
-    found = sample(node.running.traffic.modes, "raftmq_early_answers_total")
+    found = sample(node.running.meters.traffic.modes, "raftmq_early_answers_total")
     assert found is not None
     return found
 
 
 def degraded(node: SimNode) -> bool:
-    view = node.running.modes.view()
+    view = node.running.serving.modes.view()
     raised = node.running.alarms.raised(DEGRADED)
-    metric = sample(node.running.traffic.modes, "raftmq_degraded")
+    metric = sample(node.running.meters.traffic.modes, "raftmq_degraded")
     assert (
         view.degraded == metric == raised == node.early.degraded == bool(view.degraded_why) == (view.level == "leader")
     )
@@ -107,7 +107,7 @@ def test_off_by_default(sim_of: Any) -> None:
     sender.run(BEGUN_S)
     assert not degraded(leader)
     assert not leader.early.window_messages_max
-    assert leader.running.modes.view().degrade == "off"
+    assert leader.running.serving.modes.view().degrade == "off"
     assert sender.took() > EARLY_S
 
 
@@ -149,11 +149,11 @@ def test_a_slow_leader_is_not_helped_by_it(sim_of: Any, monkeypatch: pytest.Monk
     sim = sim_of(**LEADER)
     leader = sim.leader()
     slow(*sim.followers())
-    monkeypatch.setattr(leader.running.modes._degradation, "_own_sync_ms", lambda: 300.0)
+    monkeypatch.setattr(leader.running.serving.modes._degradation, "_own_sync_ms", lambda: 300.0)
     sender = Sender(sim, leader)
     sender.run(BEGUN_S)
     assert not degraded(leader)
-    monkeypatch.setattr(leader.running.modes._degradation, "_own_sync_ms", lambda: 3.0)
+    monkeypatch.setattr(leader.running.serving.modes._degradation, "_own_sync_ms", lambda: 3.0)
     sender.run_until_degraded(leader)
 
 
@@ -216,7 +216,7 @@ def test_a_lost_leader_loses_no_more_than_the_window_and_says_how_much(sim_of: A
     sim.loop.run_until(lambda: leader.proposals.idle, 10)
     sim.isolate(leader)  # nobody else hears of what comes now
     sender.run(0.3)
-    modes = leader.running.modes.view()
+    modes = leader.running.serving.modes.view()
     assert modes.loss_window_messages
     assert len(leader.early.ledger.undecided) <= modes.loss_window_entries_max  # type: ignore[union-attr]
     acknowledged = sender.answered()
@@ -233,7 +233,7 @@ def test_a_lost_leader_loses_no_more_than_the_window_and_says_how_much(sim_of: A
     stored = {int(body.split()[1]) for body in successor.bodies("T")}
     missing = acknowledged - stored
     assert missing
-    now = leader.running.modes.view()
+    now = leader.running.serving.modes.view()
     assert now.lost_messages == len(missing) <= modes.loss_window_messages
     assert not degraded(leader)
     sim.check_equal()

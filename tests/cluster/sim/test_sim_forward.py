@@ -106,7 +106,7 @@ def test_a_longer_deadline_makes_no_request_older(sim: SimCluster) -> None:
     lonely = left_alone(sim)
     path = lonely.connect()
     path.ask(send_frame(1, "T", b"a"))
-    config = lonely.running.services.config
+    config = lonely.running.serving.services.config
     wait_ms = config.send.leader_wait_ms
     longer = replace(config.send, deadline_ms=config.send.deadline_ms + 2 * wait_ms)
     lonely.forwarder.reload(replace(config, send=longer))
@@ -348,7 +348,7 @@ def test_a_leader_that_has_not_looked_does_not_deny_what_is_stored(sim: SimClust
         other.apply.hold()
         leader.transfer(other.node_id)
     else:
-        replies = through.running.router._replies
+        replies = through.running.serving.remoting.router._replies
         through.forwarder._local = lambda frame: replies.refuse(frame, Refused(Reason.NO_PERMISSION, "no more"))
         leader.transfer(other.node_id)
         sim.loop.run_until(lambda: sim.leader(besides=leader) is other, 5)

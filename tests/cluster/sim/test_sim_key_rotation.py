@@ -34,7 +34,7 @@ class Rotated:
         self.path.write_bytes(b"".join(base64.b64encode(key) + b"\n" for key in keys))
         self.path.chmod(0o600)
         for node in self.sim.running:
-            node.run(node.running.broker.secrets.look)
+            node.run(node.running.serving.broker.secrets.look)
 
     def is_done(self) -> bool:
         return all(node.state.access.keys_in_use == {NEW_ID} for node in self.sim.running)
@@ -72,7 +72,7 @@ def test_everybody_keeps_the_secret_the_rights_and_the_connection(rotated: Rotat
     rotated.write(NEW)
     sim.loop.run_for(1.0)
     for opaque, node in enumerate(sim.running, 2):
-        assert not node.running.broker.secrets.problem
+        assert not node.running.serving.broker.secrets.problem
         again = node.connect()
         again.ask(send(SHOP, opaque))
         assert answer(sim, again, opaque) == 0
@@ -91,7 +91,7 @@ def test_another_leader_goes_on_where_one_was_killed(rotated: Rotated, step: int
     rotated.write(NEW, OLD)
     told: list[Refused | None] = []
     leader = sim.leader()
-    leader.run(lambda: leader.running.broker.user_admin.rotate_key(OPERATOR, NEW_ID, told.append))
+    leader.run(lambda: leader.running.serving.broker.user_admin.rotate_key(OPERATOR, NEW_ID, told.append))
     if step:
         wanted = USERS + 2 - (step - 1) * USERS_PER_STEP
         access = leader.state.access
@@ -122,7 +122,7 @@ def test_without_a_key_in_use_no_signature_is_taken_and_none_is_called_wrong(rot
     leader = sim.leader()
     leader.apply.hold()
     told: list[Refused | None] = []
-    leader.run(lambda: leader.running.broker.user_admin.rotate_key(OPERATOR, NEW_ID, told.append))
+    leader.run(lambda: leader.running.serving.broker.user_admin.rotate_key(OPERATOR, NEW_ID, told.append))
     leader.apply.release()
     sim.loop.run_until(lambda: leader.state.access.key_id == NEW_ID, 10)
     rotated.write(OLD)
@@ -139,7 +139,9 @@ def test_a_secret_that_changed_meanwhile_stays(rotated: Rotated) -> None:
     rotated.write(NEW, OLD)
     assert ask_admin(sim, "rotate_key", NEW_ID) is None
     leader, told = sim.leader(), list[Refused | None]()
-    leader.run(lambda: leader.running.broker.user_admin.change(OPERATOR, "shop", told.append, secret="another-one"))
+    leader.run(
+        lambda: leader.running.serving.broker.user_admin.change(OPERATOR, "shop", told.append, secret="another-one")
+    )
     sim.loop.run_until(rotated.is_done, 10, "every secret is encrypted with the new key")
     assert told == [None]
     path = sim.leader().connect()

@@ -41,7 +41,7 @@ def test_an_unlock_does_not_overtake_a_lock_request(
     client = UsersClient(sim, leader if at == "leader" else sim.followers()[0], None, "c")
     assert client.beat(consumers=("g",))[0] == 0
     assert client.lock("g", 0, 1) == [0, 1]
-    services = leader.running.broker.locks._node
+    services = leader.running.serving.broker.locks._node
     kind, begins = type(services), type(services).read_index
     held: list[Callable[[bool], None]] = []
     body = json.dumps(BODY).encode()

@@ -38,7 +38,7 @@ def lose_proposals(sim: SimCluster, leader: SimNode) -> None:
 
 def found_by_key(node: SimNode, key: str) -> list[bytes]:
     topic = node.state.topics["T"]
-    lookup = KeyLookup(node.running.services, topic, KeyQuery(key, unique=True, count_max=9))
+    lookup = KeyLookup(node.running.serving.services, topic, KeyQuery(key, unique=True, count_max=9))
     steps = lookup.steps()
     while True:
         try:
@@ -68,7 +68,7 @@ def test_c6_ids_are_unique_across_failovers_and_lead_to_their_messages(seed: int
         assert len({decode_message_id(message_id)[1] for message_id in acked}) == ROUNDS * SENDS
         for node in sim.running:
             for message_id, body in acked.items():
-                stored = message_at(node.running.services, decode_message_id(message_id)[1])
+                stored = message_at(node.running.serving.services, decode_message_id(message_id)[1])
                 assert stored is not None
                 assert stored.message.body == body
                 assert found_by_key(node, f"key-{body.decode()}") == [body]

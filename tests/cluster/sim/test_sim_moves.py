@@ -22,7 +22,7 @@ LIMIT_S = 10.0
 def sim() -> Any:
     with SimCluster(SEED) as made:
         leader = made.leader()
-        made.loop.run_until(lambda: len(leader.running.repairs.reachable()) == 2, LIMIT_S, "every link")
+        made.loop.run_until(lambda: len(leader.running.integrity.repairs.reachable()) == 2, LIMIT_S, "every link")
         yield made
 
 
@@ -37,7 +37,7 @@ def begun(node: SimNode, work: Callable[[], Coroutine[Any, Any, Any]]) -> asynci
 def checked(sim: SimCluster, where: MemberPlace, before: Callable[[], object] = lambda: None) -> Proof:
     """Returns the voters' answer; `before` happens when they have been asked."""
     leader = sim.leader()
-    task = begun(leader, lambda: leader.running.moves.check(where))
+    task = begun(leader, lambda: leader.running.integrity.moves.check(where))
     before()
     sim.loop.run_until(task.done, LIMIT_S, "the voters' answers")
     proof = task.result()
@@ -88,7 +88,7 @@ def test_a_majority_is_enough_and_who_is_cut_off_is_named(sim: SimCluster) -> No
 
 def test_an_older_voter_answers_that_it_cannot_look(sim: SimCluster) -> None:
     leader, (first, second) = sim.leader(), sim.followers()
-    del second.running.repairs.server.answerers["found at"]
+    del second.running.integrity.repairs.server.answerers["found at"]
     proof = checked(sim, place(first))
     assert proof.holds
     assert "it cannot look there" in proof.not_by[second.node_id]
@@ -101,7 +101,7 @@ def test_a_question_that_makes_no_sense_is_answered_as_such(sim: SimCluster) -> 
 
     async def ask() -> Status | None:
         try:
-            await leader.running.repairs.client.fetch(NodeId(first.node_id), "found at", [1, 2], 2000)
+            await leader.running.integrity.repairs.client.fetch(NodeId(first.node_id), "found at", [1, 2], 2000)
         except FetchError as error:
             return error.status
         return Status.OK

@@ -141,7 +141,7 @@ def test_commands_of_several_rows_replace_only_their_own_queues(sim: SimCluster)
     leader = sim.leader()
     topic = leader.state.topics["T"].id
     for queue in range(3):
-        leader.running.services.commit_offset_later("g", topic, queue, 5)
+        leader.running.serving.services.commit_offset_later("g", topic, queue, 5)
     results = sim.propose(leader, CommitOffsets([("g", topic, 0, 9), ("g", topic, 2, 9)]))
     sim.loop.run_until(lambda: results, 5)
     assert results[0].outcome is Outcome.OK

@@ -203,9 +203,9 @@ def test_an_overload_begins_and_ends_as_if_the_wall_clock_had_not_jumped(sim: Si
 
 def test_a_leader_knows_how_long_the_disks_of_a_majority_take(sim: SimCluster) -> None:
     leader, (one, other) = sim.leader(), sim.followers()
-    leader.running.syncs.own_ms = 2.0
-    leader.running.syncs.heard(one.node_id, 30_000)
-    leader.running.syncs.heard(other.node_id, 6_000)
+    leader.running.peers.syncs.own_ms = 2.0
+    leader.running.peers.syncs.heard(one.node_id, 30_000)
+    leader.running.peers.syncs.heard(other.node_id, 6_000)
     assert leader.proposals.flow.limit._sync_ms() == 6.0
 
 

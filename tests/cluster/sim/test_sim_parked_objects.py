@@ -35,7 +35,7 @@ def park(sim: SimCluster, path: Any, numbers: range) -> int:
     assert node is not None
     for number in numbers:
         path.ask(pull(number))
-    sim.loop.run_until(lambda: node.pulls.long_polls.count == numbers.stop, 5, "all of them wait")
+    sim.loop.run_until(lambda: node.serving.broker.pulls.long_polls.count == numbers.stop, 5, "all of them wait")
     gc.collect()
     return len(gc.get_objects())
 

@@ -156,7 +156,7 @@ def test_a_row_that_is_being_changed_is_not_delivered_meanwhile(sim: SimCluster)
     ext = {"producerGroup": "p", "topic": "T", "recallHandle": answers[0]["recallHandle"]}
     path.ask(encode_frame(RequestCode.RECALL_MESSAGE, 1, 0, ext=ext))
     sim.loop.run_until(lambda: leader.raw.log_time_ms() > due + 300, 10, "the due time")
-    assert leader.running.services.writes_open()
+    assert leader.running.serving.services.writes_open()
     assert 1 not in path.replies
     for node in sim.followers():
         node.append.release()

@@ -62,7 +62,7 @@ class Client(ClientPath):
 
 def ask(sim: SimCluster, node: SimNode, client_id: str | None, group: str | None, **limits: Any) -> Any:
     outcomes: list[ClientAnswer | Refused] = []
-    relay = node.running.broker.relay
+    relay = node.running.serving.broker.relay
     check = ClientRequest(39, {}, b"half", oneway=True)
     node.run(lambda: relay.ask_client(Role.PRODUCER, group, client_id, check, outcomes.append, **limits))
     sim.loop.run_until(lambda: outcomes, 3 * SILENCE_MS / 1000)

@@ -34,11 +34,13 @@ def producer(sim: SimCluster, node: SimNode, who: Any, client_id: str = "c") -> 
 
 def denied(sim: SimCluster) -> int:
     """Requests that were denied, or would have been, on all nodes."""
-    return sum(each.times for node in sim.running for each in node.running.broker.denials.last_hour())
+    return sum(each.times for node in sim.running for each in node.running.serving.broker.denials.last_hour())
 
 
 def undelivered(sim: SimCluster) -> list[str]:
-    return [each.client_id for node in sim.running for each in node.running.broker.shared_ids.undelivered_lately()]
+    return [
+        each.client_id for node in sim.running for each in node.running.serving.broker.shared_ids.undelivered_lately()
+    ]
 
 
 @pytest.mark.parametrize("replied_at", NODES)
@@ -159,7 +161,7 @@ def test_the_node_that_noted_it_was_restarted(sim: SimCluster, replied_at: int, 
     assert undelivered(sim) == (["c"] if twice else [])
     assert stranger is None or not stranger.asked
     if stranger is not None:
-        finding = replier.node.running.broker.shared_ids.undelivered_lately()[0]
+        finding = replier.node.running.serving.broker.shared_ids.undelivered_lately()[0]
         assert len(finding.users) == 2
 
 
@@ -219,7 +221,7 @@ def test_a_client_whose_time_is_over_is_forgotten(sim: SimCluster) -> None:
     with_users(sim)
     node = sim.running[0]
     client = producer(sim, node, ANN)
-    notes = node.running.broker.reply_notes
+    notes = node.running.serving.broker.reply_notes
     for at in range(5):
         client.wants_reply(f"id-{at}", ttl_ms=TTL_MIN_MS + 2_000 * at)
     assert notes.find("c", "id-0") is not None
@@ -251,7 +253,7 @@ def test_who_asks_for_many_replies_loses_only_own_notes(
     monkeypatch.setattr(reply_notes, bound, 40 if bound == "NOTES_MAX" else 40 * 600)
     with_users(sim)
     node = sim.running[0]
-    notes = node.running.broker.reply_notes
+    notes = node.running.serving.broker.reply_notes
     honest, flood = producer(sim, node, ANN, "a"), producer(sim, node, EVE, "e")
     honest.wants_reply("id-1")
     for at in range(200):
@@ -273,5 +275,5 @@ def test_a_note_of_names_that_are_too_long_is_not_kept(sim: SimCluster) -> None:
     node = sim.running[0]
     client = producer(sim, node, ANN)
     assert client.wants_reply("x" * 300)[0] == 0
-    assert len(node.running.broker.reply_notes) == 0
+    assert len(node.running.serving.broker.reply_notes) == 0
     assert UsersClient(sim, node, REPLIER, "r").reply("c", "x" * 300, b"1")[0] == 0, "as below the level"

@@ -497,7 +497,7 @@ def test_which_count_is_past_the_maximum(
 def test_a_lock_sends_nothing_to_the_dead_letters(sim: SimCluster) -> None:
     leader = sim.leader()
     path = leader.connect()
-    sim.loop.run_until(lambda: leader.running.services.writes_open(), 10, "a leader")
+    sim.loop.run_until(lambda: leader.running.serving.services.writes_open(), 10, "a leader")
     now_ms, topic = leader.raw.log_time_ms(), leader.state.topics["T"].id
     results = sim.propose(leader, LockQueues("g", "c", now_ms, now_ms + 60_000, [(topic, 0)]))
     sim.loop.run_until(lambda: results, 10, "the lock")

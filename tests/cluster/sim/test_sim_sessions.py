@@ -110,7 +110,7 @@ def done(sim: SimCluster, change: Callable[[Any, Callable[[Refused | None], None
     """Carries out a change of the operator on the leader, and waits until all nodes know it."""
     told: list[Refused | None] = []
     leader = sim.leader()
-    leader.run(lambda: change(leader.running.broker.user_admin, told.append))
+    leader.run(lambda: change(leader.running.serving.broker.user_admin, told.append))
     sim.loop.run_until(lambda: told, 10, "a change of users")
     assert told == [None]
     version = leader.state.access.version

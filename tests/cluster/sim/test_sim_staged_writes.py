@@ -248,7 +248,7 @@ def test_what_is_damaged_holds_nothing_up_and_comes_when_it_is_repaired(sim: Sim
     assert writer.stage(attempt, 1, b"a", b"b")[0] == 0
     assert writer.stage(attempt, 2, b"c", queue_id=1)[0] == 0
     sim.settle()
-    services, reported = leader.running.services, []
+    services, reported = leader.running.serving.services, []
     first, second = services.state.timers.staged(staged_due(leader, attempt))
     bad = first.messages()[1 if decoded else 0].position
     read_log = services.read_log
@@ -269,7 +269,7 @@ def test_what_is_damaged_holds_nothing_up_and_comes_when_it_is_repaired(sim: Sim
         assert leader.bodies("T") == [b"c"]
         assert set(reported) == {bad}
         assert len(reported) > 1, "it is tried again"
-    lane: Any = leader.running.broker.staged._lane
+    lane: Any = leader.running.serving.broker.staged._lane
     lane._lane.read_log = read_log
     ended(sim)
     assert sorted(sim.leader().bodies("T")) == [b"a", b"b", b"c"]

@@ -57,7 +57,7 @@ def consumers(sim: SimCluster, node: SimNode) -> list[str]:
 
 
 def members_of(node: SimNode) -> Members:
-    return node.running.broker.members
+    return node.running.serving.broker.members
 
 
 def gets_asked(sim: SimCluster, path: ClientPath) -> bool:

@@ -140,9 +140,9 @@ def test_the_time_in_which_a_node_stood_still_makes_no_member_silent(sim: SimClu
     path = node.connect()
     path.ask(encode_frame(34, 1, 0, body=body))
     stall(sim, (EXPIRY_MS + SCAN_MS) / 1000, node)
-    assert node.running.clients.consumer_ids("g") == ["c"]
+    assert node.running.serving.broker.members.consumer_ids("g") == ["c"]
     sim.loop.run_for((EXPIRY_MS + SCAN_MS) / 1000)
-    assert node.running.clients.consumer_ids("g") == []
+    assert node.running.serving.broker.members.consumer_ids("g") == []
 
 
 def test_what_a_follower_says_of_its_staleness_counts_the_standstill(sim: SimCluster) -> None:
@@ -156,7 +156,7 @@ def test_what_a_follower_says_of_its_staleness_counts_the_standstill(sim: SimClu
     sim.loop.run_for(stalled_s + 0.1)
     assert follower.raw.role is Role.FOLLOWER
     ext: dict[str, Any] = {}
-    follower.running.modes.reads.label(ext)
+    follower.running.serving.modes.reads.label(ext)
     assert int(ext["raftmqStalenessMs"]) >= 1000 * stalled_s
 
 
@@ -178,7 +178,7 @@ def test_a_leader_that_stands_still_again_and_again_hands_over_once() -> None:
         second = sim.leader()
         assert second is not first
         assert first.running.alarms.raised("slow_turns")
-        assert [node.running.links.slow_turns.handed for node in sim.running].count(1) == 1
+        assert [node.running.peers.links.slow_turns.handed for node in sim.running].count(1) == 1
         term = second.raw.term
         three_long_turns(sim, second)  # what made the turns long has followed it
         assert (sim.leader(), sim.leader().raw.term) == (second, term)

@@ -299,7 +299,7 @@ def test_what_is_only_observed_passes_and_is_counted(sim: SimCluster, eve: Crede
     assert ask_admin(sim, "set_mode", "observe") is None
     settle(sim)
     place = send(sim, SHOP, "K")
-    denials = sim.leader().running.broker.denials
+    denials = sim.leader().running.serving.broker.denials
     before = sum(each.times for each in denials.last_hour())
     assert ask(sim, sim.leader(), eve, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place.position)})[0] == 0
     fields = {"group": "eve", "delayLevel": "1", "offset": str(place.position)}
@@ -328,5 +328,5 @@ def test_nobody_is_asked_about_a_half_message_of_a_topic_that_he_may_not_send_to
     assert path.replies[OPAQUE][0][0] == 0, "anybody may announce a producer group"
     half(sim, SHOP, "H")
     sim.loop.run_for(100)
-    assert sim.leader().running.broker.transactions.metrics.asked._value.get() > 0
+    assert sim.leader().running.serving.broker.transactions.metrics.asked._value.get() > 0
     assert b"<<T>>" not in got(path)

@@ -206,7 +206,7 @@ def test_what_cannot_be_read_holds_nothing_up(sim: SimCluster, caplog: pytest.Lo
     for number in range(1, bad + good + 1):
         path.ask(send_frame(number, "T", b"m%d" % number, properties=f"TIMER_DELAY_MS\x01{1000 + number}\x02"))
     sim.loop.run_until(lambda: len(path.replies) == bad + good, 20, "answers")
-    services = sim.leader().running.services
+    services = sim.leader().running.serving.services
     rows = list(services.state.timers.due(1 << 62))
     sound_from = rows[-good].position
     read_log = services.read_log
@@ -238,7 +238,7 @@ def test_what_cannot_be_read_holds_nothing_up(sim: SimCluster, caplog: pytest.Lo
 
 def patch_lane(sim: SimCluster, read_log: Callable[[int, int], bytes]) -> None:
     """The bytes can be read again."""
-    lane: Any = sim.leader().running.broker.timers._lane
+    lane: Any = sim.leader().running.serving.broker.timers._lane
     lane._lane.read_log = read_log
 
 
@@ -246,7 +246,7 @@ def test_what_is_due_before_what_was_delivered_already_comes_at_once(sim: SimClu
     """The leader has looked beyond that time; the message does not wait for a sweep of what was left."""
     assert send(sim, "TIMER_DELAY_MS\x01500\x02")[0] == 0
     wait_for(sim, 1)
-    term = sim.leader().running.broker.timers._term
+    term = sim.leader().running.serving.broker.timers._term
     assert term.after is not None
     term.sweep_ms = 1 << 62
     late = Delayed(Schedule(topic_field(TIMER_TOPIC), 0, due_ms=term.after[0] - 300), b"")
@@ -293,7 +293,7 @@ def test_fewer_queues_than_when_it_was_sent(sim: SimCluster) -> None:
 def test_it_can_be_viewed_by_its_id_while_it_waits(sim: SimCluster) -> None:
     _, _, fields = send(sim, "DELAY\x013\x02", b"body")
     position = decode_message_id(fields["msgId"])[1]
-    services = sim.leader().running.services
+    services = sim.leader().running.serving.services
     stored = message_at(services, position, waiting=True)
     assert stored is not None
     assert (stored.message.topic, stored.message.queue_id, stored.message.body) == ("SCHEDULE_TOPIC_XXXX", 2, b"body")

@@ -113,7 +113,7 @@ def test_a_connection_is_that_of_a_stranger_until_a_signature_was_right(sim: Sim
     node = sim.leader() if place == "leader" else sim.followers()[0]
     path, asked = node.connect(), node.connect()
     proven: list[Any] = []
-    node.running.remoting.admission.proven.add(lambda path, _: proven.append(path))
+    node.running.serving.remoting.admission.proven.add(lambda path, _: proven.append(path))
     for opaque, who in enumerate([OTHER, None], 1):
         path.ask(send(who, opaque))
         assert answer(sim, path, opaque) == 16
@@ -142,7 +142,7 @@ def test_a_guesser_is_slowed_and_nobody_else_for_long(sim: SimCluster, place: st
     begin(sim)
     add_user(sim, "other", ("Topic:T", ["Pub"]))
     node = sim.leader() if place == "leader" else sim.followers()[0]
-    running, guesses = node.running, cast("Any", node.running.broker.guesses)
+    running, guesses = node.running, cast("Any", node.running.serving.broker.guesses)
     checked: list[str] = []
     wrong = guesses.wrong
     guesses.wrong = lambda name, address: checked.append(name) or wrong(name, address)
@@ -155,7 +155,7 @@ def test_a_guesser_is_slowed_and_nobody_else_for_long(sim: SimCluster, place: st
         if opaque % 50 == 0:
             sim.loop.run_for(0.05)
     assert len(checked) <= FREE + 1 + (sim.loop.now - begun_s) * 1000 / EVERY_MS
-    assert running.broker.guesses.waiting <= WAITING_MAX
+    assert running.serving.broker.guesses.waiting <= WAITING_MAX
     asked_s, honest, third = sim.loop.now, node.connect(), node.connect()
     before.ask(send(SHOP, 2))
     third.ask(send(Credentials("other", "other-secret"), 3))
@@ -166,8 +166,8 @@ def test_a_guesser_is_slowed_and_nobody_else_for_long(sim: SimCluster, place: st
     assert (answer(sim, honest, 4), answer(sim, honest, 5)) == (0, 0)
     assert sim.loop.now - asked_s <= 5
     sim.loop.run_for(QUIET_MS / 1000)
-    assert running.broker.guesses.waiting == 0
-    assert not running.broker.guesses.must_wait("shop", "10.0.0.9")
+    assert running.serving.broker.guesses.waiting == 0
+    assert not running.serving.broker.guesses.must_wait("shop", "10.0.0.9")
 
 
 @pytest.mark.parametrize("mode", ["off", "observe", "enforce"])
@@ -175,7 +175,7 @@ def test_a_guesser_of_a_supers_secret_is_slowed_in_every_mode(sim: SimCluster, m
     """Requests about users are judged in every mode, so that their answers tell a right secret from a wrong one."""
     begin(sim, mode)
     node, checked = sim.leader(), list[str]()
-    guesses = cast("Any", node.running.broker.guesses)
+    guesses = cast("Any", node.running.serving.broker.guesses)
     wrong = guesses.wrong
     guesses.wrong = lambda name, address: checked.append(name) or wrong(name, address)
     begun_s = sim.loop.now
@@ -322,7 +322,9 @@ def test_a_node_that_has_not_proven_the_secret_names_nobody(sim: SimCluster) -> 
     header = [77, "10.0.0.9", 1, "broker", None, leader.raw.term, root]
     for keyring in (OPEN, leader.transport.keyring):
         leader.transport.keyring = keyring
-        leader.run(leader.running.forwarder.on_frame, liar.node_id, Kind.FORWARD, header, send(None, 1)[4:])
+        leader.run(
+            leader.running.serving.remoting.forwarder.on_frame, liar.node_id, Kind.FORWARD, header, send(None, 1)[4:]
+        )
         sim.loop.run_until(lambda: len(answers) == (1 if keyring is OPEN else 2), 5)  # noqa: B023
     told = [decode_header(answer[4], answer[8 : 8 + int.from_bytes(answer[5:8], "big")]).code for answer in answers]
     assert told == [16, 0]
@@ -357,11 +359,11 @@ def test_a_leader_that_stepped_down_has_heard_of_all_changes_until_then(sim: Sim
     begin(sim)
     old = sim.leader()
     sim.loop.run_for(2 * old.running.config.auth.stale_ms_max / 1000)
-    assert old.running.services.writes_open()
+    assert old.running.serving.services.writes_open()
     old.run(old.raw.raft.become_follower, old.raw.term, NOBODY)
-    sim.loop.run_until(lambda: not old.running.services.writes_open(), 5)
+    sim.loop.run_until(lambda: not old.running.serving.services.writes_open(), 5)
     assert old.raw.leader_id == NOBODY
-    assert old.running.unheard() == ""
+    assert old.running.serving.unheard() == ""
 
 
 def parked(sim: SimCluster, node: SimNode) -> ClientPath:
@@ -371,7 +373,7 @@ def parked(sim: SimCluster, node: SimNode) -> ClientPath:
     sim.loop.run_until(lambda: all("g" in each.state.groups for each in sim.running), 5)
     path = node.connect()
     path.ask(pull(SHOP, 1))
-    sim.loop.run_until(lambda: node.running.pulls.long_polls.count == 1, 5, "the pull waits")
+    sim.loop.run_until(lambda: node.running.serving.broker.pulls.long_polls.count == 1, 5, "the pull waits")
     return path
 
 
@@ -390,7 +392,7 @@ def test_a_pull_that_waits_is_answered_16_when_its_user_may_no_more(sim: SimClus
     else:
         named = {"enabled": False} if how == "disabled" else {"secret": "another-secret"}
         leader, told = sim.leader(), list[Refused | None]()
-        leader.run(lambda: leader.running.broker.user_admin.change(OPERATOR, "shop", told.append, **named))
+        leader.run(lambda: leader.running.serving.broker.user_admin.change(OPERATOR, "shop", told.append, **named))
     began = sim.loop.now
     assert answer(sim, path, 1) == 16
     assert sim.loop.now - began < 1.0
@@ -443,7 +445,7 @@ def test_500_pulls_that_wait_are_all_answered_16_within_a_second(sim: SimCluster
     for path in paths:
         for opaque in range(10):
             path.ask(pull(SHOP, opaque))
-    sim.loop.run_until(lambda: node.running.pulls.long_polls.count == 501, 5, "all wait")
+    sim.loop.run_until(lambda: node.running.serving.broker.pulls.long_polls.count == 501, 5, "all wait")
     assert ask_admin(sim, "remove", "shop") is None
     began = sim.loop.now
     sim.loop.run_until(lambda: all(len(path.replies) == 10 for path in paths), 5, "all are answered")
@@ -503,13 +505,13 @@ def test_a_node_without_the_key_takes_no_signature_and_says_why(tmp_path: Path) 
         begin(sim)
         node = sim.followers()[0]
         key_file(tmp_path, b"x" * 32)
-        node.run(node.running.broker.secrets.look)
+        node.run(node.running.serving.broker.secrets.look)
         path = node.connect()
         path.ask(send(SHOP, 1))
         assert answer(sim, path, 1) == 14
         assert "does not have the key" in path.replies[1][0][1]
         key_file(tmp_path)
-        node.run(node.running.broker.secrets.look)
+        node.run(node.running.serving.broker.secrets.look)
         path.ask(send(SHOP, 2))
         assert answer(sim, path, 2) == 0
 
@@ -539,7 +541,7 @@ def test_nothing_is_enforced_without_a_key_or_without_proven_peers(sim: SimClust
         ask_admin(sim, "set_mode", "enforce")
     leader.transport.keyring = keyring
     key_file(tmp_path, b"x" * 32)
-    leader.run(leader.running.broker.secrets.look)
+    leader.run(leader.running.serving.broker.secrets.look)
     with pytest.raises(Refused, match="does not have the key"):
         ask_admin(sim, "set_mode", "enforce")
     assert leader.state.access.mode == "observe"
@@ -580,7 +582,11 @@ class Race:
             with contextlib.suppress(Refused):
                 leader.run(
                     partial(
-                        getattr(leader.running.broker.user_admin, method), OPERATOR, "shop", *arguments, told.append
+                        getattr(leader.running.serving.broker.user_admin, method),
+                        OPERATOR,
+                        "shop",
+                        *arguments,
+                        told.append,
                     )
                 )
                 end = self.sim.loop.now + 2.0

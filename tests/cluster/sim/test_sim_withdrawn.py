@@ -246,7 +246,7 @@ def test_what_waits_is_judged_again_when_a_right_is_taken_away(
     sim.loop.run_until(lambda: sorted(waiting(sim)) == [b"root", b"shop"], 1)
     sim.loop.run_until(lambda: sim.leader().proposals._twins.waiting, 1)
     leader, told = sim.leader(), list[Any]()
-    ask_for = getattr(leader.running.broker.user_admin, change)
+    ask_for = getattr(leader.running.serving.broker.user_admin, change)
     leader.run(lambda: ask_for(OPERATOR, "shop", *arguments, told.append))
     sim.loop.run_for(0.05)
     release_disks(sim.followers())

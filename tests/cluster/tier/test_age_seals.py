@@ -36,11 +36,13 @@ def closed(made: Tiered) -> list[tuple[int, int]]:
 
 
 def window_s(made: Tiered) -> float:
-    return made.sim.leader().running.tier.view("memory:").window_ms / 1000
+    return made.sim.leader().running.keeping.tier.view("memory:").window_ms / 1000
 
 
 def metric_s(made: Tiered) -> float:
-    return max(sample(node.running.tier.part().metrics, "raftmq_tier_window_seconds") or 0 for node in made.sim.running)
+    return max(
+        sample(node.running.keeping.tier.part().metrics, "raftmq_tier_window_seconds") or 0 for node in made.sim.running
+    )
 
 
 def lacks_messages(made: Tiered) -> bool:
@@ -85,7 +87,7 @@ def test_with_zero_only_full_segments_are_closed_and_the_key_counts_at_once(tier
     made.sim.loop.run_for(5 * MINUTE_S)
     assert (closed(made), window_s(made) > 4 * MINUTE_S) == ([], True)
     for node in made.sim.running:
-        node.running.tier.reload(60_000, 60_000)
+        node.running.keeping.tier.reload(60_000, 60_000)
     made.sim.loop.run_for(10)
     assert len(closed(made)) == 1
 

@@ -31,8 +31,8 @@ def evicted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Tiered]
             made.sim.loop.run_until(lambda: made.leader_state().sweep is None, 300, "its end")
             made.sim.settle()
             for node in made.sim.running:  # else the file of the segment, which is kept for a while, has it
-                assert node.running.tier_access is not None
-                monkeypatch.setattr(node.running.tier_access.reading.log, "_elsewhere", None)
+                assert node.running.serving.tier_access is not None
+                monkeypatch.setattr(node.running.serving.tier_access.reading.log, "_elsewhere", None)
             return made
 
         yield make
@@ -119,7 +119,7 @@ def test_what_a_scrub_has_repaired_is_read_at_once(evicted: Callable[[int], Tier
     node, (topic_id, queue_id) = made.sim.leader(), queues(made)[0]
     missing = Requests(made, "index/")
     pulls(made, node, queue_id, 60)
-    scrubs = node.running.tier_scrubs
+    scrubs = node.running.keeping.tier_scrubs
     assert scrubs is not None
     assert node.process is not None
     made.sim.loop.call_outside(0.0, node.process.run, scrubs.begin, ScrubOptions(repairs=True))

@@ -26,7 +26,7 @@ def made() -> Iterator[Tiered]:
 
 
 def scrubs_of(node: SimNode) -> TierScrubs:
-    scrubs = node.running.tier_scrubs
+    scrubs = node.running.keeping.tier_scrubs
     assert scrubs is not None
     return scrubs
 

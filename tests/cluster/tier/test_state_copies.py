@@ -75,7 +75,7 @@ def test_the_leader_copies_the_state_and_removes_old_copies(
     oldest = left[0].index
     named = {part.name for copy in left for file in copy.files for part in file.parts}
     assert {name for name in parts_in(made) if state_copier.index_of(name) < oldest} <= named  # type: ignore[operator]
-    view = made.sim.leader().running.tier.view("memory:")
+    view = made.sim.leader().running.keeping.tier.view("memory:")
     assert view.state_copy == left[-1].index
     assert made.leader_state().applied.index >= left[-1].index > 0
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_rotted_on_the_disk_does_not_leave_it(tiered: Callable
             for each in checkpoint.manifest.files:
                 file = node.fs.open(checkpoint.path / each.name)
                 file.pwritev([bytes([file.pread(1, each.size // 2)[0] ^ 1])], each.size // 2)
-    tier = made.sim.leader().running.tier
+    tier = made.sim.leader().running.keeping.tier
     made.sim.loop.run_until(lambda: "is not what its manifest says" in tier.view("").failing, 200, "a refusal")
     assert copies_in(made) == []
 

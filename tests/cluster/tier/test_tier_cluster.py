@@ -81,7 +81,7 @@ def test_a_seal_closes_the_last_segment_on_every_node(tiered: Callable[..., Tier
     made.send(3)
     leader = made.sim.leader()
     end = leader.log.tail.end_position
-    entry = leader.run(leader.running.tier.seal)
+    entry = leader.run(leader.running.keeping.tier.seal)
     made.sim.loop.run_until(lambda: leader.state.applied.index >= entry.index, 10)
     made.upload_all()
     made.check()
@@ -102,9 +102,9 @@ def test_an_alarm_says_that_nothing_reaches_the_store(tiered: Callable[..., Tier
     made.send(40)
     leader: SimNode = made.sim.leader()
     made.sim.loop.run_until(lambda: leader.running.alarms.raised("tier_stuck"), 200, "the alarm")
-    view = leader.running.tier.view("memory:")
+    view = leader.running.keeping.tier.view("memory:")
     assert "the key is not known" in view.failing
-    assert view.pending_bytes == leader.running.tier.pending_bytes > 0 < view.failures
+    assert view.pending_bytes == leader.running.keeping.tier.pending_bytes > 0 < view.failures
     del made.store.create
     made.upload_all(120)
     assert not leader.running.alarms.raised("tier_stuck")
@@ -121,7 +121,7 @@ def test_how_long_uploads_may_fail_can_be_configured(tiered: Callable[..., Tiere
     made.store.create = denied  # type: ignore[method-assign]
     leader: SimNode = made.sim.leader()
     if not is_new:
-        leader.running.tier.reload(2_000, 0)
+        leader.running.keeping.tier.reload(2_000, 0)
     made.send(40)
     made.sim.loop.run_until(lambda: leader.running.alarms.raised("tier_stuck"), 30, "the alarm, in half the usual time")
 

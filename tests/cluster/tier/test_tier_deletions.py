@@ -161,7 +161,7 @@ def test_what_a_restore_needs_stays(tiered: Callable[..., Tiered]) -> None:
         made.upload_all()
         made.sim.loop.run_for(2)
         leader = made.sim.leader()
-        copier = leader.running.tier._copier
+        copier = leader.running.keeping.tier._copier
         copies = [] if copier is None else copier.copies
         begins = min(bases(made), default=0)
         assert begins <= max((copy.position for copy in copies), default=0)

@@ -32,9 +32,9 @@ def evicting() -> Iterator[Callable[..., Tiered]]:
 
 def ask_key(made: Tiered, node: SimNode, key: str) -> list[Stored] | Refused:
     """A node's answer to a query for a UNIQ_KEY."""
-    access = node.running.tier_access
+    access = node.running.serving.tier_access
     assert access is not None
-    queries = MessageQueries(node.running.services, node.running.broker.rights, access.keys)
+    queries = MessageQueries(node.running.serving.services, node.running.serving.broker.rights, access.keys)
     answers: list[QueryResult | Refused] = []
     client: Any = SimpleNamespace(closed=False, owner="client", work_waits=lambda more: None)
     query = KeyQuery(key, unique=True, count_max=9)
@@ -115,7 +115,7 @@ def test_the_index_file_of_an_evicted_segment_is_repaired_from_the_store(evictin
     assert row.end <= leader.state.trim_position
     name = f"{FOLDER}/{row.parts[-1].name}"
     intact = made.store.inner.objects.pop(name)
-    scrubs = leader.running.tier_scrubs
+    scrubs = leader.running.keeping.tier_scrubs
     assert scrubs is not None
     made.sim.loop.call_outside(0.0, leader.run, lambda: scrubs.begin(ScrubOptions(repairs=True)))
     made.sim.loop.run_until(lambda: scrubs.view.number and not scrubs.view.running, 60, "the end of the scrub")
@@ -166,7 +166,7 @@ def test_files_go_from_the_nodes_and_their_index_files_with_them(evicting: Calla
     for node in made.sim.running:
         assert 0 < node.log.first_position <= node.state.trim_position
         made.sim.loop.run_for(3)
-        spans = node.running.index_files._files
+        spans = node.running.keeping.index_files._files
         assert spans
         assert min(span.end for span in spans) > node.log.first_position
     check_whole(made)
@@ -232,7 +232,7 @@ def test_another_store_takes_no_messages_from_the_nodes(evicting: Callable[..., 
     leader = made.sim.leader()
     assert leader.state.trim_position == 0
     assert not made.store.inner.objects
-    assert "has nothing of the" in leader.running.tier.view("memory:").failing
+    assert "has nothing of the" in leader.running.keeping.tier.view("memory:").failing
     made.store.inner.objects |= had
     made.upload_all(120)
     wait_evicted(made)

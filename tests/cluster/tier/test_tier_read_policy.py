@@ -38,7 +38,7 @@ def set_topic_level(made: Tiered, level: str) -> None:
 
 def from_tier(node: SimNode) -> int:
     """Bytes of messages that the node has read from the tier."""
-    access = node.running.tier_access
+    access = node.running.serving.tier_access
     assert access is not None
     return access.reading.log.counts.served_bytes
 

@@ -66,10 +66,10 @@ class Asked:
 
     def view(self, position: int) -> Stored | Refused:
         """Returns a node's answer about the message at a position."""
-        access = self.leader.running.tier_access
+        access = self.leader.running.serving.tier_access
         assert access is not None
-        broker = self.leader.running.broker
-        queries = MessageQueries(self.leader.running.services, broker.rights, access.keys)
+        broker = self.leader.running.serving.broker
+        queries = MessageQueries(self.leader.running.serving.services, broker.rights, access.keys)
         answers: list[Stored | Refused] = []
         asker = Party(NOBODY, "127.0.0.1")
         self.leader.run(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.broker.pulls.long_poll import LongPolls
-from cluster.node.assembly import Assembly
+from cluster.node.serving import Serving
 from cluster.remoting.admission import Admission
 from jepsen_like.sim.options import USERS_FROM, draw
 from jepsen_like.sim.scripted import Stage
@@ -153,8 +153,10 @@ class TwoNodes:
             node=SimpleNamespace(
                 state=SimpleNamespace(applied=SimpleNamespace(index=0)),
                 raw=SimpleNamespace(commit_index=0),
-                confirmed=SimpleNamespace(is_possible=node != 2),
-                services=SimpleNamespace(writes_open=lambda: node == 2),
+                serving=SimpleNamespace(
+                    confirmed=SimpleNamespace(is_possible=node != 2),
+                    services=SimpleNamespace(writes_open=lambda: node == 2),
+                ),
             ),
         )
 
@@ -198,7 +200,7 @@ def test_a_denial_waits_for_what_its_leader_was_applying() -> None:
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_follower_that_denies_what_the_leader_had_allowed_is_found(asks: bool) -> None:
     nodes = TwoNodes()
-    nodes.first.node.confirmed.is_possible = asks
+    nodes.first.node.serving.confirmed.is_possible = asks
     nodes.applies(nodes.leader, ann(), rules(EVERYTHING))
     nodes.is_denied()
     nodes.applies(nodes.first, ann(), rules(EVERYTHING))
@@ -238,14 +240,14 @@ def test_pulls_that_a_node_cannot_judge_yet_are_asked_again(
     no pull was parked there when the right was taken away."""
     stage, asked = Revoking("nodes 3 users=1\nlead 1\n"), list[float]()
 
-    def unheard(node: Assembly) -> str:
-        if node.config.node.id != 2 or NAME not in node.state.access.users:
+    def unheard(serving: Serving) -> str:
+        if serving.services.node_id != 2 or NAME not in serving.services.state.access.users:
             return ""
         asked.append(stage.loop.now)
         return "no leader was heard" if asked[-1] < asked[0] + silent_s else ""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Assembly, "unheard", unheard)
+        patch.setattr(Serving, "unheard", unheard)
         if plant is not None:
             plant(patch)
         found = [str(violation) for violation in stage.run().violations]

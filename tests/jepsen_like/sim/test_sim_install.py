@@ -39,7 +39,7 @@ class Watched(Stage):
         """A node that lacks log does not campaign, and nobody hands over to it."""
         machine = self._machine(name)
         assert machine.node is not None
-        if machine.node.raw.may_campaign or not machine.node.installs.missing_bytes:
+        if machine.node.raw.may_campaign or not machine.node.integrity.installs.missing_bytes:
             self.monitor.report("liveness", f"node {name} may campaign, or has all of its log already")
         leader = self.nemesis.leader()
         assert leader is not None
@@ -50,7 +50,7 @@ class Watched(Stage):
 
     def do_lacks_log(self, name: str) -> None:
         node = self._machine(name).node
-        if node is None or not node.installs.missing_bytes:
+        if node is None or not node.integrity.installs.missing_bytes:
             self.monitor.report("liveness", f"node {name} has all of its log")
 
 

@@ -88,7 +88,7 @@ NOBODY_AWAY: dict[str, list[int]] = {"1": [], "2": [], "3": []}
 def unreached(stage: Stage) -> dict[str, list[int]]:
     """Returns the nodes that each running node cannot reach, by which it answers routes."""
     return {
-        str(number): sorted(machine.node.links.unreached())
+        str(number): sorted(machine.node.peers.links.unreached())
         for number, machine in sorted(stage.machines.items())
         if machine.node is not None
     }
@@ -141,7 +141,7 @@ class Routed(Stage):
         since_s = since_s if up == before else self.loop.now
         if self.loop.now - since_s >= NOTICED_S:
             for number, machine in sorted(self.machines.items()):
-                leads = machine.node.links.stand_ins([*self.machines]) if machine.node is not None else {}
+                leads = machine.node.peers.links.stand_ins([*self.machines]) if machine.node is not None else {}
                 self.astray += [
                     f"{self.loop.now:.2f} s: by node {number}, the name of node {name} leads to node {to}"
                     for name, to in leads.items()

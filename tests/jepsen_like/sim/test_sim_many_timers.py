@@ -120,7 +120,7 @@ class Crowded(Stage):
 def delivered(machine: Machine) -> list[tuple[str, int]]:
     """(id, store time) of what the node has in its queues."""
     assert machine.node is not None
-    state, read = machine.node.state, machine.node.services.read_log
+    state, read = machine.node.state, machine.node.serving.services.read_log
     topic = state.topics[LATER_TOPIC]
     found = []
     for queue_id in range(topic.queues):

@@ -128,7 +128,7 @@ def test_the_map_check_reports_groups_that_are_lost_or_foreign() -> None:
     def look() -> None:
         machine = stage.machines[1]  # type: ignore[index]
         assert machine.node is not None
-        known = machine.node.other_groups
+        known = machine.node.serving.other_groups
         check.look(machine)
         whole = known.others
         known.others = lambda: {FOREIGN: whole()[2]}  # type: ignore[method-assign]

@@ -106,7 +106,7 @@ async def test_a_client_hears_why_its_certificate_is_refused(running: Running, t
 
 
 async def test_other_files_are_taken_and_half_a_pair_is_not(running: Running) -> None:
-    tls, files = running.node.tls, running.files
+    tls, files = running.node.peers.tls, running.files
     before = tls.contexts
     pair = new_node(files.ca, CLUSTER, NODE, ["127.0.0.1"], days=20)
     kept = _key(files)
