@@ -261,6 +261,41 @@ def test_a_repetition_shares_the_fate_of_what_waits(sim_with: MakeSim) -> None:
     check_left(leader)
 
 
+def test_a_repetition_that_takes_the_place_of_what_waits_waits_as_that_did(sim_with: MakeSim) -> None:
+    """It was in the line and in no account of it: nothing seemed to wait, so nothing of the line went on."""
+    sim = sim_with({"topic=T": {"send_messages": 1}})
+    leader = sim.leader()
+    first, second, third = [leader.connect(port=4000 + number) for number in range(3)]
+    ask(first, range(1))
+    for path in (first, second, third):
+        path.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+        sim.loop.run_for(0.06)
+        if path is second:
+            first.close()
+    paced, sends = leader.proposals.flow.paced, leader.proposals.gate.sends
+    assert (len(paced), sends.requests) == (1, 1), "the second waits behind it, and is not proposed"
+    sim.loop.run_for(2 * HOLD_S)
+    assert (codes(second, 1), codes(third, 1)) == ([0], [0])
+    assert stored(sim) == [0, 1]
+    check_left(leader)
+
+
+def test_a_repetition_in_the_place_of_what_waits_holds_up_nobody(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_bytes": 1_000}})
+    leader = sim.leader()
+    first, second, third, other = [leader.connect(port=4000 + number) for number in range(4)]
+    other.ask(send_frame(0, "T", b"x" * 100_000))
+    first.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+    ask(other, range(2, 3))
+    second.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+    first.close()
+    sim.loop.run_for(HOLD_S / 2)
+    third.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+    sim.loop.run_for(HOLD_S / 2 + 0.2)
+    assert (codes(second, 1), codes(third, 1), codes(other, 2)) == ([LIMITED], [LIMITED], [LIMITED])
+    check_left(leader)
+
+
 def test_a_repetition_without_a_number_waits_for_the_first_of_a_strict_topic(sim_with: MakeSim) -> None:
     sim = sim_with({"topic=S": {"send_messages": 1}})
     sim.create_topic("S", attributes={"dedup": "strict"})
