@@ -230,7 +230,6 @@ class PacedSends:
                     continue
                 send = line.sends.popleft()
                 _take(line.buckets, send, now_ms)
-                send.paced_ms = now_ms
                 going.append(send)
                 if line.sends:
                     left.append(line)

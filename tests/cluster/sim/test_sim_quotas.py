@@ -124,9 +124,15 @@ def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: Mak
     check_left(leader)
 
 
-def test_a_send_that_waited_for_its_quota_is_slow_for_that(sim_with: MakeSim, caplog: pytest.LogCaptureFixture) -> None:
-    sim = sim_with({"address=*": {"send_messages": 10}}, **{"log_output.slow_request_ms": 200})
+@pytest.mark.parametrize(("rate", "goes_on"), [(10, "in its turn"), (1, "before a change of its topic")])
+def test_a_send_that_waited_for_its_quota_is_slow_for_that(
+    sim_with: MakeSim, caplog: pytest.LogCaptureFixture, rate: int, goes_on: str
+) -> None:
+    sim = sim_with({"address=*": {"send_messages": rate}}, **{"log_output.slow_request_ms": 200})
     ask(sim.leader().connect(), range(16))
+    if goes_on != "in its turn":
+        sim.loop.run_for(0.3)
+        sim.propose(sim.leader(), CreateTopic({"name": "T", "perm": 6}, False))
     sim.loop.run_for(1.5)
     slow = [vars(each) for each in caplog.records if each.message.startswith("slow: SEND_MESSAGE")]
     assert slow
