@@ -204,13 +204,16 @@ class PacedSends:
         )
 
     def _wait(self, owner: int | str, line: _Line, send: Send) -> None:
+        self._hold(owner, send)
+        line.sends.append(send)
+        if send.producer_id:
+            self._names[send.producer_id, send.sequence] = send
+
+    def _hold(self, owner: int | str, send: Send) -> None:
         account = self._owners.get(owner)
         if account is None:
             account = self._owners[owner] = self._gate.pacing_account()
         send.hold = self._gate.hold_paced(send.connection.in_flight, account, send.size)
-        line.sends.append(send)
-        if send.producer_id:
-            self._names[send.producer_id, send.sequence] = send
 
     # --- sends go ----------------------------------------------------------------------------------------------------
 
@@ -227,7 +230,6 @@ class PacedSends:
                     continue
                 send = line.sends.popleft()
                 _take(line.buckets, send, now_ms)
-                send.paced_ms = now_ms
                 going.append(send)
                 if line.sends:
                     left.append(line)
@@ -296,11 +298,15 @@ class PacedSends:
         return self._names.get((producer_id, sequence)) if self._names else None
 
     def replace(self, old: Send, new: Send) -> bool:
-        """Puts a repetition in the place of a send; returns False if that is not here."""
+        """Puts a repetition in the place of a send, with its account, and its time: those behind it wait no longer for
+        it. Returns False if that is not here."""
         if self.find(old.producer_id, old.sequence) is not old:
             return False
-        line = next(line for line in self._lines.values() if old in line.sends)
+        owner, line = next((key[0], line) for key, line in self._lines.items() if old in line.sends)
         line.sends[line.sends.index(old)] = new
+        new.received_ms = old.received_ms
+        new.hold.ended()
+        self._hold(owner, new)
         self._names[new.producer_id, new.sequence] = new
         return True
 

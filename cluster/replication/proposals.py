@@ -379,6 +379,7 @@ class Proposals:
         # It may have asked for another queue: it is told where the message is.
         send.slot, send.queue_id = old.slot, old.queue_id
         entry.sends[at] = send
+        self._acks |= send.ack
         if entry.answered:  # this request has a deadline of its own
             entry.answered = False
             entry.arrived_ms = send.received_ms
@@ -391,6 +392,7 @@ class Proposals:
             self._twins.add(send)
             return
         self._give_way(old)
+        self._acks |= send.ack
         if not self._paced.replace(old, send):
             self._sends.replace(old, send)
         old.hold.decided()

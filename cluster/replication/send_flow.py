@@ -146,10 +146,11 @@ class SendFlow:
             self._go_on(self.paced.take_all(), now_ms)
 
     def _go_on(self, sends: list[Send], now_ms: int) -> None:
-        """Queues sends that waited for their quota."""
+        """Queues sends that waited for their quota, for whichever reason they go on now."""
         if sends and self.learnt.active:
             self.learnt.came(sends, now_ms)
         for send in sends:
+            send.paced_ms = now_ms
             send.hold.ended()
             send.hold = self._gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
             self.queue.add_late(send)

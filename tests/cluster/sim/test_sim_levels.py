@@ -288,6 +288,30 @@ def test_a_full_leader_refuses_with_its_own_words_but_not_a_retry_of_what_it_hol
     assert answer(sim, path, 4) == [OK]
 
 
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_repetition_in_the_place_of_its_first_keeps_its_level(sim_of: Any, *, queued: bool) -> None:
+    """Nobody had asked for a level before it."""
+    sim = sim_of(**{"limits.batches_inflight_max": 1})
+    leader, (one, last) = sim.leader(), sim.followers()
+    first, again = leader.connect(), leader.connect()
+    same: dict[str, Any] = {"pid": bytes(range(16)), "seq": 1, "low": 1}
+    for follower in (one, last):
+        follower.append.hold()
+    if queued:
+        ask(leader.connect(), 0)
+        sim.loop.run_for(0.05)
+        ask(first, 1, oneway=True, **same)
+        first.close()
+    else:
+        ask(first, 1, **same)
+        assert answer(sim, first, 1) == [UNKNOWN]
+    ask(again, 1, level("all"), **same)
+    one.append.release()
+    assert quiet(sim, again, 1, 1.0)
+    last.append.release()
+    assert answer(sim, again, 1) == [OK]
+
+
 def test_what_cannot_be_noted_waits_for_the_commit(sim_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = sim_of(**POOL)
     leader = sim.leader()

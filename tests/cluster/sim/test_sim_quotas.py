@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.replication import paced_sends
-from raftmq_wire.codes import ResponseCode
+from cluster.runtime.peer_frames import Kind
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
@@ -124,9 +125,15 @@ def test_what_has_waited_for_long_enough_is_refused_and_not_stored(sim_with: Mak
     check_left(leader)
 
 
-def test_a_send_that_waited_for_its_quota_is_slow_for_that(sim_with: MakeSim, caplog: pytest.LogCaptureFixture) -> None:
-    sim = sim_with({"address=*": {"send_messages": 10}}, **{"log_output.slow_request_ms": 200})
+@pytest.mark.parametrize(("rate", "goes_on"), [(10, "in its turn"), (1, "before a change of its topic")])
+def test_a_send_that_waited_for_its_quota_is_slow_for_that(
+    sim_with: MakeSim, caplog: pytest.LogCaptureFixture, rate: int, goes_on: str
+) -> None:
+    sim = sim_with({"address=*": {"send_messages": rate}}, **{"log_output.slow_request_ms": 200})
     ask(sim.leader().connect(), range(16))
+    if goes_on != "in its turn":
+        sim.loop.run_for(0.3)
+        sim.propose(sim.leader(), CreateTopic({"name": "T", "perm": 6}, False))
     sim.loop.run_for(1.5)
     slow = [vars(each) for each in caplog.records if each.message.startswith("slow: SEND_MESSAGE")]
     assert slow
@@ -175,6 +182,32 @@ def test_a_leader_that_is_deposed_passes_on_what_waits(sim_with: MakeSim) -> Non
     assert answers(path, range(15)) == [[0]] * 15
     assert stored(sim) == list(range(15))
     check_left(*sim.running)
+
+
+def test_what_a_former_leader_has_stored_is_not_refused_for_a_quota(
+    sim_with: MakeSim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic without dedup: whoever leads then cannot look for it. Its own client's node does."""
+    sim = sim_with({"topic=O": {"send_messages": 1}}, **{"flow.hold_ms": 0})
+    sim.create_topic("O", attributes={"dedup": "off"})
+    leader, through = sim.leader(), sim.followers()[0]
+    sends = leader.transport.send_frame
+
+    def silent(peer: Any, kind: int, *more: Any) -> bool:
+        return kind == Kind.FORWARD_REPLY or sends(peer, kind, *more)
+
+    monkeypatch.setattr(leader.transport, "send_frame", silent)
+    path = through.connect()
+    for number in range(2):
+        ask(path, range(number, number + 1), "O")
+        sim.loop.run_for(1.2)
+    assert leader.bodies("O") == [b"0", b"1"]
+    leader.transfer(through.node_id)
+    sim.loop.run_for(2)
+    assert sim.leader() is through
+    assert answers(path, range(2)) == [[0], [ResponseCode.SYSTEM_ERROR]]
+    assert path.replies[1][0][1].startswith(UNKNOWN_REMARK)
+    check_left(through)
 
 
 def test_who_leads_again_begins_with_full_buckets(sim_with: MakeSim) -> None:
@@ -258,6 +291,41 @@ def test_a_repetition_shares_the_fate_of_what_waits(sim_with: MakeSim) -> None:
     sim.loop.run_for(HOLD_S)
     assert (codes(first, 3), codes(second, 3)) == ([0], [0])
     assert stored(sim) == [0, 1, 2, 3]
+    check_left(leader)
+
+
+def test_a_repetition_that_takes_the_place_of_what_waits_waits_as_that_did(sim_with: MakeSim) -> None:
+    """It was in the line and in no account of it: nothing seemed to wait, so nothing of the line went on."""
+    sim = sim_with({"topic=T": {"send_messages": 1}})
+    leader = sim.leader()
+    first, second, third = [leader.connect(port=4000 + number) for number in range(3)]
+    ask(first, range(1))
+    for path in (first, second, third):
+        path.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+        sim.loop.run_for(0.06)
+        if path is second:
+            first.close()
+    paced, sends = leader.proposals.flow.paced, leader.proposals.gate.sends
+    assert (len(paced), sends.requests) == (1, 1), "the second waits behind it, and is not proposed"
+    sim.loop.run_for(2 * HOLD_S)
+    assert (codes(second, 1), codes(third, 1)) == ([0], [0])
+    assert stored(sim) == [0, 1]
+    check_left(leader)
+
+
+def test_a_repetition_in_the_place_of_what_waits_holds_up_nobody(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=T": {"send_bytes": 1_000}})
+    leader = sim.leader()
+    first, second, third, other = [leader.connect(port=4000 + number) for number in range(4)]
+    other.ask(send_frame(0, "T", b"x" * 100_000))
+    first.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+    ask(other, range(2, 3))
+    second.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+    first.close()
+    sim.loop.run_for(HOLD_S / 2)
+    third.ask(send_frame(1, "T", b"1", pid=PID, seq=1, low=1))
+    sim.loop.run_for(HOLD_S / 2 + 0.2)
+    assert (codes(second, 1), codes(third, 1), codes(other, 2)) == ([LIMITED], [LIMITED], [LIMITED])
     check_left(leader)
 
 
