@@ -145,10 +145,11 @@ class TruthSource:
             needed = QUOTAS_LEVEL
         if self._state.topics_gathered:
             needed = GATHERS_LEVEL
-        if low >= needed and (version == 0 or journal.forgotten <= version <= journal.version):
+        lowest = journal.followed_from(group)
+        if low >= needed and (version == 0 or lowest <= version <= journal.version):
             return True
         why = (
-            f"it has version {version}, and versions from {journal.forgotten} to {journal.version} can be followed"
+            f"it has version {version}, and versions from {lowest} to {journal.version} can be followed"
             if low >= needed
             else f"it has level {question.level}, group {FIRST_GROUP} {self._state.level}, and both need {needed}"
         )

@@ -385,7 +385,7 @@ class AsyncAdmin(Offsets):
         """Returns the nodes of a group of brokers as broker id -> "host:port"; "0" is the leader."""
         if group == FIRST_GROUP:
             return await self._members()
-        return await self._view.groups.of(group).members(**self._limits)
+        return await (await self._view.groups.when_heard(group)).members(**self._limits)
 
     async def view_message(self, topic: str, position: int, *, group: int = FIRST_GROUP) -> Message:
         """Returns the message whose first byte is at `position` in the log of a group of brokers; a body that cannot be
@@ -445,7 +445,8 @@ class AsyncAdmin(Offsets):
         self, group: int, code: int, ext: dict[str, str], *, what: str, accept: tuple[int, ...] = (0,)
     ) -> Reply:
         """Sends a request to the leader of a group of brokers."""
-        return await self._view.groups.of(group).call(code, ext, what=what, accept=accept, **self._limits)
+        view = await self._view.groups.when_heard(group)
+        return await view.call(code, ext, what=what, accept=accept, **self._limits)
 
     async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
         """Sends a request that all groups of brokers answer alike."""

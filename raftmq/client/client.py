@@ -26,7 +26,7 @@ from raftmq.client.consuming.pull import (
 from raftmq.client.consuming.subscription import subscription
 from raftmq.client.discovery import find_servers, found_folder
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
-from raftmq.client.errors import RaftMQError, Refused, Unreachable, error_of
+from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult, check_queue_id
 from raftmq.client.port_probe import hint_for
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
@@ -35,7 +35,7 @@ from raftmq.client.retries import OnRetry
 from raftmq.client.tls import Tls
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import decode_recall_handle
-from raftmq_wire.queue_numbers import FIRST_GROUP, group_of, number_of, queue_text
+from raftmq_wire.queue_numbers import FIRST_GROUP, number_of, queue_text
 from raftmq_wire.topic_identity import Position
 
 _T = TypeVar("_T")
@@ -272,7 +272,7 @@ class AsyncClient:
         """
         what = f"entries of {len(positions) // 8} messages"
         if node is None:
-            view = self._view.groups.of(group)
+            view = await self._view.groups.when_heard(group)
             return (await view.call(RequestCode.ENTRIES_AT, {}, positions, what=what, timeout_s=timeout_s)).body
         try:
             link = await self._view.links.get(node)
@@ -289,10 +289,6 @@ class AsyncClient:
         deadline = asyncio.get_running_loop().time() + timeout_s + request.wait_s
         backoff = Backoff(self._view.jitter)
         view = self._view if node else await self._view.groups.at(request.queue_id)
-        if not node and view.group != group_of(request.queue_id):
-            queue = queue_text(request.queue_id)
-            what = f"pull of {request.topic} queue {queue}: topic {request.topic} has no queue {queue}"
-            raise Refused(f"{what}: the cluster has no such group", code=ResponseCode.INVALID_PARAMETER)
         failure: RaftMQError | None = None
         while True:
             asked = node

@@ -12,7 +12,8 @@ import re
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from raftmq.client.errors import Unreachable
+from raftmq.client.errors import Refused, Unreachable
+from raftmq_wire.codes import ResponseCode
 from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, group_of
 
 _ROW = re.compile(r"([1-9]\d?)/(\S+)", re.ASCII)
@@ -108,26 +109,38 @@ class GroupViews(Generic[_V]):
         """Returns the views that were made so far."""
         return list(self._views.values())
 
-    def of(self, group: int) -> _V:
-        """Returns the view of a group; of the first one if this client does not know the group."""
+    def known(self, group: int) -> _V | None:
+        """Returns the view of a group; None if this client knows no such group, or it has retired."""
         view = self._views.get(group)
-        if view is None:
-            if group not in self.names.values():
-                return self.first
+        if view is None and group in self.names.values():
             view = self._views[group] = self.first.of_group(group)
         return view
 
+    def of(self, group: int) -> _V:
+        """Returns the view of a group. Raises Refused if this client knows no such group, or it has retired: numbers of
+        queues and positions mean something else in another group, so none is asked in its place."""
+        view = self.known(group)
+        if view is None:
+            why = f"the cluster has no group {group} of brokers (any more)"
+            hint = "raftmq broker-group list shows those that it has."
+            raise Refused(why, code=ResponseCode.INVALID_PARAMETER, hint=hint)
+        return view
+
     async def at(self, queue: int) -> _V:
-        """Returns the view of the group that has a queue, by its number; of the first one if this client knows no such
-        group, which then says that there is no such queue. Waits until a server has told of the groups, unless the
-        queue is one of the first."""
-        group = group_of(queue)
+        """Returns the view of the group that has a queue, by its number; as `when_heard` does."""
+        return await self.when_heard(group_of(queue))
+
+    async def when_heard(self, group: int) -> _V:
+        """Returns the view of a group. Waits until a server has told of the groups, unless it is the first. Raises
+        Refused as `of`; Unreachable if no server tells."""
         if group != FIRST_GROUP and not self.heard:
             finding = asyncio.create_task(self.first.find_leader())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HEARD_S):
                     await self._told.wait()
             finding.cancel()
+            if not self.heard:
+                raise Unreachable("no server has told which groups of brokers there are", retryable=True)
         return self.of(group)
 
     async def any_leader(self) -> str:

@@ -82,7 +82,8 @@ class ForgetEnds(Command, tag="forget_ends", frozen=True):
 
 class TruthJournal(Family):
     """The journal. Families of the truth call `note`, `end` and `drop` on the apply thread, which do nothing where no
-    journal is kept. Any thread may use `version`, `forgotten`, `is_kept`, `is_ready`, `changes` and `is_newest`."""
+    journal is kept. Any thread may use `version`, `forgotten`, `is_kept`, `is_ready`, `changes`, `is_newest` and
+    `followed_from`."""
 
     ROWS = ((META, keys.JOURNAL_KEY), (META, keys.TRUTH_PREFIX))
     LATER_ROWS = (
@@ -117,6 +118,13 @@ class TruthJournal(Family):
         """Returns True if no later change of the name has taken the place of this one. What was read of the name
         before is then the name as of that version."""
         return self._kv.get(META, keys.truth_key(version)) is not None
+
+    def followed_from(self, group: int) -> int:
+        """Returns the lowest version, beside 0, from which a group of brokers may go on copying: the newest end that
+        was forgotten. A group that was added after that may be anywhere in its first copy: nothing that had ended
+        before was ever told to it, so the end of it cannot be missed."""
+        is_newer = self._rows.get((TruthKind.BROKER_GROUP, group), 0) > self.forgotten
+        return 0 if is_newer else self.forgotten
 
     # -- the lane of apply
 
@@ -187,8 +195,8 @@ class TruthJournal(Family):
         self.oldest_end = next(iter(self._ends.values()), 0)
         """The version of the oldest end that is not forgotten; 0 if there is none."""
         self.forgotten = self._forgotten
-        """The version of the newest end that was forgotten. Who has copied something below it, but not nothing, cannot
-        know of all ends: it must not go on copying."""
+        """The version of the newest end that was forgotten. Who has copied something below it, but not nothing, may not
+        know of all ends, and then must not go on copying (`followed_from`)."""
         self.version = self._version
         """The version of the newest change; 0 if there is none."""
 

@@ -88,13 +88,13 @@ class Ends:
 class Two:
     """The first group and the second, and their connection."""
 
-    def __init__(self, new_log: Callable[[], Any], *, first: int = LEVEL, second: int = LEVEL) -> None:
-        """`first`, `second`: the levels of the groups."""
+    def __init__(self, new_log: Callable[[], Any], *, first: int = LEVEL, second: int = LEVEL, group: int = 2) -> None:
+        """`first`, `second`: the levels of the groups. `group`: the number of the second one."""
         self.first = Leader(BrokerLog(new_log(), level=first))
-        self.second = Leader(BrokerLog(new_log(), 2, level=second))
+        self.second = Leader(BrokerLog(new_log(), group, level=second))
         self.now_ms = 0
         self.alarms = Alarms(lambda: self.now_ms)
-        self.there, self.back = Ends(2), Ends(1)
+        self.there, self.back = Ends(group), Ends(1)
         self.source = TruthSource(self.first.log.state, self.first, self.first.submit, 512)
         self.copies = TruthCopies(
             self.second.log.state,
@@ -108,7 +108,7 @@ class Two:
         self.taken = ActsTaken(self.first.log.state, self.first, self.first.submit)
         self.acts = ActsAsked(
             self.second.log.state,
-            2,
+            group,
             submit=self.second.submit,
             source=lambda: self.back if self.back.is_open else None,
             hurry=self.copies.hurry,
@@ -116,9 +116,15 @@ class Two:
             deadline_ms=DEADLINE_MS,
         )
         self.offers = RevocationOffers(
-            self.second.log.state, self.second, self.acts.offer, self.second.submit, 2, self.alarms
+            self.second.log.state, self.second, self.acts.offer, self.second.submit, group, self.alarms
         )
-        self.decisions = WriteDecisions(self.second.log.state, self.second, self.submit_in_second, 2, self.alarms)
+        self.decisions = WriteDecisions(self.second.log.state, self.second, self.submit_in_second, group, self.alarms)
+
+    def with_new_group(self, group: int, new_log: Callable[[], Any]) -> Two:
+        """Returns the first group with another second one, which has nothing yet."""
+        made = Two(new_log, group=group)
+        made.first, made.source, made.taken, made.now_ms = self.first, self.source, self.taken, self.now_ms
+        return made
 
     def submit_in_second(
         self, commands: list[Command], done: Callable[[ProposeResult], None], session: Any = None, author: str = ""

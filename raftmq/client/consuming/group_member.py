@@ -112,12 +112,18 @@ class GroupMember:
         self.client_id = self._heartbeats.client_id
         self.links = self._heartbeats.links
         """Group of brokers -> the connections to its nodes, which carry the heartbeats."""
-        self.groups: frozenset[int] = frozenset((FIRST_GROUP,))
-        """The groups of brokers that have queues of the topics; each keeps its own list of members."""
+        self._groups: frozenset[int] = frozenset((FIRST_GROUP,))
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """The groups of brokers that have queues of the topics, without those that have retired since; each keeps its
+        own list of members. The first if none is left: the next route says where the topics are."""
+        there = frozenset(group for group in self._groups if self._view.groups.known(group) is not None)
+        return there or frozenset((FIRST_GROUP,))
 
     def belong_to(self, groups: Iterable[int]) -> None:
         """Sets the groups of brokers that get heartbeats from now on, and are asked for the members."""
-        self.groups = frozenset(groups)
+        self._groups = frozenset(groups)
 
     def close(self) -> None:
         """Closes the connections, without a word to the nodes."""

@@ -70,7 +70,12 @@ class QueueLocks:
     async def _lock(self, group: int, queues: list[int]) -> frozenset[int]:
         asked_s = self._now()
         what = f"locks of group {self._group} on {self._topic}"
-        reply = await self._view.groups.of(group).call(
+        view = self._view.groups.known(group)
+        if view is None:  # it has retired, and its queues with it
+            for queue_id in queues:
+                self._confirmed_s.pop(queue_id, None)
+            return frozenset()
+        reply = await view.call(
             RequestCode.LOCK_BATCH_MQ,
             {},
             self._body(queues),
@@ -100,8 +105,9 @@ class QueueLocks:
         what = f"unlocking queues of {self._topic}"
         code = RequestCode.UNLOCK_BATCH_MQ
         for group, queues in parts.items():
-            view = self._view.groups.of(group)
-            await view.call(code, {}, self._body(queues), what=what, timeout_s=_CALL_S, links=self._links(group))
+            view = self._view.groups.known(group)
+            if view is not None:
+                await view.call(code, {}, self._body(queues), what=what, timeout_s=_CALL_S, links=self._links(group))
 
     def _body(self, queues: list[int]) -> bytes:
         rows = [{"topic": self._topic, "brokerName": "", "queueId": queue_in_group(queue_id)} for queue_id in queues]

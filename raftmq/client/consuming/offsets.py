@@ -12,7 +12,7 @@ from raftmq.client.cluster_view import ClusterView
 from raftmq.client.connection import Reply
 from raftmq.client.errors import Failed
 from raftmq_wire.codes import RequestCode, ResponseCode
-from raftmq_wire.queue_numbers import group_of, queue_in_group, queue_text
+from raftmq_wire.queue_numbers import queue_in_group, queue_text
 from raftmq_wire.topic_identity import IDENTITY_FIELD, Position, TopicIdentity, parse_identity
 
 Start = str | int | datetime.datetime
@@ -64,7 +64,7 @@ class Offsets:
     ) -> Reply:
         """Sends a request about a queue to the group of brokers that has it."""
         view = await self._view.groups.at(queue_id)
-        ext = {**ext, "queueId": str(queue_in_group(queue_id) if view.group == group_of(queue_id) else queue_id)}
+        ext = {**ext, "queueId": str(queue_in_group(queue_id))}
         return await view.call(code, ext, what=what, accept=accept, writes=writes, **self._limits)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:

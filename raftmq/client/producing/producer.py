@@ -76,8 +76,8 @@ class AsyncProducer:
     def _pipeline_of(self, group: int) -> SendPipeline | None:
         found = self._further.get(group)
         if found is None:
-            view = self.pipeline.view.groups.of(group)
-            if view is self.pipeline.view:
+            view = self.pipeline.view.groups.known(group)
+            if view is None or view is self.pipeline.view:
                 return None
             found = self._further[group] = self._make_pipeline(view)
         return found

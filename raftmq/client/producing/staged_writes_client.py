@@ -110,9 +110,11 @@ class StagedWrites:
         return int(self._ask(RequestCode.ABORT_WRITE, ext, b"", f"write {write} of {name}", group).ext["attempts"])
 
     def _ask(self, code: RequestCode, ext: dict[str, str], body: bytes, what: str, group: int = FIRST_GROUP) -> Reply:
-        view = self._view.groups.of(group)
-        call = view.call(code, ext, body, what=what, timeout_s=self._timeout_s, writes=True)
-        return self._thread.run(call)
+        return self._thread.run(self._call(code, ext, body, what, group))
+
+    async def _call(self, code: RequestCode, ext: dict[str, str], body: bytes, what: str, group: int) -> Reply:
+        view = await self._view.groups.when_heard(group)
+        return await view.call(code, ext, body, what=what, timeout_s=self._timeout_s, writes=True)
 
 
 def _packed(winners: Sequence[tuple[int, int]]) -> bytes:

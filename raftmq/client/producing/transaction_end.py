@@ -95,9 +95,8 @@ class TransactionEnds:
             "msgId": half.message_id,
             "transactionId": half.message_id,
         }
-        reply = await self._view.groups.of(half.group).call(
-            RequestCode.END_TRANSACTION, ext, what=what, timeout_s=self._timeout_s, writes=True
-        )
+        view = await self._view.groups.when_heard(half.group)
+        reply = await view.call(RequestCode.END_TRANSACTION, ext, what=what, timeout_s=self._timeout_s, writes=True)
         return reply.ext.get(END_FIELD, _EARLIER)
 
 

@@ -231,6 +231,26 @@ def test_a_version_that_nothing_can_follow_is_never_confirmed(two: Two, caplog: 
     ]
 
 
+def test_a_group_that_is_added_copies_page_by_page_what_is_older_than_forgotten_ends(two: Two, new_log: Any) -> None:
+    for n in range(700):
+        two.first.log.one(CreateTopic({"name": f"{n:03}-" + 100 * "x"}, True))
+    two.first.log.one(SECOND)
+    two.run(5000)
+    two.first.log.one(DeleteTopic("before-001"))
+    two.run(2 * FORGET_EVERY_MS)
+    journal = two.first.log.state.truth_journal
+    assert (journal.oldest_end, journal.forgotten) == (0, journal.version)
+    two.first.log.one(AddBrokerGroup(3, "raftmq-g03", None))
+    third = two.with_new_group(3, new_log)
+    while not third.second.log.state.truth.copied:
+        third.run(50)
+    copied = third.second.log.state.truth.copied
+    assert 0 < copied < journal.forgotten, "in the middle of its first copy"
+    third.run(3000)
+    assert third.is_equal()
+    assert third.second.log.state.truth.copied == journal.version
+
+
 def test_changes_at_random_end_as_copies(new_log: Any) -> None:
     seed = 59
     rng = Random(seed)

@@ -9,7 +9,7 @@ import pytest
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.consuming.group_member import MemberList, _together
 from raftmq.client.environment import REAL
-from raftmq.client.errors import Unreachable
+from raftmq.client.errors import Refused, Unreachable
 from raftmq.client.group_views import GroupViews, of_each
 
 
@@ -31,7 +31,7 @@ async def test_names_and_aliases_lead_to_a_group(groups: GroupViews[ClusterView]
 
 async def test_a_view_of_a_group_shares_what_the_first_one_has(groups: GroupViews[ClusterView]) -> None:
     first = groups.first
-    assert groups.of(2) is first, "a group that nobody has told of"
+    assert groups.known(2) is None, "a group that nobody has told of"
     groups.take("1/a 2/b")
     second = groups.of(2)
     assert (second.group, groups.of(2)) == (2, second)
@@ -88,6 +88,19 @@ async def test_a_group_is_forgotten_only_once_it_has_retired(groups: GroupViews[
     assert made.numbers() == [1, 2, 3], "a node that has not heard of it says nothing"
     made.take("1/raftmq 3/c", "2 x 77 1")
     assert (made.numbers(), made.group_of_name("raftmq-g02-1")) == ([1, 3], 0)
-    assert made.of(2) is made.first is not second
+    assert made.known(2) is None is not second
+    for asked in (made.when_heard(2), made.at(65536)):
+        with pytest.raises(Refused, match=r"no group 2 of brokers \(any more\)"):
+            await asked
     made.take("", "2 3")
     assert (made.numbers(), made.several) == ([1], True), "sends stay sorted"
+
+
+async def test_what_is_meant_for_a_group_that_nobody_tells_of_goes_to_no_other(
+    groups: GroupViews[ClusterView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.client.group_views._HEARD_S", 0.01)
+    with pytest.raises(Unreachable, match="no server has told") as caught:
+        await groups.at(65536)
+    assert caught.value.retryable
+    groups.first.close()

@@ -13,6 +13,7 @@ from raftmq.client.consuming.locked_queues import CONFIRMED_S, QueueLocks
 from raftmq.client.consuming.message_buffer import QueueKey
 from raftmq.client.environment import REAL, Environment
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.queue_numbers import number_of
 
 STRANGER = "another client"
 
@@ -112,6 +113,21 @@ async def test_a_lock_counts_from_when_it_was_asked_for(fake: Any, monkeypatch: 
         await locks.unlock([0])
         assert not locks.holds(0)
         assert fake.locks == {}
+
+
+async def test_locks_in_a_group_that_has_retired_leave_those_of_the_first_alone(fake: Any) -> None:
+    fake.create("orders", 2)
+    mine = {("billing", "orders", queue): "me" for queue in range(2)}
+    fake.locks.update(mine)
+    async with aconnect(fake.servers) as mq:
+        locks = QueueLocks(mq.view, lambda _: mq.view.links, "billing", "orders", "me")
+        mq.view.groups.take("1/raft 2/raft-g02")
+        mq.view.groups.take("", "2")
+        await locks.unlock([number_of(2, 0), 1])
+        assert fake.locks == {("billing", "orders", 0): "me"}
+        assert await locks.lock([number_of(2, 1)]) == frozenset(), "not queue 1 of the first group"
+        assert await locks.lock([0, number_of(2, 1)]) == {0}
+        assert fake.locks == {("billing", "orders", 0): "me"}
 
 
 def named(first_byte: int) -> Environment:
