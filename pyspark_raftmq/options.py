@@ -64,6 +64,8 @@ _KAFKAS = {
     "kafka.group.id": write("group", "lake"),
 }
 """Options of Kafka's source that have another name here -> what to write instead."""
+AUTO, TRUE, FALSE = "auto", "true", "false"
+"""The words of the option filterPushdown."""
 _NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECASE)
 
 
@@ -87,7 +89,8 @@ class ReadOptions(NamedTuple):
     group: str | None
     copy: CopySource | None = None
     """The copy of the log to read instead of a cluster; `servers` is empty then."""
-    filter_pushdown: bool = False
+    filter_pushdown: str = AUTO
+    """AUTO: filters are used if Spark passes them; TRUE: the read fails if Spark does not; FALSE: they are not used."""
     max_bytes_per_second: int | None = None
     """The most bytes that one task reads per second; None: no limit."""
     on_undecodable: str = FAIL
@@ -129,7 +132,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         max_bytes_per_trigger=whole_number(given, "maxBytesPerTrigger"),
         group=given.get("group"),
         copy=copy,
-        filter_pushdown=_word(given, "filterPushdown", ("false", "true")) == "true",
+        filter_pushdown=_word(given, "filterPushdown", (AUTO, TRUE, FALSE)),
         max_bytes_per_second=whole_number(given, "maxBytesPerSecond"),
         on_undecodable=_word(given, "onUndecodable", CHOICES),
         login=parse_login(given),
