@@ -27,7 +27,7 @@ from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, plan_topics, split, topics_of
 from pyspark_raftmq.read_task import RangePartition, read_partition
-from pyspark_raftmq.stream_offset import Queue, StreamOffset, id_key, ranges_between, read_offset, share
+from pyspark_raftmq.stream_offset import Queue, StreamOffset, id_key, ranges_between, read_offset, report_offset, share
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.ranges import LATEST
 from raftmq.tables.group_offsets import commit_offsets
@@ -66,6 +66,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         """The offsets at which a query with the trigger availableNow ends."""
         self._committed: StreamOffset | None = None
         """The stream offset that was last committed for the group."""
+        self._planned: StreamOffset | None = None
+        """The end of the batch that was planned last; the lag is counted from there."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mq": None}
@@ -102,6 +104,11 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         query.
         """
         done = read_offset(start)
+        self._planned = self._end_of_batch(done, limit)
+        return start if self._planned == done else self._planned.to_json()
+
+    def _end_of_batch(self, done: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        """Returns what `latestOffset` does; `done` itself if there are no new messages."""
         kept = self._kept_to_target()
         self._commit(done, kept)
         ids = {**done.ids, **_ids(kept)}
@@ -113,19 +120,22 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         lags = {queue: found.end - first[queue] for queue, found in kept.items()}
         taken = self._within(limit, first, lags)
         if not jumps and not any(taken.values()) and ids == done.ids:
-            return start
+            return done
         read = {queue: first[queue] + taken.get(queue, 0) for queue in kept}
         left = {
             queue: offset
             for queue, offset in done.next.items()
             if not why_another(done.ids.get(id_key(queue)), ids.get(id_key(queue)))
         }
-        return StreamOffset({**left, **read}, began, ids).to_json()
+        return StreamOffset({**left, **read}, began, ids)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Returns the present ends of the queues, for the query's progress reports."""
+        """Returns the present ends of the queues, and the lag behind them, for the query's progress reports. Spark
+        calls this when it has planned a batch, and keeps the answer nowhere else."""
         kept = self._kept()
-        return StreamOffset({queue: found.end for queue, found in kept.items()}, ids=_ids(kept)).to_json()
+        reached = self._planned.next if self._planned is not None else {}
+        lags = {queue: max(0, found.end - reached.get(queue, found.first)) for queue, found in kept.items()}
+        return report_offset({queue: found.end for queue, found in kept.items()}, _ids(kept), lags)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """Returns the exact ranges between two offsets, without asking the cluster."""
