@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.filter_bounds import NOTHING, narrowing_of
 from pyspark_raftmq.filter_rows import row_filter_of
+from pyspark_raftmq.kafka_names import column_advice
 from pyspark_raftmq.options import AUTO, TRUE, ReadOptions, parse_options
 from pyspark_raftmq.read_plan import plan, split
 from pyspark_raftmq.read_task import RangePartition, copy_partitions, read_partition
@@ -95,7 +96,8 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
             raise OptionError(
                 f"the schema asks for the column {field.name} {asked}{'' if field.nullable else ' not null'}",
                 f"there are {ddl(tuple(COLUMNS))}",
-                "leave .schema(…) out, or write these names and types, all nullable",
+                column_advice(field.name, COLUMNS)
+                or "leave .schema(…) out, or write these names and types, all nullable",
             )
     return tuple(schema.fieldNames())
 
