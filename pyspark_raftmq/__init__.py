@@ -1,7 +1,8 @@
 """Spark reads and writes topics: ``spark.read.format("raftmq").option("servers", "h:p;h:p").option("topic", "t")``.
 
 Spark finds the source by this package's name and registers it by itself; `session()` makes a Spark session that is set
-up for it, `register(spark)` checks one of your own. docs/pipeline.md has the options and columns.
+up for it, `register(spark)` checks one of your own. `topic_progress(query.lastProgress)` shows how far a stream is.
+docs/pipeline.md has the options and columns.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ from pyspark_raftmq.errors import SourceError
 
 if TYPE_CHECKING:
     from pyspark_raftmq.spark_session import register, session
+    from pyspark_raftmq.stream_progress import topic_progress
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "topic_progress"]
 
 
 def __getattr__(name: str) -> object:
-    """Loads `DefaultSource`, which Spark looks for, `session` and `register` when they are first asked for, so that the
-    rest needs no Spark."""
+    """Loads `DefaultSource`, which Spark looks for, and what users call when they are first asked for, so that the rest
+    needs no Spark."""
     sessions = "pyspark_raftmq.spark_session"
-    modules = {"DefaultSource": "pyspark_raftmq.source", "session": sessions, "register": sessions}
+    modules = {
+        "DefaultSource": "pyspark_raftmq.source",
+        "session": sessions,
+        "register": sessions,
+        "topic_progress": "pyspark_raftmq.stream_progress",
+    }
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,16 +1,16 @@
 """Turns filters of a query into bounds of a read: topics, queues, offsets and log time.
 
-The bounds only make the plan smaller. Spark applies every filter once more to the rows, so results are the same either
-way.
+The bounds only make the plan smaller; `filter_rows` decides about the rows that are read. Spark applies every filter
+once more to the rows, so results are the same either way.
 """
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from pyspark_raftmq.filter_rows import micros
 from raftmq.arrow.ranges import Catalog, QueueRange
 
 
@@ -27,6 +27,8 @@ class Narrowing(NamedTuple):
 
 
 NOTHING = Narrowing()
+_US = 1000
+_I64_MAX = (1 << 63) - 1
 
 
 def narrowing_of(filters: Iterable[Any]) -> Narrowing:
@@ -45,10 +47,14 @@ def narrowing_of(filters: Iterable[Any]) -> Narrowing:
         elif column == "queue_offset" and all(type(value) is int for value in values):
             first, end = _interval(each, values)
             found = found._replace(first=max(found.first, first or 0), end=_lower(found.end, end))
-        elif column in ("store_ms", "store_time"):
-            times = [_ms(value) for value in values]
+        elif column == "store_ms" and all(type(value) is int for value in values):
+            since, before = _interval(each, values)
+            found = found._replace(since_ms=_higher(found.since_ms, since), before_ms=_lower(found.before_ms, before))
+        elif column == "store_time":
+            times = [micros(value) for value in values]
             if None not in times:
-                since, before = _interval(each, times)
+                # Log time has whole milliseconds: of bounds in microseconds, the next one is the same bound.
+                since, before = (None if bound is None else -(-bound // _US) for bound in _interval(each, times))
                 found = found._replace(
                     since_ms=_higher(found.since_ms, since), before_ms=_lower(found.before_ms, before)
                 )
@@ -66,9 +72,9 @@ def narrow(ranges: Sequence[QueueRange], by: Narrowing, catalog: Catalog) -> lis
             continue
         start, end = max(planned.start, by.first), min(planned.end, math.inf if by.end is None else by.end)
         if start < end and by.since_ms is not None:
-            start = max(start, catalog.offset_at(planned.topic, planned.queue_id, max(0, by.since_ms)))
+            start = max(start, catalog.offset_at(planned.topic, planned.queue_id, _asked(by.since_ms)))
         if start < end and by.before_ms is not None:
-            end = min(end, catalog.offset_at(planned.topic, planned.queue_id, max(0, by.before_ms)))
+            end = min(end, catalog.offset_at(planned.topic, planned.queue_id, _asked(by.before_ms)))
         if start < end:
             found.append(planned._replace(start=start, end=int(end)))
     return found
@@ -98,12 +104,9 @@ def _interval(each: Any, values: Sequence[Any]) -> tuple[int | None, int | None]
     return low, high + 1
 
 
-def _ms(value: Any) -> int | None:
-    if type(value) is int:
-        return value
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None and not value.microsecond % 1000:
-        return round(value.timestamp() * 1000)
-    return None  # finer than log time, or of an unknown zone: Spark alone decides
+def _asked(ms: int) -> int:
+    """Returns a time that the cluster can be asked for, with the same answer."""
+    return min(max(0, ms), _I64_MAX)
 
 
 def _both(one: frozenset[Any] | None, other: frozenset[Any]) -> frozenset[Any]:

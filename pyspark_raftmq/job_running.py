@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -70,12 +71,16 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
     """Yields a Spark session for one job and ends it. A session that is active already belongs to the caller's program,
     and stays.
 
-    Unless `quiet`, a bar on stderr shows the progress of the running tasks.
+    Unless `quiet`, a bar on stderr shows the progress of the running tasks. Spark logs nothing of its own but what ends
+    it: the stack trace of a task that fails, which is some sixty lines, is in the error that the command explains.
+    RAFTMQ_DEBUG=1 shows it.
     """
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
     running = session(master, driver_memory=memory)
+    if before is None and not os.environ.get("RAFTMQ_DEBUG"):
+        running.sparkContext.setLogLevel("FATAL")
     try:
         with _bar(quiet=quiet) as bar, _followed(bar, lambda: tasks_of(running.sparkContext.statusTracker())):
             yield running

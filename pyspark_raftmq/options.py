@@ -10,6 +10,7 @@ from typing import NamedTuple
 import raftmq
 from pyspark_raftmq import login
 from pyspark_raftmq.errors import OptionError, write
+from pyspark_raftmq.kafka_names import column_advice, option_advice
 from pyspark_raftmq.login import Login, parse_login
 from pyspark_raftmq.subscription_options import Topics, parse_topics
 from pyspark_raftmq.topic_bounds import TopicBounds, parse_offsets, parse_time, parse_times
@@ -58,12 +59,8 @@ _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrig
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
 _SPARKS_OWN = frozenset(("__partition_columns", "checkpointlocation", "queryname"))
 """Options that Spark passes to every source for its own use."""
-_KAFKAS = {
-    "kafka.bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
-    "bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
-    "kafka.group.id": write("group", "lake"),
-}
-"""Options of Kafka's source that have another name here -> what to write instead."""
+AUTO, TRUE, FALSE = "auto", "true", "false"
+"""The words of the option filterPushdown."""
 _NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECASE)
 
 
@@ -87,7 +84,8 @@ class ReadOptions(NamedTuple):
     group: str | None
     copy: CopySource | None = None
     """The copy of the log to read instead of a cluster; `servers` is empty then."""
-    filter_pushdown: bool = False
+    filter_pushdown: str = AUTO
+    """AUTO: filters are used if Spark passes them; TRUE: the read fails if Spark does not; FALSE: they are not used."""
     max_bytes_per_second: int | None = None
     """The most bytes that one task reads per second; None: no limit."""
     on_undecodable: str = FAIL
@@ -129,7 +127,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         max_bytes_per_trigger=whole_number(given, "maxBytesPerTrigger"),
         group=given.get("group"),
         copy=copy,
-        filter_pushdown=_word(given, "filterPushdown", ("false", "true")) == "true",
+        filter_pushdown=_word(given, "filterPushdown", (AUTO, TRUE, FALSE)),
         max_bytes_per_second=whole_number(given, "maxBytesPerSecond"),
         on_undecodable=_word(given, "onUndecodable", CHOICES),
         login=parse_login(given),
@@ -170,13 +168,16 @@ def check_known(name: str, known: Sequence[str]) -> None:
     """Raises OptionError unless the name, in lower case, is one of `known` or of Spark's own."""
     if name in _SPARKS_OWN or name in (option.lower() for option in known):
         return
-    if _NEVER.search(name):
+    kafkas = option_advice(name, known)
+    if _NEVER.search(name) and not kafkas:
         raise OptionError(
             f'the option "{name}" looks like a credential',
             "Spark hides the values of some names only, and this source knows no option of this name",
             "write accessKey and secretKey, or userFile, or set RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY everywhere",
         )
-    raise OptionError(f'unknown option "{name}"', f"the options are {', '.join(known)}", _nearest(name, known))
+    raise OptionError(
+        f'unknown option "{name}"', f"the options are {', '.join(known)}", kafkas or _nearest(name, known)
+    )
 
 
 def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
@@ -188,8 +189,6 @@ def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    if name in _KAFKAS:
-        return _KAFKAS[name]
     by_lower = {option.lower(): option for option in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f"did you mean {by_lower[found[0]]}?" if found else "leave it out"
@@ -224,7 +223,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
             raise OptionError(
                 f'unknown column "{name}" in the option columns',
                 f"the columns are {', '.join(COLUMNS)}",
-                _nearest(name, COLUMNS),
+                column_advice(name, COLUMNS) or _nearest(name, COLUMNS),
             )
     if len(set(names)) != len(names):
         raise OptionError("a column is named twice in the option columns", text, "name each column once")

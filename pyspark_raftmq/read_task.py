@@ -18,6 +18,7 @@ from pyspark_raftmq.read_plan import plan_copy
 from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.tables import FOLLOWER, check_counted, followers_of, node_for, why_other_topic
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.server_home import use_formats
@@ -47,16 +48,16 @@ class PartPartition(InputPartition):  # type: ignore[misc]
 
 
 def read_partition(
-    options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
+    options: ReadOptions, columns: tuple[str, ...], partition: InputPartition, rows: RowFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields all rows of the partition, in order. Raises ReadError; messages that retention removed, or whose bodies
-    cannot be decompressed, are left out only if the options say so."""
+    """Yields the rows of the partition that `rows` keeps, all without it, in order. Raises ReadError; messages that
+    retention removed, or whose bodies cannot be decompressed, are left out only if the options say so."""
     end_quietly()
     # Spark makes a plain partition of its own when there are none.
     if isinstance(partition, RangePartition):
-        yield from read_range(options, columns, partition.planned)
+        yield from read_range(options, columns, partition.planned, rows)
     elif isinstance(partition, PartPartition):
-        yield from read_part(options, columns, partition.part)
+        yield from read_part(options, columns, partition.part, rows)
 
 
 def copy_partitions(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[InputPartition]:
@@ -66,14 +67,17 @@ def copy_partitions(options: ReadOptions, narrowing: Narrowing = NOTHING) -> lis
         return [PartPartition(part) for part in plan_copy(copy, options, narrowing)]
 
 
-def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) -> Iterator[pa.RecordBatch]:
-    """Yields all rows of the part, in the order of the log. Raises ReadError naming the file and the position."""
+def read_part(
+    options: ReadOptions, columns: tuple[str, ...], part: CopyPart, rows: RowFilter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of the part, as `read_partition` does, in the order of the log. Raises ReadError naming the file
+    and the position."""
     assert options.copy is not None
     with _opened(options.copy, ReadError) as copy:
         from raftmq.copies.part_rows import part_batches
 
         pace, undecodable = Pace(options.max_bytes_per_second), Undecodable(options.on_undecodable)
-        yield from part_batches(copy, part, columns, options.batch_rows, pace, undecodable)
+        yield from part_batches(copy, part, columns, options.batch_rows, pace, undecodable, rows)
         undecodable.tell(copy.name)
 
 
@@ -94,7 +98,9 @@ def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
         raise kind(error.what, error.why, error.hint) from error
 
 
-def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: ReadOptions, columns: tuple[str, ...], planned: QueueRange, rows: RowFilter | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a range, as `read_partition` does."""
     from raftmq.arrow.reading import RangeReader
 
@@ -109,7 +115,9 @@ def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRan
             pace = Pace(options.max_bytes_per_second)
             undecodable = Undecodable(options.on_undecodable)
             skip_lost = not options.fail_on_data_loss
-            reader = RangeReader(mq, planned, node=node, skip_lost=skip_lost, pace=pace, undecodable=undecodable)
+            reader = RangeReader(
+                mq, planned, node=node, skip_lost=skip_lost, pace=pace, undecodable=undecodable, rows=rows
+            )
             yield from reader.batches(columns, options.batch_rows)
             check_counted(mq, planned)  # else some of the rows may be another topic's
             undecodable.tell(str(planned))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,16 @@ from pyspark.sql.types import StructType
 
 from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.filter_bounds import NOTHING, narrowing_of
-from pyspark_raftmq.options import ReadOptions, parse_options
+from pyspark_raftmq.filter_rows import row_filter_of
+from pyspark_raftmq.kafka_names import column_advice
+from pyspark_raftmq.options import AUTO, TRUE, ReadOptions, parse_options
 from pyspark_raftmq.read_plan import plan, split
 from pyspark_raftmq.read_task import RangePartition, copy_partitions, read_partition
 from pyspark_raftmq.stream import TopicStream
 from pyspark_raftmq.writing.sink import TopicStreamWriter, TopicWriter, check_topic
 from pyspark_raftmq.writing.sink_options import check_sink_schema, parse_sink_options
 from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.row_filter import RowFilter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,8 +65,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         """Returns the reader of a batch. `schema` is the user's if one was given: any of the source's columns in any
         order. Raises OptionError."""
         options = parse_options(self.options, stream=False)
-        kind = FilteringReader if options.filter_pushdown else TopicReader
-        return kind(options, check_schema(schema))
+        used = options.filter_pushdown == TRUE or (options.filter_pushdown == AUTO and passes_filters())
+        return (FilteringReader if used else TopicReader)(options, check_schema(schema))
 
     def streamReader(self, schema: StructType) -> TopicStream:
         """Returns the reader of a stream."""
@@ -92,9 +96,21 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
             raise OptionError(
                 f"the schema asks for the column {field.name} {asked}{'' if field.nullable else ' not null'}",
                 f"there are {ddl(tuple(COLUMNS))}",
-                "leave .schema(…) out, or write these names and types, all nullable",
+                column_advice(field.name, COLUMNS)
+                or "leave .schema(…) out, or write these names and types, all nullable",
             )
     return tuple(schema.fieldNames())
+
+
+_ASKS = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def passes_filters() -> bool:
+    """Returns True in a process that Spark has started to pass filters of a query to a reader. Spark refuses a reader
+    that takes filters in the other process, which plans a read, unless spark.sql.python.filterPushdown.enabled is set;
+    a source cannot see this setting."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # without a daemon, the worker's module is the program
+    return _ASKS in sys.modules or (spec is not None and spec.name == _ASKS)
 
 
 class TopicReader(DataSourceReader):  # type: ignore[misc]
@@ -104,6 +120,7 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
         self._columns = columns
         self._narrowing = NOTHING
+        self._rows: RowFilter | None = None
 
     def partitions(self) -> list[InputPartition]:
         """Returns the parts for the tasks: at least one per queue that has messages to read, with its exact range; for
@@ -116,15 +133,15 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one part. Raises ReadError rather than leave a message out."""
-        return read_partition(self._options, self._columns, partition)
+        return read_partition(self._options, self._columns, partition, self._rows)
 
 
 class FilteringReader(TopicReader):
-    """A reader to which Spark passes the filters of the query. Spark refuses such a reader unless
-    spark.sql.python.filterPushdown.enabled is set, which a source cannot see; therefore the option `filterPushdown`
-    exists."""
+    """A reader to which Spark passes the filters of the query."""
 
     def pushFilters(self, filters: Sequence[Filter]) -> Sequence[Filter]:
-        """Uses the filters to make the plan smaller. Returns all filters, so that Spark applies them too."""
+        """Uses the filters to plan less, and to leave out rows in the tasks. Returns all filters, so that Spark applies
+        them too."""
         self._narrowing = narrowing_of(filters)
+        self._rows = row_filter_of(filters)
         return filters

@@ -23,6 +23,8 @@ LOCAL = "local[2]"
 
 
 _SECRET = "RAFTMQ_SECRET_KEY"
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+"""Spark's setting, off by default, that has it pass filters of queries to sources written in Python."""
 _IMPORTS = "import pyspark_raftmq, raftmq, pyarrow"
 
 
@@ -62,7 +64,7 @@ def session(
     settings = {
         "spark.driver.memory": driver_memory,
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
+        _PUSHDOWN: "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **({"spark.driver.host": "127.0.0.1"} if master is not None and master.startswith("local") else {}),
@@ -95,11 +97,16 @@ def _check_no_secret(config: Mapping[str, str]) -> None:
 
 def register(spark: SparkSession) -> None:
     """Registers the data source in a session of the user's own, and checks that Spark starts a Python that has it.
-    Raises WrongPython; Spark itself would only say that there is no data source of this name."""
+    Raises WrongPython; Spark itself would only say that there is no data source of this name.
+
+    Unless the session says otherwise, Spark passes filters of queries to sources written in Python from then on.
+    """
     context = None if is_remote() else spark.sparkContext
     if context is not None:
         check_python(context.pythonExec)
     _register(spark, sys.executable if context is None else context.pythonExec)
+    if spark.conf.get(_PUSHDOWN, None) is None:
+        spark.conf.set(_PUSHDOWN, "true")
 
 
 def check_python(command: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -27,10 +27,11 @@ from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, plan_topics, split, topics_of
 from pyspark_raftmq.read_task import RangePartition, read_partition
-from pyspark_raftmq.stream_offset import Queue, StreamOffset, id_key, ranges_between, read_offset, share
+from pyspark_raftmq.stream_offset import Queue, StreamOffset, id_key, ranges_between, read_offset, report_offset, share
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.ranges import LATEST
 from raftmq.tables.group_offsets import commit_offsets
+from raftmq.tables.missing import Kept, kept_of
 from raftmq_wire.queue_numbers import queue_text
 from raftmq_wire.topic_identity import TopicIdentity, why_another
 
@@ -42,15 +43,7 @@ logger = logging.getLogger(__name__)
 _SAMPLE_MESSAGES = 32
 
 
-class _Kept(NamedTuple):
-    """The messages that a queue keeps: offsets from `first` up to, not including, `end`, of the topic `counted_in`."""
-
-    first: int
-    end: int
-    counted_in: TopicIdentity | None = None
-
-
-def _ids(kept: Mapping[Queue, _Kept]) -> dict[str, TopicIdentity]:
+def _ids(kept: Mapping[Queue, Kept]) -> dict[str, TopicIdentity]:
     """Returns the identity of each topic that is there, as far as it is known."""
     return {id_key(queue): found.counted_in for queue, found in kept.items() if found.counted_in is not None}
 
@@ -62,10 +55,12 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._options = options
         self._columns = columns
         self._mq: raftmq.Client | None = None
-        self._target: dict[Queue, _Kept] | None = None
+        self._target: dict[Queue, Kept] | None = None
         """The offsets at which a query with the trigger availableNow ends."""
         self._committed: StreamOffset | None = None
         """The stream offset that was last committed for the group."""
+        self._planned: StreamOffset | None = None
+        """The end of the batch that was planned last; the lag is counted from there."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mq": None}
@@ -102,6 +97,11 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         query.
         """
         done = read_offset(start)
+        self._planned = self._end_of_batch(done, limit)
+        return start if self._planned == done else self._planned.to_json()
+
+    def _end_of_batch(self, done: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        """Returns what `latestOffset` does; `done` itself if there are no new messages."""
         kept = self._kept_to_target()
         self._commit(done, kept)
         ids = {**done.ids, **_ids(kept)}
@@ -113,19 +113,22 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         lags = {queue: found.end - first[queue] for queue, found in kept.items()}
         taken = self._within(limit, first, lags)
         if not jumps and not any(taken.values()) and ids == done.ids:
-            return start
+            return done
         read = {queue: first[queue] + taken.get(queue, 0) for queue in kept}
         left = {
             queue: offset
             for queue, offset in done.next.items()
             if not why_another(done.ids.get(id_key(queue)), ids.get(id_key(queue)))
         }
-        return StreamOffset({**left, **read}, began, ids).to_json()
+        return StreamOffset({**left, **read}, began, ids)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Returns the present ends of the queues, for the query's progress reports."""
+        """Returns the present ends of the queues, and the lag behind them, for the query's progress reports. Spark
+        calls this when it has planned a batch, and keeps the answer nowhere else."""
         kept = self._kept()
-        return StreamOffset({queue: found.end for queue, found in kept.items()}, ids=_ids(kept)).to_json()
+        reached = self._planned.next if self._planned is not None else {}
+        lags = {queue: max(0, found.end - reached.get(queue, found.first)) for queue, found in kept.items()}
+        return report_offset({queue: found.end for queue, found in kept.items()}, _ids(kept), lags)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """Returns the exact ranges between two offsets, without asking the cluster."""
@@ -153,10 +156,10 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             self._mq = self._options.connect()
         return self._mq
 
-    def _kept(self) -> dict[Queue, _Kept]:
+    def _kept(self) -> dict[Queue, Kept]:
         """Returns the offsets that each queue of the read keeps, as the leader reports them. Raises PlanError."""
         mq = self._connected()
-        found = {}
+        found: dict[Queue, Kept] = {}
         for topic in topics_of(mq, self._options):
             try:
                 described = mq.admin.describe_topic(topic)
@@ -166,14 +169,10 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                 continue
             except raftmq.RaftMQError as error:
                 raise no_plan(self._options, topic, error) from error
-            for queue in described.queues:
-                if self._options.topics.has(topic, queue.queue_id):
-                    found[topic, queue.queue_id] = _Kept(
-                        queue.min_offset, queue.max_offset, queue.counted_in or described.identity
-                    )
-        return found
+            found |= kept_of(topic, described)
+        return {queue: kept for queue, kept in found.items() if self._options.topics.has(*queue)}
 
-    def _kept_to_target(self) -> dict[Queue, _Kept]:
+    def _kept_to_target(self) -> dict[Queue, Kept]:
         """Returns the offsets that may be read. If a query ends at a target, the beginning of each queue is still the
         present one, because retention goes on meanwhile; a topic that is created again meanwhile ends where it ends
         when that is seen first."""
@@ -196,7 +195,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             if queue in now
         }
 
-    def _jumps(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> dict[Queue, int]:
+    def _jumps(self, done: StreamOffset, kept: dict[Queue, Kept]) -> dict[Queue, int]:
         """Returns new offsets for queues that now end before the offset that was read already, whose unread messages
         were removed, or whose topic is another one of the same name. Such a queue jumps to its new offset at once, not
         in steps of a batch. The offset that Spark records then lies past the loss, so each loss is reported once.
@@ -251,7 +250,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         total = sum(lags.values())
         return lags if size <= most else share(lags, max(1, int(total * most / size)))
 
-    def _commit(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> None:
+    def _commit(self, done: StreamOffset, kept: dict[Queue, Kept]) -> None:
         """Commits offsets for the group, of topics that are still the ones in which they count. A failure is logged
         only, since an offset that is merely shown must not stop the stream."""
         group = self._options.group

@@ -69,6 +69,14 @@ def read_offset(told: Mapping[str, Any]) -> StreamOffset:
         ) from error
 
 
+def report_offset(
+    ends: Mapping[Queue, int], ids: Mapping[str, TopicIdentity], lags: Mapping[Queue, int]
+) -> dict[str, Any]:
+    """Returns the JSON form of the ends of queues for reports of progress, with `lag`: the messages of each queue that
+    no batch was planned for."""
+    return {**StreamOffset(ends, ids=ids).to_json(), "lag": _nested(lags)}
+
+
 def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
     """Returns the ranges that a batch from `start` to `end` reads, by topic, then by queue; none for a queue whose
     offset did not change."""

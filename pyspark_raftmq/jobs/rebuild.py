@@ -84,7 +84,7 @@ def rebuild(spark: SparkSession, log: CopySource, rows: CopySource, to: Path | N
         edges = made.filter(lambda each: not isinstance(each, Checked)).groupByKey()
         found = edges.mapPartitions(partial(check_edges, work, tasks[-1].is_open)).collect()
     finally:
-        made.unpersist()
+        made.unpersist(blocking=True)  # else its answer may come when Spark has stopped, which prints a stack trace
     return report_of(work, tasks, checked, found)
 
 

@@ -105,7 +105,7 @@ def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) ->
         limits, topics = _limits(frame, hours_for(first_ms, last_ms))
         return TrafficReport(_queues(frame), _keys(frame), limits, first_ms, last_ms, cluster, topics)
     finally:
-        frame.unpersist()
+        frame.unpersist(blocking=True)  # as in `rebuild`
 
 
 def _queues(frame: DataFrame) -> list[QueueLine]:
@@ -177,7 +177,7 @@ def counted(frame: DataFrame, hours: int) -> tuple[list[HourCounts], dict[str, S
         counts = [HourCounts(*(row[name] for name in HourCounts._fields)) for row in by_hour.collect()]
         return counts, {row.topic: Straying(row.messages, row.bytes) for row in strays.collect()}
     finally:
-        spans.unpersist()
+        spans.unpersist(blocking=True)
 
 
 def limits_file(report: TrafficReport, made_ms: int, valid_ms: int) -> LearntFile:

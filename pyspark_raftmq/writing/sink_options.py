@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import raftmq
 from pyspark_raftmq import login
 from pyspark_raftmq.errors import OptionError, write
+from pyspark_raftmq.kafka_names import column_advice
 from pyspark_raftmq.login import Login, parse_login
 from pyspark_raftmq.options import check_known, read_servers, required, whole_number
 
@@ -87,10 +88,11 @@ def check_sink_schema(schema: StructType, *, overwrite: bool) -> None:
     for field in schema.fields:
         asked = field.dataType.simpleString()
         if asked not in COLUMNS.get(field.name, ()):
+            advice = write("topic", "orders") if field.name == "topic" else column_advice(field.name, COLUMNS)
             raise OptionError(
                 f"the column {field.name} {asked} cannot be written",
                 f"a message has {wanted}",
-                "select those, and put the rest into the body",
+                advice or "select those, and put the rest into the body",
             )
     if "body" not in schema.fieldNames():
         raise OptionError("there is no column body", f"a message has {wanted}", 'df.selectExpr("… AS body")')

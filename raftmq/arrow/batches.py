@@ -11,6 +11,7 @@ import pyarrow as pa
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.frames import Frames
 from raftmq.arrow.properties import MapParts, Texts, as_text, map_column, spans, split_properties, text_column
+from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.message import COMPRESSED, UnreadableError, plain_body
 from raftmq_wire.properties import parse_properties
@@ -41,14 +42,24 @@ class _Rows:
 
 
 def to_batches(
-    frames: Frames, topic: str, names: Sequence[str], undecodable: Undecodable | None = None
+    frames: Frames,
+    topic: str,
+    names: Sequence[str],
+    undecodable: Undecodable | None = None,
+    rows: RowFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields batches with one row per frame, in order, and the columns `names`: one batch, unless bodies inflate to
-    more than MAX_BODIES_BYTES. All frames are of `topic`; they have `index` and `term` if these are among the columns.
+    """Yields batches with one row per frame that `rows` keeps, in order, and the columns `names`: one batch, unless
+    bodies inflate to more than MAX_BODIES_BYTES. All frames are of `topic`; they have `index` and `term` if these are
+    among the columns. Of frames that are not kept, no other columns are built than those that `rows` needs.
 
     Bodies are decompressed only if `body` is among the columns. `undecodable` decides about one that cannot be; without
     it, and if it says so, Unreadable is raised.
     """
+    if rows is not None:
+        kept = rows.keeps(_batch(frames, topic, rows.columns))
+        if not kept.any():
+            return
+        frames = frames if kept.all() else frames.take(np.flatnonzero(kept))
     if "body" not in names or not (frames.head["sys_flag"] & COMPRESSED).any():
         yield _batch(frames, topic, names)
         return

@@ -19,6 +19,7 @@ from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.consuming.pull import PulledFrames, PullStatus
 from raftmq.client.errors import Failed, RaftMQError
@@ -69,7 +70,8 @@ class RangeReader:
     """Reads one range once. `node` ("host:port") is asked first; None: the leader.
 
     With `skip_lost`, messages that retention removed are skipped with a warning, instead of raising Unreadable.
-    `undecodable` decides about bodies that cannot be decompressed; without it, they raise Unreadable.
+    `undecodable` decides about bodies that cannot be decompressed; without it, they raise Unreadable. `rows`: the
+    filter that says which messages become rows; None: all.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class RangeReader:
         skip_lost: bool = False,
         pace: Pace | None = None,
         undecodable: Undecodable | None = None,
+        rows: RowFilter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mq = mq
@@ -89,6 +92,7 @@ class RangeReader:
         self._skip_lost = skip_lost
         self._pace = pace or Pace(None)
         self._undecodable = undecodable or Undecodable()
+        self._rows = rows
         self._clock = clock
 
     @property
@@ -99,7 +103,7 @@ class RangeReader:
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yields batches of at most `batch_rows` messages in order, together exactly the range without those that
-        `undecodable` leaves out. Raises Unreadable."""
+        `rows` and `undecodable` leave out. Raises Unreadable."""
         with_entries = not ENTRY_COLUMNS.isdisjoint(columns)
         for first, next_offset, data in self._runs(batch_rows):
             frames = self._parse(first, next_offset, data)
@@ -107,7 +111,7 @@ class RangeReader:
                 frames = self._with_entries(first, frames)
             if next_offset > self._planned.end:
                 frames = frames.take(slice(0, self._planned.end - first))
-            for batch in to_batches(frames, self._planned.topic, columns, self._undecodable):
+            for batch in to_batches(frames, self._planned.topic, columns, self._undecodable, self._rows):
                 for at in range(0, batch.num_rows, batch_rows):
                     yield batch.slice(at, batch_rows)
 

@@ -17,6 +17,7 @@ from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_checked
 from raftmq.arrow.log_copy import CopyError, CopyPart, LogCopy, Place, place_of
 from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.copies.entry_finder import EntryFinder
 from raftmq_wire.message_format import MessageFormatError
@@ -79,9 +80,10 @@ def part_batches(
     batch_rows: int,
     pace: Pace | None = None,
     undecodable: Undecodable | None = None,
+    rows: RowFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches of at most `batch_rows` messages, together exactly those of the part without those that
-    `undecodable` leaves out. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
+    `rows` and `undecodable` leave out. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
     wanted, pace = _Wanted(copy, part), pace or Pace(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
@@ -94,12 +96,12 @@ def part_batches(
         for begin, end in _runs(wanted, low, high, batch_rows):
             row_topics = topic_of[wanted.spans[begin:end]]
             for number in np.unique(row_topics).tolist():
-                rows = begin + np.flatnonzero(row_topics == number)
-                frames = _frames(part, wanted, rows, read)
+                chosen = begin + np.flatnonzero(row_topics == number)
+                frames = _frames(part, wanted, chosen, read)
                 if entries is not None:
-                    index, term = entries.of(wanted.starts[rows])
+                    index, term = entries.of(wanted.starts[chosen])
                     frames = frames._replace(index=index, term=term)
-                yield from to_batches(frames, topics[number], columns, undecodable)
+                yield from to_batches(frames, topics[number], columns, undecodable, rows)
 
 
 def _reads(wanted: _Wanted, places: Sequence[Place], size: int) -> Iterator[tuple[int, int, Place]]:

@@ -38,13 +38,19 @@ def short_lived_java() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Three nodes; what the option `servers` is given."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes."""
     live = LocalCluster(tmp_path_factory.mktemp("spark") / "data")
     with small_segments():
         live.up(3, free_base_port(12))
-    yield live.servers
+    yield live
     live.down()
+
+
+@pytest.fixture(scope="package")
+def servers(cluster: LocalCluster) -> str:
+    """The nodes as the option `servers` is given them."""
+    return cluster.servers
 
 
 @pytest.fixture(scope="package")

@@ -64,6 +64,7 @@ def any_filter(chance: random.Random) -> Filter:
     value: Any = number if column == "queue_offset" else number * 20 if column == "store_ms" else number % 4
     if column == "store_time":
         value = datetime.datetime.fromtimestamp(number * 20 / 1000, UTC)
+        value += datetime.timedelta(microseconds=chance.choice([-1, 0, 0, 1, 500]))
     kind: Any = chance.choice([EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, AtMost, In])
     if chance.random() < 0.2:
         return EqualTo(("topic",), chance.choice(["a", "b", "c"]))
@@ -90,6 +91,22 @@ def test_the_plan_is_as_small_as_it_can_be() -> None:
         QueueRange("a", 2, 10, 32),
     ]
     assert narrow(RANGES, narrowing_of([EqualTo(("topic",), "c")]), Times()) == []
+
+
+@pytest.mark.parametrize(
+    ("each", "bounds"),
+    [
+        (GreaterThan, (301, None)),
+        (GreaterThanOrEqual, (301, None)),
+        (LessThan, (None, 301)),
+        (AtMost, (None, 301)),
+        (EqualTo, (301, 301)),
+    ],
+)
+def test_a_time_finer_than_log_time_is_a_bound_too(each: Any, bounds: tuple[int | None, int | None]) -> None:
+    time = datetime.datetime.fromtimestamp(0.3, UTC) + datetime.timedelta(microseconds=1)
+    found = narrowing_of([each(("store_time",), time)])
+    assert (found.since_ms, found.before_ms) == bounds
 
 
 def test_what_is_not_understood_limits_nothing() -> None:

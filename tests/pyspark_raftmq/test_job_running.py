@@ -53,3 +53,23 @@ def test_where_nobody_watches_nothing_is_asked() -> None:
     with job_running._followed(hidden, lambda: pytest.fail("asked")):
         pass
     assert hidden.tasks == []
+
+
+@pytest.mark.parametrize(
+    ("debug", "active", "levels"),
+    [("", False, ["FATAL"]), ("1", False, []), ("", True, [])],
+    ids=["job", "debug", "own"],
+)
+def test_only_a_session_of_a_command_says_nothing_of_failed_tasks(
+    monkeypatch: pytest.MonkeyPatch, debug: str, active: bool, levels: list[str]
+) -> None:
+    """One that was active before is somebody's program, which has its own level."""
+    sql = pytest.importorskip("pyspark.sql")
+    set_to: list[str] = []
+    made = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=set_to.append), stop=lambda: None)
+    monkeypatch.setenv("RAFTMQ_DEBUG", debug)
+    monkeypatch.setattr(job_running, "session", lambda master, driver_memory: made)
+    monkeypatch.setattr(sql.SparkSession, "getActiveSession", lambda: made if active else None)
+    with job_running.job_session(None, "1g", quiet=True) as running:
+        assert running is made
+    assert set_to == levels

@@ -1,4 +1,4 @@
-"""The Python examples of docs/pipeline.md and docs/spark-writing.md run as they stand, against a cluster."""
+"""The Python examples of the pages about Spark run as they stand, against a cluster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import raftmq
+from pyspark_raftmq import topic_progress
 from tests.support.topic_rows import wait_for_rows
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(180)]
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("pipeline.md", "spark-writing.md"))
+NAMES = ("pipeline.md", "spark-streams.md", "spark-writing.md")
+PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 SERVERS = '"127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878"'
 FOLDER = '"/tmp/lake"'
@@ -39,5 +41,8 @@ def test_the_examples_run(spark: SparkSession, servers: str, mq: raftmq.Client, 
     assert names["table"].num_rows == MESSAGES
     assert names["bodies"].num_rows == MESSAGES - 1
     assert names["orders"].count() == MESSAGES
+    assert [(each.topic, each.end_offsets, each.lag) for each in topic_progress(names["query"].lastProgress)] == [
+        (TOPIC, {0: MESSAGES, 1: 0, 2: 0, 3: 0}, 0)
+    ]
     assert {row.tag for row in wait_for_rows(mq, "copies", MESSAGES)} == {"copy"}
     assert spark.read.parquet(str(tmp_path / "lake" / "orders")).count() == MESSAGES

@@ -32,7 +32,7 @@ def test_what_is_left_out() -> None:
     assert options.batch_rows == 8192
     assert (options.read_from, options.fail_on_data_loss) == ("follower", True)
     assert {*options[8:-4], options.max_bytes_per_second} == {None}
-    assert options.filter_pushdown is False
+    assert options.filter_pushdown == "auto"
     assert options.on_undecodable == "fail"
     assert parse_options({**NEEDED, "onUndecodable": "Raw"}).on_undecodable == "raw"
     with pytest.raises(OptionError, match="it must be fail or raw or skip"):

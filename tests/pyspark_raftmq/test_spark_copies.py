@@ -83,6 +83,35 @@ def test_a_damaged_file_fails_the_task_and_is_named(spark: SparkSession, left: L
         frame.count()
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("job", ["rebuild", "audit"])
+def test_damage_is_told_without_a_trace(left: Left, tmp_path: Path, job: str) -> None:
+    """Of a command as a user starts it: Java says what it always says at its start, and then there are three lines, or
+    the audit's finding."""
+    copy = tmp_path / "copy"
+    shutil.copytree(left.backup.path, copy)
+    (segment, *_) = sorted((copy / "log").iterdir())
+    segment.chmod(0o600)
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    segment.write_bytes(data)
+    words = ["--log", str(copy), "--verify", str(copy)] if job == "rebuild" else [str(copy), left.backup.path]
+    done = subprocess.run(
+        [sys.executable, "-m", "raftmq", "spark", job, *words],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=at_most(300),
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert segment.name in done.stdout + done.stderr
+    said = done.stderr.splitlines()
+    assert not [line for line in said if "Traceback" in line or "\tat " in line or "ERROR" in line], done.stderr
+    begun = max((number for number, line in enumerate(said) if "WARN" in line or "log" in line.lower()), default=0)
+    assert len(said) - begun <= 4, done.stderr
+
+
 @pytest.mark.slow
 def test_the_commands(spark: SparkSession, left: Left, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rebuild = [

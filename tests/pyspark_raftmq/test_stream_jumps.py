@@ -13,9 +13,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import parse_options
-from pyspark_raftmq.stream import TopicStream, _Kept
+from pyspark_raftmq.stream import TopicStream
 from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset
 from raftmq.arrow.ranges import QueueRange
+from raftmq.tables.missing import Kept
 from raftmq_wire.topic_identity import TopicIdentity
 
 ZERO, ONE = ("t", 0), ("t", 1)
@@ -23,15 +24,15 @@ OLD = TopicIdentity("11111111-2222-4333-8444-555555555555", 0, 7)
 NEW = OLD._replace(topic_id=9)
 
 
-class Kept(TopicStream):
+class Stream(TopicStream):
     """A stream to which the test says what the cluster keeps."""
 
-    def __init__(self, kept: dict[Queue, _Kept], **options: str) -> None:
+    def __init__(self, kept: dict[Queue, Kept], **options: str) -> None:
         given = {"servers": "h:1", "topic": "t", "maxOffsetsPerTrigger": "2000", "failOnDataLoss": "false", **options}
         super().__init__(parse_options(given, stream=True), ("body",))
         self.kept = kept
 
-    def _kept(self) -> dict[Queue, _Kept]:
+    def _kept(self) -> dict[Queue, Kept]:
         return dict(self.kept)
 
 
@@ -45,7 +46,7 @@ def batches(stream: TopicStream, start: dict[str, Any], count_max: int = 50) -> 
 
 
 def test_what_was_removed_is_jumped_over_in_one_batch(caplog: pytest.LogCaptureFixture) -> None:
-    stream = Kept({ZERO: _Kept(196_000, 197_500), ONE: _Kept(0, 400)})
+    stream = Stream({ZERO: Kept(196_000, 197_500, None), ONE: Kept(0, 400, None)})
     start = StreamOffset({ZERO: 0, ONE: 400}).to_json()
     assert batches(stream, start) == [[QueueRange("t", 0, 196_000, 197_500)]]
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -55,23 +56,23 @@ def test_what_was_removed_is_jumped_over_in_one_batch(caplog: pytest.LogCaptureF
 
 def test_a_queue_of_which_nothing_is_left_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The batch has no rows; it records where the queue goes on."""
-    stream = Kept({ZERO: _Kept(500, 500)})
+    stream = Stream({ZERO: Kept(500, 500, None)})
     start = StreamOffset({ZERO: 10}).to_json()
     assert batches(stream, start) == [[]]
     assert len(caplog.records) == 1
 
 
 def test_a_query_that_ends_at_a_target_does_not_walk_what_goes_meanwhile() -> None:
-    stream = Kept({ZERO: _Kept(0, 100_000)})
+    stream = Stream({ZERO: Kept(0, 100_000, None)})
     stream.prepareForTriggerAvailableNow()
-    stream.kept = {ZERO: _Kept(99_000, 120_000)}
+    stream.kept = {ZERO: Kept(99_000, 120_000, None)}
     assert batches(stream, StreamOffset({ZERO: 0}).to_json()) == [[QueueRange("t", 0, 99_000, 100_000)]]
-    stream.kept = {ZERO: _Kept(110_000, 120_000)}
+    stream.kept = {ZERO: Kept(110_000, 120_000, None)}
     assert batches(stream, StreamOffset({ZERO: 0}).to_json()) == [[]]
 
 
 def test_without_the_option_the_query_ends() -> None:
-    stream = Kept({ZERO: _Kept(5, 9)}, failOnDataLoss="true")
+    stream = Stream({ZERO: Kept(5, 9, None)}, failOnDataLoss="true")
     with pytest.raises(PlanError, match="the stream is at offset 1 of t queue 0, which is not there"):
         stream.latestOffset(StreamOffset({ZERO: 1}).to_json(), ReadAllAvailable())
 
@@ -80,7 +81,7 @@ def test_without_the_option_the_query_ends() -> None:
 @pytest.mark.parametrize("end", [50, 100, 150])
 def test_another_topic_of_the_name_is_refused_by_name(other: TopicIdentity, end: int) -> None:
     """However many messages it has: the offset of the stream may be there again."""
-    stream = Kept({ZERO: _Kept(0, end, other)}, failOnDataLoss="true")
+    stream = Stream({ZERO: Kept(0, end, other)}, failOnDataLoss="true")
     with pytest.raises(PlanError, match="at offset 100 of t queue 0, in another topic of this name") as caught:
         stream.latestOffset(StreamOffset({ZERO: 100}, ids={"t": OLD}).to_json(), ReadAllAvailable())
     assert str(other.topic_id) in caught.value.why or other.cluster in caught.value.why
@@ -88,7 +89,7 @@ def test_another_topic_of_the_name_is_refused_by_name(other: TopicIdentity, end:
 
 def test_another_topic_begins_at_its_beginning_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """All queues of it: those that the old one had too, a new one, and none that only the old one had."""
-    stream = Kept({ZERO: _Kept(0, 150, NEW), ("t", 2): _Kept(0, 5, NEW)}, maxOffsetsPerTrigger="1000")
+    stream = Stream({ZERO: Kept(0, 150, NEW), ("t", 2): Kept(0, 5, NEW)}, maxOffsetsPerTrigger="1000")
     start = StreamOffset({ZERO: 100, ONE: 70}, ids={"t": OLD}).to_json()
     assert batches(stream, start) == [[QueueRange("t", 0, 0, 150, NEW), QueueRange("t", 2, 0, 5, NEW)]]
     assert [record.getMessage() for record in caplog.records] == [
@@ -101,28 +102,28 @@ def test_another_topic_begins_at_its_beginning_and_says_so(caplog: pytest.LogCap
 
 def test_a_checkpoint_of_an_earlier_release_is_completed() -> None:
     """Once, by a batch without rows if nothing is new; from then on the topic is known."""
-    stream = Kept({ZERO: _Kept(0, 100, OLD)}, failOnDataLoss="true")
+    stream = Stream({ZERO: Kept(0, 100, OLD)}, failOnDataLoss="true")
     start = StreamOffset({ZERO: 100}).to_json()
     end = stream.latestOffset(start, ReadAllAvailable())
     assert read_offset(end) == StreamOffset({ZERO: 100}, ids={"t": OLD})
     assert stream.latestOffset(end, ReadAllAvailable()) == end
-    stream.kept = {ZERO: _Kept(0, 150, NEW)}
+    stream.kept = {ZERO: Kept(0, 150, NEW)}
     with pytest.raises(PlanError, match="in another topic"):
         stream.latestOffset(end, ReadAllAvailable())
 
 
 def test_a_node_of_an_earlier_release_takes_nothing_away() -> None:
-    stream = Kept({ZERO: _Kept(0, 120)}, failOnDataLoss="true")
+    stream = Stream({ZERO: Kept(0, 120, None)}, failOnDataLoss="true")
     end = read_offset(stream.latestOffset(StreamOffset({ZERO: 100}, ids={"t": OLD}).to_json(), ReadAllAvailable()))
     assert end == StreamOffset({ZERO: 120}, ids={"t": OLD})
 
 
 def test_a_topic_made_again_during_a_query_that_ends_at_a_target() -> None:
-    stream = Kept({ZERO: _Kept(0, 100, OLD), ONE: _Kept(0, 10, OLD)})
+    stream = Stream({ZERO: Kept(0, 100, OLD), ONE: Kept(0, 10, OLD)})
     stream.prepareForTriggerAvailableNow()
-    stream.kept = {ZERO: _Kept(0, 40, NEW)}
+    stream.kept = {ZERO: Kept(0, 40, NEW)}
     start = StreamOffset({ZERO: 0, ONE: 0}, ids={"t": OLD}).to_json()
     end = stream.latestOffset(start, ReadAllAvailable())
     assert ranges_between(read_offset(start), read_offset(end)) == [QueueRange("t", 0, 0, 40, NEW)]
-    stream.kept = {ZERO: _Kept(0, 4000, NEW)}
+    stream.kept = {ZERO: Kept(0, 4000, NEW)}
     assert stream.latestOffset(end, ReadAllAvailable()) == end

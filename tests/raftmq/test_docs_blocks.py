@@ -30,6 +30,7 @@ ELSEWHERE = {
     "README.md": "tests/raftmq/test_readme.py",
     "examples.md": "tests/raftmq/test_examples_live.py",
     "pipeline.md": "tests/pyspark_raftmq/test_pipeline_page.py",
+    "spark-streams.md": "tests/pyspark_raftmq/test_pipeline_page.py",
     "spark-writing.md": "tests/pyspark_raftmq/test_pipeline_page.py",
     "index-file.md": "tests/statemachine/test_index_file.py",
     "testing-with-raftmq.md": "tests/raftmq/testing/test_plugin.py",
