@@ -26,6 +26,10 @@ class ReadError(SourceError):
     """A planned message could not be read. The task fails, because rows are never left out silently."""
 
 
+class UndecodedRead(ReadError):
+    """A body could not be decoded, and the read is to fail then. Another attempt changes nothing."""
+
+
 class WriteError(SourceError):
     """Rows could not be staged, or staged rows could not be committed."""
 

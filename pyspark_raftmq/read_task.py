@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 import raftmq
 from pyspark_raftmq.early_stop import end_quietly
-from pyspark_raftmq.errors import PlanError, ReadError, SourceError
+from pyspark_raftmq.errors import PlanError, ReadError, SourceError, UndecodedRead
 from pyspark_raftmq.filter_bounds import NOTHING, Narrowing
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import plan_copy
@@ -20,7 +20,7 @@ from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
 from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.tables import FOLLOWER, check_counted, followers_of, node_for, why_other_topic
-from raftmq.arrow.undecodable import Undecodable
+from raftmq.arrow.undecodable import Undecodable, Undecoded
 from raftmq.server_home import use_formats
 from raftmq_wire.errors import LocalError
 from raftmq_wire.queue_numbers import group_of
@@ -122,6 +122,7 @@ def read_range(
             check_counted(mq, planned)  # else some of the rows may be another topic's
             undecodable.tell(str(planned))
         except Unreadable as error:
-            raise ReadError(error.what, error.why, error.hint) from error
+            kind = UndecodedRead if isinstance(error, Undecoded) else ReadError
+            raise kind(error.what, error.why, error.hint) from error
         except raftmq.RaftMQError as error:
             raise ReadError(f"{planned} cannot be read", str(error), error.hint) from error

@@ -4,7 +4,6 @@ own."""
 from __future__ import annotations
 
 import datetime
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,37 +12,33 @@ import click
 
 from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
+from pyspark_raftmq.source_login import source_options
+from pyspark_raftmq.table_command import table_command
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import (
-    given_tls,
-    is_context,
     json_option,
-    named_cluster,
     print_table,
     servers_option,
     show,
-    tell_found,
 )
 from raftmq.local_path import LocalPath
-from raftmq_wire.errors import ExitCode, LocalError
-from raftmq_wire.user_file import USER_VARIABLES
 
 _DAY_MS = 86_400_000
 
 if TYPE_CHECKING:
     from pyspark_raftmq.jobs.report import LogReport
     from pyspark_raftmq.jobs.traffic import TrafficReport
-    from pyspark_raftmq.options import ReadOptions
 
 
 @command_group()
 def spark() -> None:
-    """Run jobs over topics with Spark: export, report, traffic; and over copies of the log: rebuild, audit."""
+    """Run jobs over topics with Spark: export, table, report, traffic; and over copies of the log: rebuild, audit."""
 
 
 spark.add_command(rebuild_command)
 spark.add_command(audit_command)
+spark.add_command(table_command)
 
 
 @spark.command("export")
@@ -94,7 +89,7 @@ def export_command(
     given = {"topic": ",".join(topics), "columns": columns or ",".join(DEFAULT_COLUMNS)}
     with explained():
         more = {"failOnDataLoss": str(not accept_loss).lower(), "onUndecodable": on_undecodable}
-        options = _options(given, servers, **more)
+        options = source_options(given, servers, **more)
         check_needed(options.columns, "raftmq spark export …")
         with job_session(master, memory, quiet=True) as running, progress(quiet=as_json) as on_commit:
             done = export(running, options, to.absolute(), form=form, on_commit=on_commit)
@@ -126,7 +121,7 @@ def report_command(
 
     given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
     with explained():
-        options = _options(given, servers)
+        options = source_options(given, servers)
         with job_session(master, memory, quiet=as_json) as running:
             found = report(running, options, given)
         if to is not None:
@@ -170,7 +165,7 @@ def traffic_command(
 
     given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
     with explained():
-        options = _options(given, servers)
+        options = source_options(given, servers)
         with job_session(master, memory, quiet=as_json) as running:
             found = traffic(running, options, given)
         if to is not None:
@@ -210,33 +205,3 @@ def _print_report(found: LogReport) -> None:
 
 def _hour(hour_ms: int) -> str:
     return f"{datetime.datetime.fromtimestamp(hour_ms / 1000, datetime.UTC):%Y-%m-%d %H}"
-
-
-def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
-    from pyspark_raftmq.options import parse_options
-    from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, find_servers, found_folder, local_file
-    from raftmq.client.tls import Tls
-    from raftmq.local.http.contexts import find_servers_context
-
-    tls, user = given_tls(), ""
-    try:
-        if is_context(servers):
-            context = find_servers_context(servers)
-            found = tuple(context.servers)
-            tls = tls or (Tls(context.tls_ca) if context.tls_ca else None)
-        else:
-            environ = named_cluster(servers)
-            if environ is None:
-                tell_found(servers)
-            found = find_servers(servers, environ=environ)
-            local = found_folder(servers, environ=environ)
-            user = local_file(local, LOCAL_USER)
-            tls = tls or Tls(local_file(local, LOCAL_CA))
-    except ValueError as error:
-        why = "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json"
-        raise LocalError(str(error), why, "--servers 127.0.0.1:9876", ExitCode.USAGE) from error
-    files = dict(zip(("tlsCa", "tlsCert", "tlsKey"), tls or (), strict=False))
-    if user and not any(os.environ.get(name) for name in USER_VARIABLES):
-        files["userFile"] = user
-    given.update({"servers": ";".join(found), **{name: path for name, path in files.items() if path}})
-    return parse_options({**given, **more})

@@ -19,7 +19,9 @@ BEHIND_THE_COMMAND = {
     "pyspark_raftmq/job_running.py",
     "pyspark_raftmq/jobs/audit.py",
     "pyspark_raftmq/jobs/rebuild.py",
+    "pyspark_raftmq/source_login.py",
     "pyspark_raftmq/spark_cli.py",
+    "pyspark_raftmq/table_command.py",
     "pyspark_raftmq/read_task.py",
 }
 """Modules of the client's distribution that import the server's, once it is on the path: the command and its jobs."""

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from deltalake import DeltaTable
 
 import raftmq
 from pyspark_raftmq.jobs.export import export
 from pyspark_raftmq.jobs.report import report
 from pyspark_raftmq.jobs.traffic import traffic
 from pyspark_raftmq.options import parse_options
+from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import LocalError
 from tests.support.bad_items import BAD, SOUND, UNDECODABLE, fill
 from tests.support.small_segments import small_segments
 
@@ -106,3 +109,19 @@ def test_the_jobs(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
     assert export(spark, raw, tmp_path / "raw").messages == ALL
     with pytest.raises(Exception, match=FIRST):
         export(spark, options, tmp_path / "fail")
+
+
+@pytest.mark.ci
+def test_a_table(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
+    def kept(name: str, *more: str) -> list[bytes]:
+        words = ["table", TOPIC, "--to", str(tmp_path / name), "--servers", filled.servers, *more]
+        spark_command.main(words, standalone_mode=False)
+        found: list[bytes] = DeltaTable(str(tmp_path / name)).to_pyarrow_table(columns=["body"])["body"].to_pylist()
+        return found
+
+    whole = kept("raw", "--once")
+    assert len(whole) == ALL
+    assert set(SOUND) <= set(whole)
+    with pytest.raises(LocalError, match=FIRST) as failed:
+        kept("fail", "--on-undecodable", "fail")
+    assert "--on-undecodable raw" in failed.value.fix

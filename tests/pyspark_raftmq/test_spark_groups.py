@@ -18,7 +18,8 @@ from pyspark_raftmq.writing.sink_options import parse_sink_options
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq.tables.errors import TableError
-from raftmq.tables.table_run import TableOptions, TableRun
+from raftmq.tables.kept_table import TableOptions
+from raftmq.tables.table_run import TableRun
 from raftmq.tables.table_status import table_status
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import group_of, number_of

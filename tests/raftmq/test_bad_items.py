@@ -360,6 +360,7 @@ ELSEWHERE = {
     "raftmq/copies/part_rows.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
     "pyspark_raftmq/read_task.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
     "pyspark_raftmq/jobs/export.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
+    "pyspark_raftmq/jobs/table.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
     "pyspark_raftmq/stream.py": "only the sizes of frames",
 }
 """A module that reads messages -> where that is tested, or why it need not be."""

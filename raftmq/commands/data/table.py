@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.commands.command_group import command_group
+from raftmq.commands.data.table_steps import (
+    FOLDER,
+    passing,
+    require_tables,
+    table_options,
+    tell_round,
+    tell_upkept,
+    tend,
+    wait,
+)
 from raftmq.commands.name_completion import with_near_miss
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import (
     connect,
     counted,
     json_option,
-    plain,
     print_table,
     servers_option,
     show,
 )
 from raftmq.commands.stop import Stop
-from raftmq.commands.value_types import DurationType, NameType
-from raftmq.local_path import LocalPath
+from raftmq.commands.value_types import DurationType
 from raftmq_wire.errors import LocalError
 from raftmq_wire.queue_numbers import queue_text
-
-if TYPE_CHECKING:
-    from raftmq.tables.table_run import Round
-    from raftmq.tables.upkeep import Upkept
-
-_TICK_S = 0.2
-"""Interval in seconds at which the command looks for a signal between two rounds."""
-_FOLDER = LocalPath(file_okay=False, path_type=Path)
 
 
 @command_group()
@@ -44,40 +40,7 @@ def table() -> None:
 
 
 @table.command()
-@click.argument("topics", nargs=-1, required=True, type=NameType("topic"))
-@click.option("--to", metavar="DIR", required=True, type=_FOLDER, help="The folder of the table; it is made if needed.")
-@click.option("--every", type=DurationType(), default="5s", show_default=True, help="The interval between two commits.")
-@click.option("--once", is_flag=True, help="Stop when the table has what was there when the command began.")
-@click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all but index and term).")
-@click.option(
-    "--group",
-    type=NameType("group"),
-    metavar="NAME",
-    help="Commit the table's offsets for this consumer group: the cluster then shows, measures and finds its lag.",
-)
-@click.option("--accept-loss", is_flag=True, help="Go on although messages are gone that the table lacks.")
-@click.option(
-    "--on-undecodable",
-    type=click.Choice(["raw", "fail"]),
-    default="raw",
-    show_default=True,
-    help="A body that cannot be decompressed: write it as stored, or stop and name the message.",
-)
-@click.option(
-    "--compact-at",
-    type=click.IntRange(2),
-    default=32,
-    show_default=True,
-    metavar="N",
-    help="Merge the small files of a day when it has this many.",
-)
-@click.option(
-    "--keep",
-    type=DurationType(),
-    default="7d",
-    show_default=True,
-    help="How long files stay that the newest version does not name; readers of older ones need them.",
-)
+@table_options
 @servers_option
 @json_option
 def run(
@@ -104,8 +67,9 @@ def run(
     """
     require_tables()
     from raftmq.tables.group_offsets import commit_offsets
+    from raftmq.tables.kept_table import TableOptions
     from raftmq.tables.needed import table_columns
-    from raftmq.tables.table_run import TableOptions, TableRun
+    from raftmq.tables.table_run import TableRun
     from raftmq.tables.upkeep import Upkeep
 
     options = TableOptions(table_columns(columns, "raftmq table run …"), accept_loss, on_undecodable)
@@ -120,69 +84,27 @@ def run(
         ):
             while not stop.asked:
                 began = time.monotonic()
-                with _passing(to, again=not once):
+                with passing(to, again=not once):
                     done = running.round()
                     if done.version is not None:
                         total, bad = total + done.messages, bad + done.undecoded
-                        _tell(to, done, as_json)
+                        tell_round(to, done, as_json=as_json)
                         if group is not None:
                             commit_offsets(mq.admin, group, done.reached)
                     if once and not done.left:
                         break
                     if done.left:
                         continue
-                with _passing(to, again=True):
-                    _tell_upkeep(upkeep.tend(), as_json)
-                _wait(stop, began + every)
+                tend(upkeep, to, as_json=as_json)
+                wait(stop, began + every)
     if not as_json:
         click.echo(f"stopped after {counted(total)}", err=True)
     if bad:
         click.echo(f"{counted(bad)} could not be decoded: written with the body as stored", err=True)
 
 
-@contextlib.contextmanager
-def _passing(to: Path, *, again: bool) -> Iterator[None]:
-    """A context in which an error that may pass is told and nothing more, with `again`. Others are raised: the topic is
-    another one, or a body cannot be decompressed."""
-    from deltalake.exceptions import DeltaError
-
-    from raftmq.arrow.undecodable import Undecoded
-    from raftmq.client.errors import RaftMQError
-
-    try:
-        yield
-    except Undecoded as error:
-        raise LocalError(error.what, error.why, "raftmq table run … --on-undecodable raw") from None
-    except (RaftMQError, OSError, DeltaError) as error:
-        if not again:
-            raise
-        told = getattr(error, "strerror", None) or str(error)
-        click.echo(f"{to} stays as it is: {plain(told)}; trying again", err=True)
-
-
-def _tell_upkeep(done: Upkept, as_json: bool) -> None:
-    if any(done):
-        show(as_json, done._asdict(), _told(done))
-
-
-def _told(done: Upkept) -> str:
-    return f"{counted(done.merged, 'small file')} became {done.made}; deleted: {counted(done.deleted, 'file')}"
-
-
-def _tell(to: Path, done: Round, as_json: bool) -> None:
-    answer = {key: value for key, value in done._asdict().items() if key != "reached"}
-    size = f"{counted(done.files, 'file')}, {done.bytes / 1e6:.1f} MB"
-    left = f"; {counted(done.left)} left" if done.left else ""
-    show(as_json, {"table": str(to), **answer}, f"version {done.version}: {counted(done.messages)} in {size}{left}")
-
-
-def _wait(stop: Stop, until: float) -> None:
-    while not stop.asked and (left := until - time.monotonic()) > 0:
-        time.sleep(min(_TICK_S, left))
-
-
 @table.command("status")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @servers_option
 @json_option
 def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
@@ -212,7 +134,7 @@ def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
 
 
 @table.command("compact")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--keep", type=DurationType(), default="7d", show_default=True, help="As for raftmq table run.")
 @json_option
 def compact_command(folder: Path, keep: float, as_json: bool) -> None:
@@ -230,15 +152,4 @@ def compact_command(folder: Path, keep: float, as_json: bool) -> None:
         done = merged._replace(deleted=vacuum(folder, int(keep / 3600)).deleted)
     except (DeltaError, OSError) as error:
         raise LocalError(f"{folder} cannot be compacted", str(error), f"raftmq table status {folder}") from None
-    show(as_json, done._asdict(), _told(done))
-
-
-def require_tables() -> None:
-    """Raises LocalError, which says what to install, if a package that makes Delta tables is missing."""
-    missing = [name for name in ("deltalake", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise LocalError(
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
-            "Delta tables are made by the extra table",
-            "pip install 'raftmq[table]'",
-        )
+    tell_upkept(done, as_json=as_json)

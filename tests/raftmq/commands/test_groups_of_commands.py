@@ -44,7 +44,7 @@ TABLE = {
     """,
     CLIENT: """
         dlq list, dlq purge, dlq resend, produce, consume, export, messages browse, messages find, messages
-        republish, bench open, spark export, spark report, spark traffic, table run, table status
+        republish, bench open, spark export, spark report, spark table, spark traffic, table run, table status
     """,
     FILES: """
         fsck, rebuild, unsafe-recover, index check, index find, backup list, backup verify, restore, spark

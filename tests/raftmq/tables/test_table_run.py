@@ -22,7 +22,8 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import TableError
-from raftmq.tables.table_run import TableOptions, TableRun
+from raftmq.tables.kept_table import KeptTable, TableOptions
+from raftmq.tables.table_run import TableRun
 from raftmq.tables.table_status import table_status
 from raftmq.tables.upkeep import SMALL_BYTES, compact, small_files, vacuum
 from tests.support.pace import at_most
@@ -117,7 +118,7 @@ def test_what_a_killed_round_leaves_is_counted_once(
 
     with TableRun(mq, [topic], tmp_path, OPTIONS) as run:
         monkeypatch.setattr(DeltaTarget, "commit", die)
-        monkeypatch.setattr(TableRun, "_remove_strays", lambda self: None)
+        monkeypatch.setattr(KeptTable, "remove_strays", lambda self: None)
         with suppress(Died):
             run.round()
     monkeypatch.undo()

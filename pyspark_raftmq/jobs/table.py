@@ -1,0 +1,222 @@
+"""`raftmq spark table`: a streaming query of Spark that keeps a Delta table up to date with topics.
+
+The table alone says where a query begins, and the query's checkpoint ends with it: whatever became of the last commit,
+the next query begins with what the table has. Tasks read ranges and write files under hidden names; the driver, which
+keeps the table, commits the files of a batch together with the offset that each queue has reached. So a table goes on
+under `raftmq table run`, and the other way round.
+
+The query stops at the first message that it cannot read, or that does not follow the last one in the table. The code
+below it then decides, as for a run without Spark: it refuses to go on, or goes on with what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+
+import raftmq
+from pyspark_raftmq.errors import UndecodedRead
+from pyspark_raftmq.job_running import told_by_task
+from raftmq.arrow.columns import arrow_schema
+from raftmq.arrow.ranges import QueueRange
+from raftmq.tables.day_files import DayFile, write_day_files
+from raftmq.tables.errors import LostRace
+from raftmq.tables.kept_table import HIDDEN, KeptTable, Round, ends_of
+from raftmq.tables.missing import Kept, Queue, missing, moved
+from raftmq_wire.errors import LocalError
+from raftmq_wire.topic_identity import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+TASK_MESSAGES = 500_000
+_CHECKPOINT = "_raftmq.checkpoint"
+"""The folder, in that of the table, with the checkpoint of the query that runs."""
+_FILES = "path string, day string, topic string, queue_id int, start bigint, end bigint, bytes bigint"
+
+
+class QueryFailed(Exception):
+    """The query ended with an error of Spark or of a task. Another one, started where the table ends, may succeed."""
+
+
+class TableQuery:
+    """A streaming query into a table that this process keeps, for `with`: until it ends, fails or is stopped."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        mq: raftmq.Client,
+        source: Mapping[str, str],
+        kept: KeptTable,
+        on_round: Callable[[Round], None],
+    ) -> None:
+        """`source` are the options of the topics' stream, without where it begins. `on_round` is called in another
+        thread after each commit."""
+        self._spark = spark
+        self._mq = mq
+        self._source = source
+        self._topics = source["topic"].split(",")
+        self._kept = kept
+        self._on_round = on_round
+        self._query: StreamingQuery | None = None
+        self._adding = threading.Lock()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._recorded: dict[Queue, Position | None] = {}
+        """The positions that the table has, as far as this query knows."""
+        self._next: dict[Queue, int] = {}
+        """The offsets at which the next batch begins."""
+
+    def start(self, every_s: float | None) -> None:
+        """Begins where the table ends: a batch each `every_s` seconds, or, with None, until the topics' present ends.
+        Raises TableError if the table cannot go on there, LocalError if Spark is gone, and other errors as
+        `KeptTable.add`."""
+        _check_there(self._spark)
+        starting = self._begin()
+        checkpoint = self._kept.folder / _CHECKPOINT
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        reader = self._spark.readStream.format("raftmq").options(**self._source)
+        frame = reader.option("startingOffsets", starting).option("maxOffsetsPerTrigger", self._most()).load()
+        writer = frame.writeStream.foreachBatch(self._batch)
+        if every_s is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{every_s} seconds")
+        self._query = writer.option("checkpointLocation", checkpoint.as_uri()).start()
+
+    def __enter__(self) -> TableQuery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stops the query; a commit that is under way ends first."""
+        if self._query is not None:
+            with self._adding:
+                self._stopped = True
+            with contextlib.suppress(Py4JError, OSError):  # Spark is gone, and the query with it
+                self._query.stop()
+
+    @property
+    def ended(self) -> bool:
+        """True if the query has ended, with an error or without. Raises QueryFailed if Spark is gone."""
+        try:
+            return self._query is None or not self._query.isActive
+        except (Py4JError, OSError) as error:
+            raise QueryFailed(_first_line(error)) from error
+
+    def check(self) -> None:
+        """Raises the error that ended the query, if one did: that of a commit, QueryFailed for what may pass, and
+        LocalError for a body that cannot be decoded."""
+        error = self._error or (self._query.exception() if self._query is not None else None)
+        if error is None:
+            return
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise error
+        told = told_by_task(str(error))
+        if told is not None and f"{UndecodedRead.__qualname__}: " in str(error):
+            raise LocalError(told[0], told[1], "the same command with --on-undecodable raw") from None
+        raise QueryFailed(": ".join(told[:2]) if told is not None else _first_line(error)) from None
+
+    def _most(self) -> str:
+        return str(self._kept.options.round_messages)
+
+    def _begin(self) -> str:
+        """Returns where each queue begins, in the form of the option startingOffsets."""
+        kept, accept_loss = self._kept, self._kept.options.accept_loss
+        ends = ends_of(self._mq.admin, self._topics)
+        target = kept.open()
+        starts = {(each.topic, each.queue_id): each.start for each in missing(target, ends, accept_loss=accept_loss)}
+        if changed := moved(target, ends, accept_loss=accept_loss):
+            kept.add(target, [], [], changed)
+            target = kept.open()
+        self._recorded = {queue: target.reached(*queue) for queue in ends}
+        self._next = {queue: starts.get(queue, found.end) for queue, found in ends.items()}
+        told: dict[str, dict[str, int]] = {}
+        for (topic, queue_id), offset in self._next.items():
+            told.setdefault(topic, {})[str(queue_id)] = offset
+        return json.dumps(told)
+
+    def _batch(self, frame: DataFrame, number: int) -> None:
+        with self._adding:
+            if self._stopped:
+                return
+            try:
+                self._on_round(self._add(frame))
+            except BaseException as error:
+                self._error = error
+                raise
+
+    def _add(self, frame: DataFrame) -> Round:
+        """Writes and commits a batch. The topics are looked at before the tasks begin: a task makes sure, after its
+        last message, that its range was planned in the topic that is there then. So what is seen in between is that
+        one."""
+        ends = ends_of(self._mq.admin, self._topics)
+        target = self._kept.open()
+        with self._kept.attempt():
+            write = partial(_write, str(self._kept.folder), self._kept.options.columns)
+            files = [DayFile(*row) for row in frame.mapInArrow(write, _FILES).collect()]
+            ranges = [self._range(queue, files, ends) for queue in sorted({file[2:4] for file in files})]
+            for planned in ranges:
+                queue = planned.topic, planned.queue_id
+                if target.reached(*queue) != self._recorded.get(queue):
+                    raise LostRace(f"another writer has written to the table: {planned}")
+            done = self._kept.add(target, files, ranges, {})
+        self._recorded.update(done.reached)
+        self._next.update({queue: position.offset for queue, position in done.reached.items()})
+        return done
+
+    def _range(self, queue: Queue, files: Sequence[DayFile], ends: Mapping[Queue, Kept]) -> QueueRange:
+        """Returns the range that the files of a queue must hold: from the end of the last batch on."""
+        found = [file for file in files if file[2:4] == queue]
+        start = self._next.get(queue, min(file.start for file in found))  # a new queue begins where it begins
+        return QueueRange(*queue, start, max(file.end for file in found), ends[queue].counted_in)
+
+
+def _check_there(spark: SparkSession) -> None:
+    """Raises LocalError if Spark's process has ended."""
+    try:
+        ended, why = bool(spark.sparkContext._jsc.sc().isStopped()), "its session was stopped"
+    except (Py4JError, OSError) as error:
+        ended, why = True, _first_line(error)
+    if ended:
+        raise LocalError("Spark has ended", why, "the same command: it goes on where the table ends")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _write(folder: str, columns: tuple[str, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes the files of a task, whose rows continue each other in one queue; yields a row for each file."""
+    import pyarrow as pa
+
+    schema = arrow_schema(columns)
+    filled = (pa.Table.from_batches([batch]).cast(schema) for batch in batches if batch.num_rows)
+    rows = (batch for table in filled for batch in table.to_batches())
+    first = next(rows, None)
+    if first is None:
+        return
+    topic, queue_id = (first.column(name)[0].as_py() for name in ("topic", "queue_id"))
+    for file in write_day_files(Path(folder), topic, queue_id, _again(first, rows), HIDDEN):
+        yield pa.RecordBatch.from_pylist([file._asdict()], _file_schema())
+
+
+def _again(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _file_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
+    return pa.schema([(name, types[kind]) for name, kind in (field.split() for field in _FILES.split(", "))])

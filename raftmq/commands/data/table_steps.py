@@ -1,0 +1,130 @@
+"""Parts that the commands share that keep a table: `raftmq table run` and `raftmq spark table`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.commands.shared_options import counted, plain, show
+from raftmq.commands.stop import Stop
+from raftmq.commands.value_types import DurationType, NameType
+from raftmq.local_path import LocalPath
+from raftmq_wire.errors import LocalError
+
+if TYPE_CHECKING:
+    from raftmq.tables.kept_table import Round
+    from raftmq.tables.upkeep import Upkeep, Upkept
+
+_TICK_S = 0.2
+"""Interval in seconds at which a command looks for a signal between two rounds."""
+FOLDER = LocalPath(file_okay=False, path_type=Path)
+_OPTIONS = (
+    click.argument("topics", nargs=-1, required=True, type=NameType("topic")),
+    click.option("--to", metavar="DIR", required=True, type=FOLDER, help="The folder of the table; made if needed."),
+    click.option(
+        "--every", type=DurationType(), default="5s", show_default=True, help="The interval between two commits."
+    ),
+    click.option("--once", is_flag=True, help="Stop when the table has what was there when the command began."),
+    click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all but index and term)."),
+    click.option(
+        "--group",
+        type=NameType("group"),
+        metavar="NAME",
+        help="Commit the table's offsets for this consumer group: the cluster then shows, measures and finds its lag.",
+    ),
+    click.option("--accept-loss", is_flag=True, help="Go on although messages are gone that the table lacks."),
+    click.option(
+        "--on-undecodable",
+        type=click.Choice(["raw", "fail"]),
+        default="raw",
+        show_default=True,
+        help="A body that cannot be decompressed: write it as stored, or stop and name the message.",
+    ),
+    click.option(
+        "--compact-at",
+        type=click.IntRange(2),
+        default=32,
+        show_default=True,
+        metavar="N",
+        help="Merge the small files of a day when it has this many.",
+    ),
+    click.option(
+        "--keep",
+        type=DurationType(),
+        default="7d",
+        show_default=True,
+        help="How long files stay that the newest version does not name; readers of older ones need them.",
+    ),
+)
+
+
+def table_options(command: Any) -> Any:
+    """Adds the arguments and options of a command that keeps a table."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """A context in which an error that may pass is told and nothing more, with `again`; `more` are kinds of such
+    errors. Others are raised: the topic is another one, or a body cannot be decompressed."""
+    from deltalake.exceptions import DeltaError
+
+    from raftmq.arrow.undecodable import Undecoded
+    from raftmq.client.errors import RaftMQError
+
+    try:
+        yield
+    except Undecoded as error:
+        raise LocalError(error.what, error.why, "the same command with --on-undecodable raw") from None
+    except (RaftMQError, OSError, DeltaError, *more) as error:
+        if not again:
+            raise
+        told = getattr(error, "strerror", None) or str(error)
+        click.echo(f"{to} stays as it is: {plain(told)}; trying again", err=True)
+
+
+def tend(upkeep: Upkeep, to: Path, *, as_json: bool) -> None:
+    """Begins a step of the upkeep unless one is under way, and tells what the last one did."""
+    with passing(to, again=True):
+        done = upkeep.tend()
+        if any(done):
+            tell_upkept(done, as_json=as_json)
+
+
+def tell_upkept(done: Upkept, *, as_json: bool) -> None:
+    """Prints what a step of upkeep did."""
+    merged = f"{counted(done.merged, 'small file')} became {done.made}"
+    show(as_json, done._asdict(), f"{merged}; deleted: {counted(done.deleted, 'file')}")
+
+
+def tell_round(to: Path, done: Round, *, as_json: bool) -> None:
+    """Prints what a round has committed."""
+    answer = {key: value for key, value in done._asdict().items() if key != "reached"}
+    size = f"{counted(done.files, 'file')}, {done.bytes / 1e6:.1f} MB"
+    left = f"; {counted(done.left)} left" if done.left else ""
+    show(as_json, {"table": str(to), **answer}, f"version {done.version}: {counted(done.messages)} in {size}{left}")
+
+
+def wait(stop: Stop, until: float, ended: Callable[[], bool] = lambda: False) -> None:
+    """Waits for a signal, for a time of the monotonic clock, or until `ended` says so."""
+    while not stop.asked and not ended() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(_TICK_S, left))
+
+
+def require_tables() -> None:
+    """Raises LocalError, which says what to install, if a package that makes Delta tables is missing."""
+    missing = [name for name in ("deltalake", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LocalError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
+            "Delta tables are made by the extra table",
+            "pip install 'raftmq[table]'",
+        )

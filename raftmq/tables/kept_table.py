@@ -1,0 +1,148 @@
+"""A Delta table that one process keeps up to date: it is the only one that adds to it, and it removes what a killed one
+has left.
+
+Files have hidden names until the moment before their commit. What a killed process leaves under visible names is
+removed when the next one begins: a lock in the folder, which ends with its process, makes it the only one.
+`raftmq table run` and `raftmq spark table` keep tables in the same way, so each goes on where the other ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raftmq.arrow.ranges import QueueRange
+from raftmq.arrow.undecodable import RAW
+from raftmq.client.sync_admin import Admin
+from raftmq.tables.day_files import DayFile, sync_folder
+from raftmq.tables.delta_table import DAY, DeltaTarget
+from raftmq.tables.errors import TableError
+from raftmq.tables.missing import Kept, Queue, check_continues, kept_of, reached_by
+from raftmq_wire.errors import ExitCode
+from raftmq_wire.topic_identity import Position
+
+SHOWN = "run-"
+"""The prefix of the names of files that a run has shown."""
+HIDDEN = f"_{SHOWN}"
+"""The prefix until then. Files of exports have neither."""
+LOCK = "_raftmq.lock"
+ROUND_MESSAGES = 200_000
+
+
+class TableOptions(NamedTuple):
+    """The choices of whoever keeps a table. `columns` include those that every table needs (`raftmq.tables.needed`)."""
+
+    columns: tuple[str, ...]
+    accept_loss: bool = False
+    on_undecodable: str = RAW
+    round_messages: int = ROUND_MESSAGES
+
+
+class Round(NamedTuple):
+    """The result of a round. `version` is the table's, None if nothing was committed; `left` are the messages that
+    were there when the round began and are in no commit yet."""
+
+    messages: int = 0
+    files: int = 0
+    bytes: int = 0
+    version: int | None = None
+    left: int = 0
+    undecoded: int = 0
+    reached: Mapping[Queue, Position] = {}
+
+
+class KeptTable:
+    """A table, for `with`. Its rounds are made in one thread at a time."""
+
+    def __init__(self, folder: Path, options: TableOptions) -> None:
+        self.folder = folder
+        self.options = options
+        self._lock = -1
+
+    def __enter__(self) -> KeptTable:
+        """Takes the table, makes it if it is not there, and removes what a killed process has left. Raises TableError
+        and OSError."""
+        self.open()
+        self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise TableError(
+                f"another run keeps the table {self.folder}",
+                "a table has one run at a time: two would write each message's file twice, and one of them in vain",
+                f"fuser {self.folder / LOCK}",
+                ExitCode.REFUSED,
+            ) from None
+        self.remove_strays()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def open(self) -> DeltaTarget:
+        """Returns the table as it is now. Raises TableError if it has other columns."""
+        return DeltaTarget(self.folder, self.options.columns)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A context in which files are written and committed. After an error no file is left that the table does not
+        name; whether the commit happened, the table says."""
+        try:
+            yield
+        except BaseException:
+            self.remove_strays()
+            raise
+
+    def add(
+        self,
+        target: DeltaTarget,
+        written: Sequence[DayFile],
+        ranges: Sequence[QueueRange],
+        changed: Mapping[Queue, Position],
+    ) -> Round:
+        """Commits the files, which have hidden names and hold the ranges, and the positions `changed`. Raises LostRace
+        if another writer was faster, TableError if the files do not hold the ranges, deltalake's errors and OSError."""
+        files = self._shown(written)
+        check_continues(files, ranges)
+        reached = {**changed, **reached_by(ranges)}
+        version = target.commit(files, reached)
+        messages = sum(file.end - file.start for file in files)
+        return Round(messages, len(files), sum(file.bytes for file in files), version, reached=reached)
+
+    def _shown(self, files: Sequence[DayFile]) -> list[DayFile]:
+        """Gives the files the names under which the table has them."""
+        found = []
+        for file in files:
+            within, name = file.path.split("/")
+            shown = file._replace(path=f"{within}/{name.removeprefix('_')}")
+            (self.folder / file.path).rename(self.folder / shown.path)
+            found.append(shown)
+        for within in {file.path.split("/")[0] for file in found}:
+            sync_folder(self.folder / within)
+        return found
+
+    def remove_strays(self) -> None:
+        """Removes files of runs that no version of the table names. Those that were merged away are named by older
+        versions, whose readers need them until they are vacuumed. Raises OSError and deltalake's errors."""
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(self.folder))
+        merged = table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
+        named = {path.rpartition("/")[2] for path in (*table.file_uris(), *merged)}
+        for pattern in (f"{SHOWN}*.parquet", f"{HIDDEN}*"):
+            for path in self.folder.glob(f"{DAY}=*/{pattern}"):
+                if path.name not in named:
+                    path.unlink(missing_ok=True)
+
+
+def ends_of(admin: Admin, topics: Sequence[str]) -> dict[Queue, Kept]:
+    """Returns what each queue of the topics keeps, as the leader reports it. Raises RaftMQError."""
+    ends: dict[Queue, Kept] = {}
+    for topic in topics:
+        ends |= kept_of(topic, admin.describe_topic(topic))
+    return ends
