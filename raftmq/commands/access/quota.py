@@ -159,7 +159,7 @@ def _read(file: Path) -> LearntFile:
             return decode_file(opened.read(FILE_BYTES_MAX + 1))
     except (OSError, ValueError) as error:
         raise LocalError(
-            f"{file} cannot be imported", str(error), "raftmq spark traffic --limits FILE    (writes one anew)"
+            f"{file} cannot be imported", str(error), "raftmq spark traffic --help    (--limits writes such a file)"
         ) from None
 
 
