@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.admin.errors import ApiError
-from cluster.admin.route_rights import Needs
+from cluster.admin.route_rights import Needs, Params
 from cluster.admin.signed_identity import NODE, NONE, OPERATOR, PASS_HEADER, TOOL
 from cluster.broker.access.guesses import WAITING_MAX
 from cluster.broker.access.user_admin import Asker, RecentChanges
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cluster.broker.access.guesses import Guesses
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.access.user_admin import UserAdmin
-    from cluster.broker.services import Confirms
+    from cluster.peer.confirmed_index import ConfirmedIndex
     from statemachine.access.user_rows import User
     from statemachine.access.users import Access
 
@@ -122,7 +122,7 @@ class HttpAccess:
         secrets: Secrets,
         denials: Denials,
         guesses: Guesses,
-        confirms: Confirms,
+        confirms: ConfirmedIndex,
     ) -> None:
         """`cluster` is the cluster's name, and `uuid` returns its id. `stale` returns the reason why this node cannot
         tell what users may do now; "" if it can."""
@@ -244,7 +244,7 @@ class HttpAccess:
 
     # --- the verdict -------------------------------------------------------------------------------------------------
 
-    async def admit(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> Caller:
+    async def admit(self, caller: Caller, needs: Needs, params: Params, body: Any, what: str) -> Caller:
         """Judges a request and returns its author, with the rights that counted; `what` is its name in the log. What a
         follower would deny is judged again when it lacks no change that was made before. Raises ApiError if it is
         denied."""
@@ -266,7 +266,7 @@ class HttpAccess:
         leads, or if nobody confirms that."""
         return self._confirms.is_possible and await told(self._confirms.ask)
 
-    def _denied(self, caller: Caller, needs: Needs, params: Any, body: Any, what: str) -> ApiError | None:
+    def _denied(self, caller: Caller, needs: Needs, params: Params, body: Any, what: str) -> ApiError | None:
         """Judges a request and notes a denial, unless `what` is "". Returns the refusal; None also if denials are only
         observed."""
         if self.state.mode is Mode.OFF and not needs.always:
@@ -276,7 +276,7 @@ class HttpAccess:
             return refused if self._refuses(caller, refused, what, always=needs.always) else None
         return refused if needs.always or self._judge.enforces else None
 
-    def goes_on(self, caller: Caller, needs: Needs, params: Any) -> bool:
+    def goes_on(self, caller: Caller, needs: Needs, params: Params) -> bool:
         """Judges again the author of an answer that is still being sent; returns False if the answer must end. The
         token, the user and its rules may have changed since."""
         if needs.is_open or not (self._judge.enforces or needs.always):
@@ -293,7 +293,7 @@ class HttpAccess:
             return caller._replace(user=self.state.by_id.get(caller.user.id))
         return caller
 
-    def _refused(self, caller: Caller, needs: Needs, params: Any, body: Any) -> ApiError | None:
+    def _refused(self, caller: Caller, needs: Needs, params: Params, body: Any) -> ApiError | None:
         if caller.operator:
             return None
         if caller.is_node and needs.of is not None and not needs.always:

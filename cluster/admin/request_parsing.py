@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 BODY_BYTES_MAX: Final = 64 * 1024
 NAME_SIGNS: Final = f"a name, which may hold only {SIGNS}"
-CONSISTENCIES: Final = ("local", "linearizable")
+CONSISTENCIES: Final[tuple[Literal["local", "linearizable"], ...]] = ("local", "linearizable")
 SECRET_NAME: Final = re.compile("token|secret|passw|auth|bearer|api_?key", re.IGNORECASE)
 """Names of query parameters whose value may be a secret."""
 FLAGS: Final = ("true", "false")
@@ -66,12 +66,13 @@ def check_query(query: Mapping[str, str], known: tuple[str, ...]) -> None:
             raise ApiError("bad_query", f"unknown query {name}", hint)
 
 
-def consistency_of(query: Mapping[str, str]) -> Any:
+def consistency_of(query: Mapping[str, str]) -> Literal["local", "linearizable"]:
     """Returns the parameter ?consistency=, `local` if it is not given. Raises ApiError."""
     wanted = query.get("consistency", "local")
-    if wanted not in CONSISTENCIES:
-        raise ApiError("bad_query", f"consistency cannot be {wanted}", did_you_mean(wanted, CONSISTENCIES))
-    return wanted
+    for known in CONSISTENCIES:
+        if wanted == known:
+            return known
+    raise ApiError("bad_query", f"consistency cannot be {wanted}", did_you_mean(wanted, CONSISTENCIES))
 
 
 def flag_of(query: Mapping[str, str], name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -108,7 +108,7 @@ HAS_SECRET: Final = "its body has a secret, and the way between the HTTP ports o
 """The reason of `Serves.LEADER_ALONE`."""
 
 
-def documented(route: Route) -> Any:
+def documented(route: Route) -> str:
     """Returns the first line of the handler's docstring, the summary in /openapi.json."""
     return (route.handler.__doc__ or "").splitlines()[0].rstrip(".")
 

@@ -28,10 +28,10 @@ from cluster.broker.rights import Party, Rights
 from cluster.broker.sends.redelivery import SendBacks
 from cluster.broker.sends.send_service import Sends
 from cluster.broker.timers.recalls import Recalls
-from cluster.broker.timers.timer_delivery import TimerDelivery
+from cluster.broker.timers.timer_delivery import MakeDueLane, TimerDelivery
 from cluster.broker.topic_sizes import TopicSizeMetrics, TopicSizes
 from cluster.broker.transactions.group_writes import GroupWriteRequests
-from cluster.broker.transactions.staged_delivery import StagedDelivery
+from cluster.broker.transactions.staged_delivery import MakeStagedLane, StagedDelivery
 from cluster.broker.transactions.staged_writes import StagedWriteRequests
 from cluster.broker.transactions.transaction_end import Transactions
 from cluster.broker.watches.group_watch import GroupWatch
@@ -173,14 +173,14 @@ class Broker:
         self.denials.note(party.user, party.address, why, what, enforced=enforced)
 
     @staticmethod
-    def _timer_lane(context: NodeContext) -> Any:
+    def _timer_lane(context: NodeContext) -> MakeDueLane:
         def lane(reads: DueReads, answered: Callable[[list[DueFound]], None]) -> LaneRunner[DueAsk]:
             return context.environment.runner("timers", reads, context.loop, answered, context.fail)
 
         return lane
 
     @staticmethod
-    def _staged_lane(context: NodeContext) -> Any:
+    def _staged_lane(context: NodeContext) -> MakeStagedLane:
         def lane(reads: StagedReads, answered: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
             return context.environment.runner("staged", reads, context.loop, answered, context.fail)
 

@@ -219,14 +219,3 @@ def propose_in_parts(services: Services, runs: Iterable[list[Command]], done: Do
             services.propose(run, go_on)
 
     services.propose(next(left), go_on)
-
-
-class Confirms(Protocol):
-    """Makes sure that this node lacks no change of users and rules (`cluster.peer.confirmed_index`)."""
-
-    @property
-    def is_possible(self) -> bool:
-        """True if this node may lack some, and the leader can tell."""
-
-    def ask(self, done: Callable[[bool], None]) -> None:
-        """Calls `done` later: True if all that was acknowledged before is applied, False if nobody confirmed that."""

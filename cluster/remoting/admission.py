@@ -10,14 +10,14 @@ was removed meanwhile no longer counts. Of all fields that a client writes, only
     enforce   a denied request is answered with code 16; with 14 while this node cannot tell
 
 A follower may not have applied a new user, secret or right yet. So what it would deny waits until it has applied
-whatever was acknowledged before (`cluster.broker.services.Confirms`), and is judged again; only that verdict counts.
+whatever was acknowledged before (`cluster.peer.confirmed_index`), and is judged again; only that verdict counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cluster.broker.access.secrets import Secrets
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
-    from cluster.broker.services import Confirms
+    from cluster.peer.confirmed_index import ConfirmedIndex
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.user_rows import User
     from statemachine.access.users import Access
@@ -63,27 +63,9 @@ SendRight = tuple[int, "_Hash", "_Hash", bytes]
 and the secret as it is stored."""
 
 
-class SendJudge(Protocol):
-    """Judges the signed sends of one connection for the kernel, which checks each signature. Its keys are a user's
-    name, a zero byte and the name of a topic."""
-
-    rights: dict[bytes, SendRight]
-    """The rights that users of this connection have proven, by the present users and rules."""
-
-    def admit(self, key: bytes) -> SendRight | None:
-        """Returns the right of a user to send to a topic; None if it has none."""
-
-    def proven(self, key: bytes, right: SendRight) -> None:
-        """Records a right that a right signature has claimed."""
-
-
-Take = Callable[[ReplyPath, bytes, list[tuple[int, int]], int, SendJudge], int]
-"""The signature of `cluster.remoting.handlers.send.Intake.take`."""
-
-
-class _Client:
-    """One connection: the users that have signed requests on it, and earlier decisions. Implements
-    `SendJudge`."""
+class SendJudge:
+    """One connection: the users that have signed requests on it, and earlier decisions. The kernel, which checks each
+    signature, has its signed sends judged here. Keys are a user's name, a zero byte and the name of a topic."""
 
     __slots__ = (
         "_right",
@@ -103,7 +85,7 @@ class _Client:
     RIGHTS_MAX: Final = 64
 
     def __init__(
-        self, address: str, right: Callable[[bytes, _Client], SendRight | None], told: Callable[[int], None]
+        self, address: str, right: Callable[[bytes, SendJudge], SendRight | None], told: Callable[[int], None]
     ) -> None:
         """`right` returns the right that a key of `rights` names, if the user has it. `told` is called with the first
         user who has signed."""
@@ -148,6 +130,10 @@ class _Client:
         self.users[user_id] = secret
 
 
+Take = Callable[[ReplyPath, bytes, list[tuple[int, int]], int, SendJudge], int]
+"""The signature of `cluster.remoting.handlers.send.Intake.take`."""
+
+
 class Admission:
     """Decides for one node if requests may be made. Event loop only."""
 
@@ -162,7 +148,7 @@ class Admission:
         refuse: Callable[[Frame, Refused], None],
         turns: Turns,
         guesses: Guesses,
-        confirms: Confirms,
+        confirms: ConfirmedIndex,
     ) -> None:
         """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
         node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
@@ -175,7 +161,7 @@ class Admission:
         self._polls = polls
         self._guesses = guesses
         self._confirms = confirms
-        self._clients: dict[ReplyPath, _Client] = {}
+        self._clients: dict[ReplyPath, SendJudge] = {}
         self.proven: Signal[[ReplyPath, int]] = Signal()
         """Sent with each connection on which a signature was right for the first time, and the id of its user."""
         self.released: Signal[[Frame]] = Signal()
@@ -204,7 +190,7 @@ class Admission:
             return False
         return self._goes_on(frame, refused)
 
-    def _is_unsure(self, frame: Frame, refused: Refused, client: _Client) -> bool:
+    def _is_unsure(self, frame: Frame, refused: Refused, client: SendJudge) -> bool:
         """Returns True if a change of users and rules that this node has not applied yet may let the request through.
         None does so with one that is not signed."""
         if refused.reason is not Reason.NO_PERMISSION or frame is client.sure or not self._confirms.is_possible:
@@ -224,7 +210,7 @@ class Admission:
 
     # --- signatures that wait ----------------------------------------------------------------------------------------
 
-    def _waits(self, frame: Frame, client: _Client) -> bool:
+    def _waits(self, frame: Frame, client: SendJudge) -> bool:
         """Holds the request if it is not the turn of its signature, or of one before it. A user who is proven on the
         connection waits for nothing."""
         if frame is client.turn or frame is client.sure:
@@ -246,7 +232,7 @@ class Admission:
         client.held_bytes += frame.size
         return True
 
-    def _turn(self, path: ReplyPath, client: _Client, may: bool) -> None:
+    def _turn(self, path: ReplyPath, client: SendJudge, may: bool) -> None:
         """Handles the requests that have waited. A connection whose signature is wrong ends, and what came behind it is
         refused unread: its next guess is that of a newcomer."""
         held, client.held, client.held_bytes = client.held, [], 0
@@ -261,7 +247,7 @@ class Admission:
         self._release(path, client, held)
         client.turn = None
 
-    def _confirmed(self, path: ReplyPath, client: _Client, ok: bool) -> None:
+    def _confirmed(self, path: ReplyPath, client: SendJudge, ok: bool) -> None:
         """Judges a request again that this node would deny; `ok`: by all changes that were made before it came."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
@@ -276,7 +262,7 @@ class Admission:
         self._release(path, client, held)
         client.sure = None
 
-    def _release(self, path: ReplyPath, client: _Client, held: list[Frame]) -> None:
+    def _release(self, path: ReplyPath, client: SendJudge, held: list[Frame]) -> None:
         """Handles the requests that have waited, in their order; the later ones go on waiting if the first does."""
         first, proven = held[0], len(client.users)
         self.released(first)
@@ -290,7 +276,7 @@ class Admission:
         for frame in held[1:]:
             self.released(frame)
 
-    def _is_proven(self, name: str, client: _Client) -> bool:
+    def _is_proven(self, name: str, client: SendJudge) -> bool:
         user = self._access.users.get(name)
         return user is not None and client.users.get(user.id) == user.secret
 
@@ -324,7 +310,7 @@ class Admission:
             charge((taken - at) * VERIFY_UNITS + size // SIGNED_BYTES_PER_UNIT)
         return taken
 
-    def _send_right(self, key: bytes, client: _Client) -> SendRight | None:
+    def _send_right(self, key: bytes, client: SendJudge) -> SendRight | None:
         """Returns the right to send that a key of `SendJudge` names; None if the user does not have it, or if its
         signature has to wait."""
         name, _, topic = key.decode().partition("\0")
@@ -339,7 +325,7 @@ class Admission:
             return None
         return user.id, *begun(secret), user.secret
 
-    def _judged(self, frame: Frame, client: _Client | None) -> Refused | None:
+    def _judged(self, frame: Frame, client: SendJudge | None) -> Refused | None:
         try:
             ext = ext_of(frame.header)
             user = self._identified(frame, ext, client)
@@ -350,7 +336,7 @@ class Admission:
         except CodecError as error:
             return Refused(Reason.INVALID, str(error))
 
-    def _identified(self, frame: Frame, ext: Mapping[str, str], client: _Client | None) -> User | Refused:
+    def _identified(self, frame: Frame, ext: Mapping[str, str], client: SendJudge | None) -> User | Refused:
         """Returns the user whose signature the request carries."""
         name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not signature:
@@ -371,7 +357,7 @@ class Admission:
             client.signed(user.id, user.secret)
         return user
 
-    def _verdict(self, frame: Frame, user: User, ext: Mapping[str, str], client: _Client | None) -> Refused | None:
+    def _verdict(self, frame: Frame, user: User, ext: Mapping[str, str], client: SendJudge | None) -> Refused | None:
         try:
             needs = self._judge.needs_of(frame.header.code, ext, frame.body)
         except Refused as refused:
@@ -391,10 +377,10 @@ class Admission:
             self._refuse(frame, refused)
         return not stands
 
-    def _client(self, path: ReplyPath) -> _Client:
+    def _client(self, path: ReplyPath) -> SendJudge:
         client = self._clients.get(path)
         if client is None:
-            client = _Client(path.peer_address[0], self._send_right, lambda user: self.proven(path, user))
+            client = SendJudge(path.peer_address[0], self._send_right, lambda user: self.proven(path, user))
             if not path.closed:
                 self._clients[path] = client
                 path.on_close.append(lambda: self._forget(path))

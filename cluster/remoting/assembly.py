@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from cluster.broker.reads.entry_reads import ReadEntries
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.broker.sends.send_outcomes import SendOutcomes
-    from cluster.broker.services import Confirms
     from cluster.config.config import TlsMode
+    from cluster.peer.confirmed_index import ConfirmedIndex
     from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
     from cluster.remoting.handlers.send_reply import SendReplyWriter
     from cluster.replication.proposals import Proposals
@@ -75,7 +75,7 @@ class Trust(NamedTuple):
 
     unheard: Callable[[], str]
     """Returns the reason why this node may have missed changes of users and rules, or ""."""
-    confirms: Confirms
+    confirms: ConfirmedIndex
     keyed: Callable[[], bool]
     """Returns True if every node has proven the cluster's secret."""
 

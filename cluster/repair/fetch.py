@@ -16,18 +16,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgpack
 
 from cluster.config.local_layout import node_object
 from cluster.peer.links import BURST_S, IDLE_MS, Lull
-from cluster.peer.transport import Handlers
+from cluster.peer.transport import Handlers, PeerTransport
 from cluster.runtime.lanes import LaneRunner, NeverIdle, StartedLane
-from cluster.runtime.peer_frames import Kind, WireError
+from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
 from raftlog.types import FIRST_GROUP, NodeId
 
 logger = logging.getLogger(__name__)
@@ -99,27 +99,6 @@ FAILED."""
 Answerer = Callable[[NodeId, list[Any]], Awaitable[list[Any]]]
 """A function that returns the fields of the answer to a peer's request, for work on the event loop. Raises
 BlockingIOError if the peer should ask again later, and otherwise what a Source raises."""
-
-
-class FrameSender(Protocol):
-    """The part of a peer transport that is used here."""
-
-    def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """Sends a frame; returns False if the peer cannot be reached now."""
-
-    def request_ids(self) -> Iterator[int]:
-        """Returns the numbers for requests to peers. Two runs of this node never use the same ones
-        (`PeerTransport.request_ids`)."""
-
-
-class Starting(FrameSender, Protocol):
-    """A transport that does not run yet."""
-
-    async def start(self, handlers: Handlers) -> None:
-        """Listens and dials."""
-
-    async def close(self) -> None:
-        """Closes all connections."""
 
 
 class FetchJob(NamedTuple):
@@ -208,7 +187,7 @@ class FetchServer:
 
     def __init__(
         self,
-        transport: FrameSender,
+        transport: PeerLinks,
         loop: asyncio.AbstractEventLoop,
         bytes_per_second: int,
         last_index: Callable[[], int] = int,
@@ -305,7 +284,7 @@ class FetchServer:
 class FetchClient:
     """Fetches from peers. Event loop only."""
 
-    def __init__(self, transport: FrameSender, loop: asyncio.AbstractEventLoop, group: int = FIRST_GROUP) -> None:
+    def __init__(self, transport: PeerLinks, loop: asyncio.AbstractEventLoop, group: int = FIRST_GROUP) -> None:
         """`group`: the group of brokers of this node and its peers."""
         self.group = group
         self.bytes_received = 0
@@ -371,7 +350,7 @@ def decode_fetched(header: list[Any]) -> tuple[int, Status, list[Any], str]:
 
 
 @asynccontextmanager
-async def early_client(transport: Starting, group: int = FIRST_GROUP) -> AsyncIterator[FetchClient]:
+async def early_client(transport: PeerTransport, group: int = FIRST_GROUP) -> AsyncIterator[FetchClient]:
     """Fetches before the core runs, through a transport that is started here and closed again.
 
     Raft messages that arrive meanwhile are dropped, as if the node were still down. Raises OSError as `start` does.

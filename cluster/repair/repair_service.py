@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cluster.config.local_layout import node_object
 from cluster.members.address_change import ASK_MS, FOUND_AT, MemberPlace, Moves
@@ -22,14 +22,14 @@ from cluster.peer.keyring import Keyring
 from cluster.peer.links import heartbeat_net
 from cluster.peer.probe import probe
 from cluster.peer.transport import PLAIN_REFUSAL, PeerLevels, PeerTransport
-from cluster.repair.fetch import LOG, FetchClient, FetchError, FetchServer, FrameSender, Status
+from cluster.repair.fetch import LOG, FetchClient, FetchError, FetchServer, Status
 from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.findings import Code
 from cluster.runtime.listeners import Signal
-from cluster.runtime.peer_frames import Kind
+from cluster.runtime.peer_frames import Kind, PeerLinks
 from cluster.runtime.service_lifecycle import Part
 from cluster.runtime.tls.dialling import Dialling
 from cluster.runtime.tls.tls_maintenance import TlsMaintenance
@@ -48,13 +48,6 @@ HAND_OVER_MS = 2000
 """Milliseconds after which a leader with a damaged log transfers leadership."""
 
 
-class RepairLinks(FrameSender, Protocol):
-    """Frames to peers, and which peers have a connection."""
-
-    def connected(self, peer: NodeId) -> bool:
-        """Returns True if there is a connection to the peer."""
-
-
 class Repairs:
     """The repairs of one node. Event loop only."""
 
@@ -62,7 +55,7 @@ class Repairs:
         self,
         context: NodeContext,
         directory: NodeDir,
-        transport: RepairLinks,
+        transport: PeerLinks,
     ) -> None:
         raw, loop, alarms = context.raw, context.loop, context.alarms
         self._raw = raw

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cluster.replication.acks.ack_levels import Ack, default_level, name_of
-from cluster.replication.acks.write_reports import SendsFrames, TellsWritten, WrittenRelay
+from cluster.replication.acks.write_reports import WrittenRelay
 from cluster.replication.follower_reads import FollowerReads
-from cluster.runtime.peer_frames import Kind
+from cluster.runtime.peer_frames import Kind, PeerLinks
 from cluster.runtime.service_lifecycle import Closing, Part
 from raftlog.errors import RaftLogError
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Modes:
         self,
         context: NodeContext,
         early: EarlyAnswers,
-        log: TellsWritten,
-        transport: SendsFrames,
+        log: SegmentedLog,
+        transport: PeerLinks,
         state: BrokerState,
         metrics: ModeMetrics,
         degradation: Degradation,

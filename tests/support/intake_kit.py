@@ -118,7 +118,7 @@ class Node:
             refuse=lambda frame, refused: self.refused.append(refused.remark),
             turns=nothing,
             guesses=Guesses(lambda: 0, lambda: 0, lambda *_: lambda: None),
-            confirms=SimpleNamespace(is_possible=False, ask=lambda _: None),
+            confirms=SimpleNamespace(is_possible=False, ask=lambda _: None),  # type: ignore[arg-type]
         )
 
     def slot(self, topic: str) -> TopicSlot | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cluster.broker.groups.consumer_group import ConsumerGroup
     from cluster.broker.groups.group_members import Members
     from cluster.broker.services import Services
+    from cluster.peer.group_links import GroupLinks
 
 FRESH_MS: Final = 2 * FIRST_HEARTBEAT_MS
 """Milliseconds after the first heartbeat of a consumer group in which others may still be missing."""
@@ -51,17 +52,6 @@ class Link(Protocol):
         """Sends a frame. Returns False if it is lost."""
 
 
-class Links(Protocol):
-    """The connections to other groups of brokers (`cluster.peer.group_links.GroupLinks`)."""
-
-    def takes(self, kind: Kind, handler: Callable[[Any, list[Any], bytes], None]) -> None:
-        """Gives the frames of that kind to `handler`."""
-
-    def send(self, group: int, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
-        """Sends a frame to the leader of that group, else to any member, who knows as much. Returns False if none can
-        be reached."""
-
-
 class _Asked(NamedTuple):
     left: set[int]
     """The groups of brokers that have not answered."""
@@ -74,11 +64,11 @@ class OtherMembers:
 
     def __init__(self, services: Services, members: Members) -> None:
         self._services, self._members = services, members
-        self._links: Links | None = None
+        self._links: GroupLinks | None = None
         self._number = 0
         self._asked: dict[int, _Asked] = {}
 
-    def serve(self, links: Links) -> None:
+    def serve(self, links: GroupLinks) -> None:
         """Asks, and answers, over these connections from now on."""
         self._links = links
         links.takes(Kind.MEMBERS, self._on_question)

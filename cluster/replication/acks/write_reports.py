@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from cluster.runtime.peer_frames import Kind, WireError
+from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import EntryId, NodeId, Role
 
 if TYPE_CHECKING:
@@ -21,20 +22,6 @@ if TYPE_CHECKING:
 
 ASK_MS = 500
 LEASE_MS = 2000
-
-
-class SendsFrames(Protocol):
-    """The part of PeerTransport that the reports of writes use."""
-
-    def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """Sends a frame to a peer. Returns False if there is no connection."""
-
-
-class TellsWritten(Protocol):
-    """The part of SegmentedLog that the reports of writes use."""
-
-    def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """Makes the log call `call` after each write, before its sync, with the last entry; None ends that."""
 
 
 class WrittenRelay:
@@ -46,8 +33,8 @@ class WrittenRelay:
         node_id: NodeId,
         raw: RawNode,
         early: EarlyAnswers,
-        log: TellsWritten,
-        transport: SendsFrames,
+        log: SegmentedLog,
+        transport: PeerLinks,
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
     ) -> None:

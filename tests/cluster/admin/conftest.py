@@ -305,7 +305,7 @@ class FakeNode:
             secrets=self.secrets,  # type: ignore[arg-type]
             denials=denials,
             guesses=Guesses(lambda: self.now_ms, lambda: self.now_ms, self.call_later),
-            confirms=self.confirmed,
+            confirms=cast("Any", self.confirmed),
         )
 
     def _commit_soon(self, entry: Entry) -> None:

@@ -284,7 +284,7 @@ class FakeNode:
         self.group_links = FakeGroupLinks()
         self.members = Members(self, rights, self.shared_ids)
         others = OtherMembers(self, self.members)
-        others.serve(self.group_links)
+        others.serve(self.group_links)  # type: ignore[arg-type]
         locks, groups = QueueLocks(self), Groups(self, self.members)
         relay = ClientRelay(self, self.members, Alone(), rights=rights, notes=self.reply_notes)
         delivery = ReplyDelivery(self, self.members, self.reply_notes, relay, Alone(), rights, self.shared_ids)

@@ -337,7 +337,7 @@ def test_a_fetch_out_of_bounds_is_refused(header: list[Any]) -> None:
 
 
 async def test_an_answer_from_another_node_or_to_nobody_is_dropped() -> None:
-    transport = Recorded()
+    transport: Any = Recorded()
     client = FetchClient(transport, asyncio.get_running_loop())
     asked = asyncio.ensure_future(client.fetch(TWO, "log", [], PATIENCE_MS))
     await asyncio.sleep(0)

@@ -7,7 +7,7 @@ The node that is asked makes the token, and only its SHA-256 goes to the leader 
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -175,12 +175,12 @@ def digest_in(call: Call) -> bytes:
     return bytes.fromhex(text)
 
 
-async def asked_leader(call: Call, caller: Caller, method: str, path: str, body: bytes = b"") -> Any:
-    """Returns the leader's answer to a request of that caller. Raises ApiError with the leader's refusal."""
+async def asked_leader(call: Call, caller: Caller, method: str, path: str, body: bytes = b"") -> None:
+    """Has the leader carry out a request of that caller. Raises ApiError with the leader's refusal."""
     status, answer = await call.ask_leader(caller, method, path, body)
     try:
         if status < 400:
-            return msgspec.json.decode(answer)
+            return
         error = msgspec.json.decode(answer, type=ErrorView).error
     except msgspec.MsgspecError:
         raise ApiError("failed", f"the leader's answer cannot be read (status {status})", "ask again") from None
