@@ -193,7 +193,7 @@ def test_what_a_former_leader_has_stored_is_not_refused_for_a_quota(
     leader, through = sim.leader(), sim.followers()[0]
     sends = leader.transport.send_frame
 
-    def silent(peer: Any, kind: int, *more: Any) -> bool:
+    def silent(peer: Any, kind: Kind, *more: Any) -> bool:
         return kind == Kind.FORWARD_REPLY or sends(peer, kind, *more)
 
     monkeypatch.setattr(leader.transport, "send_frame", silent)
