@@ -129,6 +129,12 @@ class LongPolls:
     def park(self, pull: Pull) -> str | None:
         """Parks the pull until its deadline, which is set when it is parked for the first time. Returns the reason if
         that is refused, with the limit and its key; else None."""
+        full = self._park(pull)
+        if not pull.parked:
+            pull.leave_line()
+        return full
+
+    def _park(self, pull: Pull) -> str | None:
         limits = self._services.config.limits
         connection = pull.puller.client
         if connection.closed:
@@ -186,6 +192,7 @@ class LongPolls:
     def _leave(self, pull: Pull) -> None:
         """Removes the pull from all tables except the queue's."""
         pull.parked = False
+        pull.leave_line()
         self.count -= 1
         if pull.kept is not None:
             pull.kept.hold(0)
