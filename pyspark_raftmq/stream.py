@@ -61,6 +61,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         """The stream offset that was last committed for the group."""
         self._planned: StreamOffset | None = None
         """The end of the batch that was planned last; the lag is counted from there."""
+        self._gone: frozenset[Queue] = frozenset()
+        """The queues that are told to be there no more."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mq": None}
@@ -103,6 +105,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
     def _end_of_batch(self, done: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """Returns what `latestOffset` does; `done` itself if there are no new messages."""
         kept = self._kept_to_target()
+        self._tell_gone(done, kept)
         self._commit(done, kept)
         ids = {**done.ids, **_ids(kept)}
         first = {queue: done.next.get(queue, found.first) for queue, found in kept.items()}
@@ -221,6 +224,22 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             jumps[queue] = found.first
         return jumps
 
+    def _tell_gone(self, done: StreamOffset, kept: dict[Queue, Kept]) -> None:
+        """Warns of queues that the stream has read and that are there no more, as those of a group of brokers that has
+        retired: nobody can tell if it has read them to their end. Each is told once, and none of another topic of the
+        name, which is told by itself."""
+        now = _ids(kept)
+        there = {queue for queue in done.next if not why_another(done.ids.get(id_key(queue)), now.get(id_key(queue)))}
+        gone = frozenset(there - kept.keys())
+        for queue in sorted(gone - self._gone):
+            logger.warning(
+                "%s queue %s is there no more; the stream had read it up to, not including, offset %d",
+                queue[0],
+                queue_text(queue[1]),
+                done.next[queue],
+            )
+        self._gone = gone
+
     def _within(self, limit: ReadLimit, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
         """Returns the number of messages that the batch takes from each queue."""
         options = self._options
@@ -251,8 +270,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return lags if size <= most else share(lags, max(1, int(total * most / size)))
 
     def _commit(self, done: StreamOffset, kept: dict[Queue, Kept]) -> None:
-        """Commits offsets for the group, of topics that are still the ones in which they count. A failure is logged
-        only, since an offset that is merely shown must not stop the stream."""
+        """Commits offsets for the group, of queues that are there, in the topics in which they count. A failure is
+        logged only, since an offset that is merely shown must not stop the stream."""
         group = self._options.group
         if group is None or done == self._committed:
             return
@@ -261,8 +280,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         moved = {}
         for queue, offset in done.next.items():
             found, position = kept.get(queue), done.position(queue)
-            gone = found is not None and position.why_not_in(found.counted_in)
-            if not gone and before.get(queue) != offset:
+            is_there = found is not None and not position.why_not_in(found.counted_in)
+            if is_there and before.get(queue) != offset:
                 moved[queue] = position
         try:
             commit_offsets(admin, group, moved)

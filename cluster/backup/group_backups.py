@@ -22,7 +22,7 @@ import msgpack
 from cluster.backup import files
 from cluster.backup import manifest as manifests
 from cluster.backup.manifest import STATE, Manifest
-from cluster.backup.remote import backups_at, is_url, split
+from cluster.backup.remote import backups_at, groups_at, is_url, split
 from cluster.backup.restore import ChosenBackup, Source, found_source
 from cluster.config.node_files import of_group
 from raftlog.types import FIRST_GROUP
@@ -57,17 +57,13 @@ def truth_in(state: Path) -> Truth:
     return Truth(others, forgotten, version, 0 if copied is None else keys.U64.unpack(copied)[0])
 
 
-def places_in(target: str, listed: Callable[[str], object]) -> list[tuple[int, str]]:
+def places_in(target: str) -> list[tuple[int, str]]:
     """Returns (group, directory or URL) of the further groups' backups beside those in `target`, in the order of the
-    groups. `listed`: returns something true if a URL holds backups; groups of a store are looked for one after the
-    other, up to the first that has none."""
-    if not is_url(target):
-        folders = sorted(Path(target).glob("g[0-9][0-9]"))
-        return [(int(folder.name[1:]), str(folder)) for folder in folders if folder.is_dir()]
-    found: list[tuple[int, str]] = []
-    while listed(place := of_group(target, FIRST_GROUP + 1 + len(found))):
-        found.append((FIRST_GROUP + 1 + len(found), place))
-    return found
+    groups. Raises LocalError if it is a store that does not answer."""
+    if is_url(target):
+        return [(group, of_group(target, group)) for group in groups_at(target)]
+    folders = sorted(Path(target).glob("g[0-9][0-9]"))
+    return [(int(folder.name[1:]), str(folder)) for folder in folders if folder.is_dir()]
 
 
 def beside(source: str, group: int, first: Manifest) -> str:

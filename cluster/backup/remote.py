@@ -27,6 +27,7 @@ from cluster.backup import manifest as manifests
 from cluster.backup.create import Made, Request, check_place, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
 from cluster.config.config import TierSection
+from cluster.config.local_layout import group_folder
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
@@ -46,6 +47,7 @@ from cluster.tier.stored_files import (
     fetch,
 )
 from raftlog.storage.files import layout
+from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq_wire.errors import ExitCode, LocalError
 
 BACKUPS, PARTS = "backups", "backup-parts"
@@ -230,6 +232,24 @@ def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
         async with opened(url, None) as store:
             found, problems = await stored(store)
         return [each.backup for each in found], problems
+
+    return run(url, work())
+
+
+def groups_at(url: str) -> list[int]:
+    """Returns the numbers of the further groups of brokers that have backups in a store, ascending: any may be missing,
+    because it has retired. Raises LocalError."""
+
+    async def has_some(store: ObjectStore, group: int) -> bool:
+        async for _ in store.list(f"{group_folder(Path(), group)}/{BACKUPS}"):
+            return True
+        return False
+
+    async def work() -> list[int]:
+        async with opened(url, None) as store:
+            further = range(FIRST_GROUP + 1, GROUPS_MAX + 1)
+            found = await asyncio.gather(*(has_some(store, group) for group in further))
+        return [group for group, is_there in zip(further, found, strict=True) if is_there]
 
     return run(url, work())
 

@@ -26,6 +26,8 @@ from raftlog.types import FIRST_GROUP, GROUPS_MAX
 CLUSTER_BYTES = 16
 OPERATION_BYTES_MAX = 32 << 10
 TOPICS_MAX = 50_000
+"""The most topics. Names of deleted topics stay, so a cluster may have had more; further ones are left out, of which
+each process may have kept others."""
 NODES_MAX = 9
 """Processes of a registry, at most; their numbers begin with 1."""
 RECORDS_BYTES_MAX = 64 << 20
@@ -118,7 +120,7 @@ class Records:
         if kind == "topics":
             places = [(name, TopicPlace(version, groups)) for name, version, groups in _decoded(_topics, rest)]
             topics = _with_topics(view.topics, places)
-            return view._replace(topics=topics), [[name, topics[name].version] for name, _ in places]
+            return view._replace(topics=topics), [[name, topics[name].version] for name, _ in places if name in topics]
         if kind == "beat":
             node, number = _decoded(_beat, rest)
             number = max(number, view.beats.get(node, 0))
@@ -168,15 +170,17 @@ class Records:
 
 
 def _with_topics(known: Mapping[str, TopicPlace], heard: Iterable[tuple[str, TopicPlace]]) -> dict[str, TopicPlace]:
+    """Returns what is known with what was heard; new topics above TOPICS_MAX are left out. Raises WireError."""
     merged = dict(known)
     for name, place in heard:
         if not name.isprintable() or " " in name:
             raise WireError("a topic with a character that no name has")
         if not all(a < b for a, b in pairwise(place.groups)):
             raise WireError("the groups of a topic do not rise")
-        merged[name] = max(place, merged.get(name, place))
-    if len(merged) > max(TOPICS_MAX, len(known)):
-        raise WireError(f"more than {TOPICS_MAX} topics")
+        if name in merged:
+            merged[name] = max(place, merged[name])
+        elif len(merged) < TOPICS_MAX:
+            merged[name] = place
     return merged
 
 

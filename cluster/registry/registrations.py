@@ -187,10 +187,12 @@ class Registrations:
         fresh = {name: place for name, place in heard.items() if name not in known or place > known[name]}
         if not fresh:
             return
-        if why := self._records.apply(topics_operation(self._cluster, fresh))[0]:
-            self._told.warn("the places of topics are not kept", why)
-        else:
-            self._on_new_places(fresh)
+        self._records.apply(topics_operation(self._cluster, fresh))
+        kept = self._records.view.topics
+        if held := {name: place for name, place in fresh.items() if name in kept}:
+            self._on_new_places(held)
+        if len(held) < len(fresh):
+            self._told.warn("topics are left out", f"{len(kept)} are known, with deleted ones, and no more fit")
 
 
 def _in_parts(records: list[GroupRecord]) -> list[list[GroupRecord]]:

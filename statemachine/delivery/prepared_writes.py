@@ -190,7 +190,8 @@ class PreparedWrites(Family):
     @applies(PrepareWrite)
     def prepare(self, stage: Stage, command: PrepareWrite) -> CommandResult:
         """Prepares the write with its winning attempts. One that is prepared already, by the same decider, stays as it
-        is. Refused as `commit_write` is; as long as another write of the name is prepared, with that one's decider."""
+        is. Refused as `commit_write` is; as long as another write of the name is prepared, or has this decider, with
+        that one's decider."""
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} commits a write and does not prepare it")
         name, write, counts = command.name, command.write, dict(command.winners)
@@ -201,6 +202,8 @@ class PreparedWrites(Family):
         if known is not None:
             if (known.name, known.write, known.attempts, known.messages) == (name, write, len(counts), total):
                 return done(total)
+            if (known.name, known.write) != (name, write):
+                return CommandResult(False, PREPARED, known.decider)
             return CommandResult(False, INCOMPLETE, "it is prepared with other attempts")
         refused = self._writes.refusal(stage, name, write, counts)
         if refused is not None:

@@ -16,7 +16,9 @@ from pyspark_raftmq.options import parse_options
 from pyspark_raftmq.stream import TopicStream
 from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset
 from raftmq.arrow.ranges import QueueRange
+from raftmq.client.errors import Refused
 from raftmq.tables.missing import Kept
+from raftmq_wire.queue_numbers import number_of
 from raftmq_wire.topic_identity import TopicIdentity
 
 ZERO, ONE = ("t", 0), ("t", 1)
@@ -127,3 +129,35 @@ def test_a_topic_made_again_during_a_query_that_ends_at_a_target() -> None:
     assert ranges_between(read_offset(start), read_offset(end)) == [QueueRange("t", 0, 0, 40, NEW)]
     stream.kept = {ZERO: Kept(0, 4000, NEW)}
     assert stream.latestOffset(end, ReadAllAvailable()) == end
+
+
+class Committing(Stream):
+    """One that commits offsets for a consumer group; the cluster has the queues of `kept` alone."""
+
+    def __init__(self, kept: dict[Queue, Kept]) -> None:
+        super().__init__(kept, group="lake", failOnDataLoss="true")
+        self.admin = self
+        self.committed: dict[Queue, int] = {}
+
+    def _connected(self) -> Any:
+        return self
+
+    def commit(self, *asked: Any) -> None:
+        _, topic, queue_id, position = asked
+        if (topic, queue_id) not in self.kept:
+            raise Refused(f"topic {topic} has no queue {queue_id}")
+        self.committed[topic, queue_id] = position.offset
+
+
+def test_a_queue_whose_group_of_brokers_has_retired_keeps_no_others_from_being_committed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone = ("t", number_of(2, 3))
+    stream = Committing({ZERO: Kept(0, 10, None), gone: Kept(0, 7, None)})
+    del stream.kept[gone]
+    start = stream.latestOffset(StreamOffset({gone: 7, ZERO: 5}).to_json(), ReadAllAvailable())
+    assert stream.committed == {ZERO: 5}
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    assert stream.committed == {ZERO: 10}
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith("t queue 2/3 is there no more; the stream had read it up to, not including, offset 7")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.transactions.staged_writes import CommitAnswer, commit_answer, no_result
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.delivery.prepared_writes import CommitGroups, DecideWrite, EndPrepared, PrepareWrite
+from statemachine.delivery.prepared_writes import OPEN, CommitGroups, DecideWrite, EndPrepared, PrepareWrite
 from statemachine.delivery.staged_writes import COMMITTED, FULL, PREPARED
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class GroupWriteRequests:
             elif answer.code == PREPARED and again:
                 self._settle(int(answer.value), part, done)
             elif answer.code in (PREPARED, FULL):
-                done(Refused(Reason.BUSY, "prepared writes wait for their decision: see raftmq writes list"))
+                done(_waits())
             else:
                 done(Refused(Reason.ILLEGAL, f"write {part.write} of {part.name!r} is not prepared: {answer.value}"))
 
@@ -69,8 +69,9 @@ class GroupWriteRequests:
         services.propose([command], prepared)
 
     def _settle(self, older: int, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Has what an older decider has prepared ended as the first group decides, at the latest now, and prepares
-        then."""
+        """Has what an older decider has prepared ended as the first group decides, and prepares then. What is of the
+        same name is decided now at the latest. What is of another name, under this decider, is none of its: the first
+        group says so, or that this decider is that one's."""
         services = self._services
         left = services.state.prepared_writes.prepared.get(older)
         if left is None:  # it has just ended
@@ -84,13 +85,15 @@ class GroupWriteRequests:
                 done(no_result(result))
 
         def decided(result: ProposeResult) -> None:
-            if result.outcome is Outcome.OK:
-                committed = result.results[-1].value == COMMITTED
-                services.propose([EndPrepared(older, committed, services.log_time_ms())], ended)
-            else:
+            if result.outcome is not Outcome.OK:
                 done(no_result(result))
+            elif (answer := result.results[-1].value) == OPEN:
+                done(_waits())
+            else:
+                services.propose([EndPrepared(older, answer == COMMITTED, services.log_time_ms())], ended)
 
-        ask = DecideWrite(left.name, left.write, older, services.config.cluster.group, abort=True)
+        is_mine = left.name == part.name
+        ask = DecideWrite(left.name, left.write, older, services.config.cluster.group, abort=is_mine)
         services.propose([ask], decided)
 
     def commit(self, part: GroupWrite, groups: Sequence[int], done: Callable[[CommitAnswer | Refused], None]) -> None:
@@ -99,3 +102,7 @@ class GroupWriteRequests:
         now_ms = self._services.log_time_ms()
         command: Command = CommitGroups(part.name, part.write, now_ms, part.decider, part.winners, groups)
         self._services.propose([command], lambda result: done(commit_answer(part.name, part.write, result)))
+
+
+def _waits() -> Refused:
+    return Refused(Reason.BUSY, "prepared writes wait for their decision: see raftmq writes list")

@@ -312,8 +312,10 @@ class QueueShare:
         self._on_change()
 
     async def _is_hidden(self, feed: QueueFeed) -> bool:
-        """Returns True if the topic has fewer read queues by now, so that the feed's queue belongs to no consumer. The
-        node that tells the route may learn of it a moment later than the leader."""
+        """Returns True if the topic has fewer read queues by now, or the feed's group of brokers has retired, so that
+        the feed's queue belongs to no consumer. The node that tells the route may learn of it a moment later."""
+        if self._view.groups.known(group_of(feed.queue_id)) is None:
+            return True
         for _ in range(ROUTE_TRIES):
             route = await self._view.route(feed.topic, timeout_s=10.0, fresh=True)
             if feed.queue_id not in route.readable:

@@ -260,7 +260,7 @@ def _all_backups_in(target: str) -> tuple[list[tuple[int, Manifest]], list[str]]
 
     found, problems = _backups_in(target)
     every = [(FIRST_GROUP, each) for each in found]
-    for group, place in places_in(target, lambda url: _backups_in(url)[0]):
+    for group, place in places_in(target):
         further, more = _backups_in(place)
         every += [(group, each) for each in further]
         problems += more

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from cluster.backup import manifest as manifests
 from cluster.backup.group_backups import Truth, beside, check_together, further_sources, places_in, truth_in
 from cluster.backup.manifest import MANIFEST, STATE, Manifest
+from cluster.backup.remote import BACKUPS
 from cluster.backup.restore import ChosenBackup, Source
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.rows import each_row
@@ -37,7 +38,7 @@ def test_the_newest_that_was_begun_no_later_belongs_to_the_first_groups(backup: 
     put(place, backup, made_ms=950, group_id=3)
     put(place, backup, made_ms=960, group_id=2, cluster_uuid="another")
     assert beside(str(backup), 2, first_of(backup)) == f"{place}/b900"
-    assert places_in(str(backup.parent), lambda url: True) == [(2, str(place))]
+    assert places_in(str(backup.parent)) == [(2, str(place))]
 
 
 def test_a_group_without_a_backup_ends_the_restore(backup: Path) -> None:
@@ -50,9 +51,14 @@ def test_a_group_without_a_backup_ends_the_restore(backup: Path) -> None:
         beside(str(backup), 2, first_of(backup))
 
 
-def test_the_groups_of_a_store_are_looked_for_until_one_has_none() -> None:
-    there = {"s3://b/x/g02", "s3://b/x/g03", "s3://b/x/g05"}
-    assert places_in("s3://b/x", lambda url: url in there) == [(2, "s3://b/x/g02"), (3, "s3://b/x/g03")]
+def test_all_groups_of_a_store_are_found_also_behind_one_that_has_retired(tmp_path: Path) -> None:
+    for group in ("g03", "g64", "g65", "gx", "g1"):
+        folder = tmp_path / group / BACKUPS
+        folder.mkdir(parents=True)
+        (folder / "b.json").touch()
+    (tmp_path / "g02" / BACKUPS).mkdir(parents=True)
+    url = f"file://{tmp_path}"
+    assert places_in(url) == [(3, f"{url}/g03"), (64, f"{url}/g64")]
 
 
 @each_row(("copied", "fits"), [(0, True), (3, False), (4, True), (9, True), (10, False)])

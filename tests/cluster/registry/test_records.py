@@ -136,13 +136,26 @@ def test_an_answer_says_what_is_held() -> None:
 
 
 def test_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known goes on to be renewed; what is new is refused as a whole."""
+    """What is known goes on to be renewed; what is new is left out, and keeps nothing else out."""
     monkeypatch.setattr(registry_records, "TOPICS_MAX", 3)
     records = applied(topics_operation(CLUSTER, {name: TopicPlace(1, (1,)) for name in "abc"}))
-    error, _ = records.apply(topics_operation(CLUSTER, {"a": TopicPlace(2, (1,)), "d": TopicPlace(2, (1,))}))
-    assert "more than 3 topics" in error
-    assert records.view.topics["a"].version == 1
-    assert records.apply(topics_operation(CLUSTER, {"a": TopicPlace(2, (1,))}))[0] == ""
+    both = topics_operation(CLUSTER, {"a": TopicPlace(2, (1,)), "d": TopicPlace(2, (1,))})
+    assert records.apply(both) == ("", msgspec.msgpack.encode([["a", 2]]))
+    assert records.known(both) == ("", msgspec.msgpack.encode([["a", 2]])), "it is not written for ever"
+    assert sorted(records.view.topics) == ["a", "b", "c"]
+
+
+def test_processes_that_have_kept_other_topics_merge_what_both_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of deleted topics stay, so the bound is reached some day, and not by the same name in each process."""
+    monkeypatch.setattr(registry_records, "TOPICS_MAX", 3)
+    records = applied(topics_operation(CLUSTER, {name: TopicPlace(1, (1,)) for name in "abc"}))
+    other = applied(topics_operation(CLUSTER, {name: TopicPlace(2, (1, 2)) for name in "bcd"}))
+    records.merge(other.dump())
+    assert records.view.topics == {
+        "a": TopicPlace(1, (1,)),
+        "b": TopicPlace(2, (1, 2)),
+        "c": TopicPlace(2, (1, 2)),
+    }
 
 
 def test_a_dump_of_another_cluster_or_damaged_changes_nothing() -> None:

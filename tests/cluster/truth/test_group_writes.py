@@ -105,6 +105,26 @@ def test_a_later_driver_finds_what_an_earlier_one_has_committed(two: Two) -> Non
     assert states(two) == {left: "committed", attempt: "discarded"}
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_write_of_another_name_keeps_no_decider_from_its_own(two: Two) -> None:
+    """Deciders are numbers that anybody can guess, and who may write under one name may name any of them."""
+    decider, attempt = decider_of(two), open_staged(two)
+    theirs = two.second.log.one(OpenAttempt("theirs", 0, 5)).value
+    told: list[Any] = []
+    asked = requests(two.second, two.submit_in_second, 2)
+    asked.prepare(GroupWrite("theirs", 0, decider, [(theirs, 0)]), told.append)
+    two.run(500)
+    assert told == [0]
+    assert prepare(two, decider, (attempt, 2)) == [2]
+    asked.prepare(
+        GroupWrite("theirs", 1, decider, [(two.second.log.one(OpenAttempt("theirs", 1, 5)).value, 0)]), told.append
+    )
+    two.run(500)
+    assert told[1].reason is Reason.BUSY, "nor does it end what is not of its name"
+    assert commit_at(two, two.first, decider) == [CommitAnswer(0, earlier=False)]
+    assert states(two)[attempt] == "prepared"
+
+
 def test_an_attempt_that_is_not_whole_is_refused(two: Two) -> None:
     decider, attempt = decider_of(two), open_staged(two)
     [refused] = prepare(two, decider, (attempt, 3))

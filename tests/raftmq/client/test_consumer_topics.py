@@ -5,11 +5,15 @@ from __future__ import annotations
 import datetime
 import json
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from raftmq.client import Failed, Message, NotFound, aconnect, connect
+from raftmq.client.consuming.message_buffer import QueueFeed
+from raftmq.client.route import GroupQueues, route_over
 from raftmq_wire.codes import RequestCode
+from raftmq_wire.queue_numbers import number_of
 
 
 def bodies(name: str, count: int) -> list[bytes]:
@@ -37,6 +41,25 @@ async def test_one_consumer_reads_several_topics_and_commits_each(fake: Any) -> 
     assert all(body.startswith(topic.encode()) for topic, body in got)
     committed = {(topic, queue): at for (group, topic, queue), at in fake.offsets.items() if group == "billing"}
     assert committed == {(t, q): 2 for t, n in (("orders", 2), ("refunds", 3)) for q in range(n)}
+
+
+async def test_a_queue_of_a_group_of_brokers_that_has_retired_is_read_from_no_other(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies("a", 3))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as c:
+        assert [m.body for m in await take(c, 3)] == bodies("a", 3)
+        mq.view.groups.take("1/raft 2/raft-g02")
+        mq.view.groups.take("", "2")
+        c._share.rebalance.clear()
+        old = route_over("orders", [GroupQueues(1, "raft", 1, 1), GroupQueues(2, "raft-g02", 1, 1)], 0, True)
+        with monkeypatch.context() as patched:  # a node that has not heard of it yet
+            patched.setattr(mq.view, "route", AsyncMock(return_value=old))
+            await c._share._keep_pulling(QueueFeed("orders", number_of(2, 0), 0))
+        assert c._share.rebalance.is_set(), "the next route says what is there"
+        fake.fill("orders", 0, bodies("b", 1))
+        assert [m.body for m in await take(c, 1)] == bodies("b", 1)
 
 
 async def test_ordered_consumers_lock_the_queues_of_each_topic(fake: Any) -> None:
