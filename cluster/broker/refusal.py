@@ -11,6 +11,7 @@ from cluster.replication.outcome import Outcome
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.flow.gate import Gate, Over
+    from cluster.replication.outcome import ProposeResult
 
 
 class Reason(Enum):
@@ -100,3 +101,18 @@ def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable
             refuse(refused)
 
     services.read_index(confirmed)
+
+
+def when_decided(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
+    """Calls `act` once everything that this leader has proposed so far is applied. `refuse` gets the reason why nobody
+    knows that, and the Refused that `act` raises."""
+
+    def decided(result: ProposeResult) -> None:
+        try:
+            if result.outcome is not Outcome.OK:
+                raise not_written(result.outcome, "", fail="the message was lost with its leader; nothing was done")
+            act()
+        except Refused as refused:
+            refuse(refused)
+
+    services.propose([], decided)

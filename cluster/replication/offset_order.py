@@ -18,6 +18,7 @@ from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command, pack
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets, ResetOffsets
 from statemachine.consuming.groups import PutGroup
+from statemachine.consuming.offset_resets import EndResets
 from statemachine.dedup import EndSessions
 from statemachine.removal_slices import DeleteGroup, DeleteTopic
 from statemachine.truth import CopyTruth
@@ -247,8 +248,9 @@ class Effects:
         """Removes and returns the rows that must be in the log before `command`, which came later.
 
         A commit or a reset replaces waiting offsets of the same queues. Waiting offsets of a group go before its
-        deletion and are deleted with it. A deleted topic needs nothing: its id is never reused, and apply leaves such
-        rows out.
+        deletion and are deleted with it; those of queues go before the end of their reset, and are left out: they were
+        committed before their consumer knew of it. A deleted topic needs nothing: its id is never reused, and apply
+        leaves such rows out.
         """
         if not self._offsets:
             return []
@@ -260,6 +262,9 @@ class Effects:
         if isinstance(command, ResetOffsets):
             for topic_id, queue_id, _ in command.rows:
                 self._offsets.pop((command.group, topic_id, queue_id), None)
+        if isinstance(command, EndResets):
+            names = [(command.group, topic_id, queue_id) for topic_id, queue_id, _ in command.rows]
+            return [(*name, self._offsets.pop(name)) for name in names if name in self._offsets]
         return []
 
     def has_offset(self, group: str, topic_id: int, queue_id: int) -> bool:

@@ -224,6 +224,11 @@ class Proposals:
         about to be, each topic is as one whose change does not end."""
         return topic in self._barriers or self.drain.is_closed
 
+    def is_undecided(self, position: int) -> bool:
+        """Returns True if an entry that is proposed and not applied holds this position of the log: what lies there may
+        have been answered early."""
+        return self._state.applied_mark.end_position <= position < self._raw.tail.end_position
+
     def refuse(self, why: str) -> None:
         """Refuses sends with this reason until further notice; "" accepts them again, unless the log is closed."""
         self._full = why

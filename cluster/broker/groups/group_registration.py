@@ -44,24 +44,28 @@ class GroupRegistration:
         news: list[Command] = []
         proposed: list[str] = []
         rows = 0
-        for group in groups if self._services.writes_open() else ():
-            found = self._members.consumers.get(group)
-            size = 1 + len(found.subscriptions) if found is not None else 1
-            charge(ITEM_UNITS * size)
-            if (
-                found is not None
-                and group not in self._proposing
-                and (new := self._news_of(group, found))
-                and self._may_be_made(group, party, limited)
-            ):
-                self._proposing.add(group)
-                news += new
-                proposed.append(group)
-                rows += size
-                if rows >= ROWS_MAX:
-                    self._send(news, proposed, telling)
-                    news, proposed, rows = [], [], 0
-            yield
+        try:
+            for group in groups if self._services.writes_open() else ():
+                found = self._members.consumers.get(group)
+                size = 1 + len(found.subscriptions) if found is not None else 1
+                charge(ITEM_UNITS * size)
+                if (
+                    found is not None
+                    and group not in self._proposing
+                    and (new := self._news_of(group, found))
+                    and self._may_be_made(group, party, limited)
+                ):
+                    self._proposing.add(group)
+                    news += new
+                    proposed.append(group)
+                    rows += size
+                    if rows >= ROWS_MAX:
+                        self._send(news, proposed, telling)
+                        news, proposed, rows = [], [], 0
+                yield
+        except BaseException:  # its client is gone between two steps: other members propose them
+            self._proposing.difference_update(proposed)
+            raise
         if news:
             self._send(news, proposed, telling)
         telling.all_sent()

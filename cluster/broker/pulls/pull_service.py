@@ -283,6 +283,10 @@ class Pulls:
         if topic is None or not topic.perm & PERM_READ:  # it may have changed while the pull was parked
             pull.puller.refused(no_topic(pull.topic) if topic is None else _unreadable(topic))
             return True
+        group = state.groups.get(pull.group)
+        if group is not None and not group.consume_enable:  # it may have been switched off, too
+            pull.puller.refused(_switched_off(pull.group))
+            return True
         reset = self._resets.pending(pull.group, (pull.topic_id, pull.queue_id))
         if reset is not None and self._answer_reset(pull, reset):
             return True
@@ -477,8 +481,12 @@ def _check_readable(asked: PullRequest, topic: TopicConfig, group: GroupConfig |
         remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {asked.queue_id}"
         raise Refused(Reason.INVALID, remark)
     if group is not None and not group.consume_enable:
-        raise Refused(Reason.NO_PERMISSION, disabled_group(asked.group))
+        raise _switched_off(asked.group)
 
 
 def _unreadable(topic: TopicConfig) -> Refused:
     return Refused(Reason.NO_PERMISSION, unreadable_topic(topic.name, topic.perm))
+
+
+def _switched_off(group: str) -> Refused:
+    return Refused(Reason.NO_PERMISSION, disabled_group(group))

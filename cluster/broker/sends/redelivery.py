@@ -166,9 +166,11 @@ class SendBacks:
         for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
             topic = state.topics.get(prefix + wanted.group)
             row = None if topic is None else state.unique(topic.id, wanted.position, FAILURE_MARK)
-            if row is not None:
-                recent = self._services.log_time_ms() - row.time_ms < REPEATED_MS
-                return recent or state.timers.at(row.position) is not None
+            if row is None:
+                continue
+            recent = self._services.log_time_ms() - row.time_ms < REPEATED_MS
+            if recent or state.timers.at(row.position) is not None:
+                return True
         return False
 
     # --- the message -------------------------------------------------------------------------------------------------

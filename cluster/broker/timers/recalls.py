@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.delivery_time import REAL_TOPIC, TIMER_TOPIC
 from cluster.broker.reads.log_reads import read_intact
-from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed, when_decided
 from cluster.broker.rights import PUB, topic_need
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -76,6 +76,9 @@ class Recalls:
         if left_ms <= 0:
             raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is due, it is delivered")
         found = state.timers.at(handle.position)
+        if found is None and self._proposals.is_undecided(handle.position):  # its send was answered early
+            when_decided(services, partial(self._recall, party, topic, handle, done), done)
+            return
         if found is None or not self._may_recall(party, found[0]):
             if left_ms > config.timer.max_delay_ms:
                 raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: no message may wait that long")

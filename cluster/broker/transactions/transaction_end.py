@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.broker.delivery_time import producer_group_of
 from cluster.broker.message_copies import copied, queue_for
 from cluster.broker.reads.log_reads import read_intact
-from cluster.broker.refusal import Reason, Refused, not_written
+from cluster.broker.refusal import Reason, Refused, not_written, when_decided
 from cluster.broker.retries import own_topic
 from cluster.broker.rights import PUB, Party, Rights, topic_need
 from cluster.broker.services import Services
@@ -173,6 +173,9 @@ class Transactions:
             settled(Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was done"))
             return
         half = self._node.state.halves.get(asked.position)
+        if half is None and self._proposals.is_undecided(asked.position):  # its send was answered early
+            when_decided(self._node, lambda: self._end(asked, settled, tries), settled)
+            return
         if half is None:
             self._ending.pop(asked.position, None)
             settled(End.EARLIER)

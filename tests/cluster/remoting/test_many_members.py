@@ -157,6 +157,25 @@ def test_a_heartbeat_of_a_thousand_groups_is_noted_in_many_turns(node: Any, conn
     assert (node.members.consumers, node.members._count) == ({}, 0)
 
 
+def test_groups_of_a_client_that_goes_between_two_steps_are_made_for_the_next(node: Any, connect: Any) -> None:
+    """Whatever it was about to propose is not under way."""
+    answered, turns = False, 0
+    while not answered:
+        one, two = connect(), connect()
+        groups = [f"g{turns:02}-{n:03}" for n in range(450)]
+        request = node.ask(34, beat("c", *groups), connection=one)
+        for _ in range(turns):
+            node.next_turn()
+        one.close()
+        answered, turns = bool(request.replies), turns + 1
+        node.ask(34, beat("d", *groups), connection=two)
+        node.advance(0)
+        assert node.state.groups.keys() >= set(groups)
+        two.close()
+        node.advance(0)
+    assert turns > 3, "it went at several places"
+
+
 def test_a_goodbye_is_not_overtaken_by_the_heartbeat_before_it(node: Any, connect: Any) -> None:
     connection = connect()
     groups = [f"g{n:04}" for n in range(1_000)]

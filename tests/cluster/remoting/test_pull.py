@@ -266,6 +266,17 @@ def test_a_parked_pull_of_a_topic_that_may_not_be_read_any_more_gets_nothing(nod
     assert (parked.answer.code, parked.answer.body) == (16, b"")
 
 
+@pytest.mark.parametrize("grown", [True, False])
+def test_a_parked_pull_of_a_group_that_is_switched_off_gets_nothing(node: Any, pull: Any, grown: bool) -> None:
+    parked = hold(pull, 0)
+    node.command(PutGroup({"name": "g", "consume_enable": False}, False))
+    if grown:
+        node.store("T", b"x")
+    node.advance(0 if grown else 5_200)
+    answer = parked.answer
+    assert (is_switched_off(answer.code, answer.remark), answer.body) == (True, b"")
+
+
 def test_without_own_subscription_the_groups_counts(node: Any, pull: Any) -> None:
     node.store("T", b"a", tag="x")
     wanted = node.store("T", b"b", tag="y")

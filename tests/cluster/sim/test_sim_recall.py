@@ -179,3 +179,36 @@ def test_a_new_leader_knows_what_was_recalled(sim: SimCluster) -> None:
     sim.loop.run_for(8)
     assert bodies(sim) == []
     sim.check_equal()
+
+
+def test_what_was_answered_early_is_taken_back_once_it_is_decided(sim: SimCluster) -> None:
+    """Until then no row says that it waits, and the log that it has come to nothing."""
+    followers = sim.followers()
+    for node in followers:
+        node.append.hold()
+    (fields,) = send(sim, DELAYED + "ACK_LEVEL\x01leader\x02", key="K")
+    path = sim.leader().connect()
+    ext = {"producerGroup": "p", "topic": "T", "recallHandle": fields["recallHandle"]}
+    path.ask(encode_frame(RequestCode.RECALL_MESSAGE, 1, 0, ext=ext))
+    sim.loop.run_for(0.3)
+    assert path.replies == {}
+    for node in followers:
+        node.append.release()
+    sim.loop.run_until(lambda: 1 in path.replies, 20, "an answer")
+    assert path.replies[1][0][0] == 0
+    sim.loop.run_for(6)
+    assert bodies(sim) == []
+    sim.check_equal()
+
+
+def test_nobody_takes_back_what_was_answered_early_and_lost(sim: SimCluster) -> None:
+    old = sim.leader()
+    sim.isolate(old)
+    (fields,) = send(sim, DELAYED + "ACK_LEVEL\x01leader\x02", key="K")
+    path = old.connect()
+    ext = {"producerGroup": "p", "topic": "T", "recallHandle": fields["recallHandle"]}
+    path.ask(encode_frame(RequestCode.RECALL_MESSAGE, 1, 0, ext=ext))
+    sim.loop.run_for(10)
+    sim.heal()
+    sim.loop.run_until(lambda: 1 in path.replies, 20, "an answer")
+    assert path.replies[1][0][0] != 0

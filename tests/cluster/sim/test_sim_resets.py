@@ -120,3 +120,19 @@ def test_the_end_is_known_before_later_commits(group: SimCluster) -> None:
     assert codes(path, 1) == [OK]
     assert settled_offset(group) == 5
     assert offset(leader) == 5
+
+
+def test_a_commit_that_waits_goes_before_the_end_and_is_left_out(group: SimCluster) -> None:
+    """It came before the consumer knew of the reset, and its sender wants no answer: it is not in the log yet."""
+    leader = group.leader()
+    path = leader.connect()
+    path.ask(commit(1, 9, oneway=True))
+    path.ask(commit(2, 10, oneway=True))
+    path.ask(pull(3, 3))
+    group.loop.run_for(0.5)
+    assert codes(path, 3) == [OK]
+    assert settled_offset(group) == offset(leader) == 3
+    path.ask(commit(4, 4, oneway=True))
+    group.loop.run_for(0.5)
+    assert settled_offset(group) == 4
+    group.check_equal()

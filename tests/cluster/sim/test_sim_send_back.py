@@ -240,6 +240,16 @@ def test_a_group_that_consumes_anew_may_fail_anew(sim: SimCluster) -> None:
     copies(sim, 2)
 
 
+def test_a_dead_letter_reported_twice_is_one_whatever_came_of_the_message_before(sim: SimCluster) -> None:
+    """It came again once, its offset was not committed, and who consumed it anew gave it up."""
+    position = send(sim)
+    assert ask(sim, position)[0] == 0
+    copies(sim, 1)
+    sim.loop.run_for(60)
+    assert [ask(sim, position, delayLevel=-1)[0] for _ in range(2)] == [0, 0]
+    copies(sim, 1, "%DLQ%g")
+
+
 def test_a_message_that_waits_cannot_have_failed(sim: SimCluster) -> None:
     assert ask(sim, send(sim))[0] == 0
     (row,) = sim.leader().state.timers.due(1 << 62)

@@ -91,6 +91,24 @@ def test_a_half_message_is_in_no_queue_and_its_committed_copy_is(sim: SimCluster
         assert found == [message.position], "keys lead to the copy alone"
 
 
+@pytest.mark.parametrize(("wish", "left"), [(COMMIT, [b"m"]), (ROLLBACK, []), (UNKNOWN, [])])
+def test_one_that_was_answered_early_ends_once_it_is_decided(sim: SimCluster, wish: int, left: list[bytes]) -> None:
+    """Until then it is no half message for any node, and none that has ended."""
+    producer, followers = Producer(sim.leader()), sim.followers()
+    for node in followers:
+        node.append.hold()
+    half = producer.send(sim, "K1", properties="ACK_LEVEL\x01leader\x02")
+    opaque = producer.end(half, wish, oneway=False)
+    sim.loop.run_for(0.3)
+    assert opaque not in producer.replies
+    for node in followers:
+        node.append.release()
+    sim.loop.run_until(lambda: opaque in producer.replies, 20, "an answer")
+    assert codes(producer, opaque) == [0]
+    assert pending(sim) == (wish == UNKNOWN)
+    assert [message.body for message in stored(sim.leader(), queue_id=half.queue_id)] == left
+
+
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_rollback_leaves_nothing(sim: SimCluster, leads: bool) -> None:
     producer = Producer(by_role(sim, leads))
