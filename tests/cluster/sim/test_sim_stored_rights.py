@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
-from raftmq_wire.codes import RequestCode
+from raftmq_wire.codec import decode_header, ext_of
+from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import RecallHandle, decode_message, encode_message_id
 from raftmq_wire.signature import Credentials
+from statemachine.access.user_rows import Mode
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
-from tests.support.sim_users import READ_T, SHOP, add_user, ask_admin, begin, request, settle, with_key
+from tests.support.sim_users import READ_T, ROOT, SHOP, add_user, ask_admin, begin, request, settle, with_key
 from tests.support.transactions import COMMIT, ROLLBACK
 
 EVE_RULES = (
@@ -67,7 +69,7 @@ def send(
 
 
 def ask(
-    sim: SimCluster, node: SimNode, who: Credentials, code: int, ext: dict[str, str], body: bytes = b""
+    sim: SimCluster, node: SimNode, who: Credentials | None, code: int, ext: dict[str, str], body: bytes = b""
 ) -> tuple[int, str, bytes, bytes]:
     """Code, remark, fields and body of the answer."""
     path = node.connect()
@@ -221,6 +223,35 @@ def test_309_takes_a_message_to_a_client_only_if_asker_and_client_may_have_it(
     code, remark, _, _ = ask(sim, sim.leader(), both, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields(place.position))
     assert (code, "not online" in remark) == (1, True)
     assert b"<<T>>" not in got(client)
+
+
+@pytest.mark.parametrize("holder", [0, 1])
+@pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
+def test_what_a_client_is_asked_is_not_signed_by_who_asks(
+    sim: SimCluster, eve: Credentials, code: RequestCode, holder: int
+) -> None:
+    """A signature covers neither the code nor the names of fields: what a Super signs for a look at the client "off"
+    sets the mode, if that client may read it."""
+    place = send(sim, SHOP, "K", topic="T")
+    host = decode_message(sim.leader().log.read_at(*_item(sim)))[0].store_host
+    rules = [[1, *rule, [], True] for rule in (*EVE_RULES, ("Topic:T", ["Sub"]))]
+    assert ask_admin(sim, "set_rules", "eve", rules) is None
+    settle(sim)
+    client = consumer(sim, eve, "eve", "off")
+    fields = {"clientId": "off", "consumerGroup": "eve", "msgId": encode_message_id(host, place.position)}
+    path = sim.running[holder].connect()
+    path.ask(request(ROOT, code, OPAQUE, fields))
+    sim.loop.run_for(3)
+    (asked,) = [data for data in client.written if decode_header(data[4], _header(data)).code == code]
+    given = ext_of(decode_header(asked[4], _header(asked)))
+    forged = {"mode": given.pop("clientId"), "n": given.pop("consumerGroup"), "z": given.pop("msgId"), **given}
+    answered = ask(sim, sim.leader(), None, RequestCode.SET_AUTH_MODE, forged)
+    assert (answered[0], sim.leader().state.access.mode) == (ResponseCode.NO_PERMISSION, Mode.ENFORCE)
+    assert given == {}
+
+
+def _header(data: bytes) -> bytes:
+    return data[8 : 8 + int.from_bytes(data[5:8], "big")]
 
 
 def _item(sim: SimCluster) -> tuple[int, int]:
