@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import msgspec
 
 from cluster.broker.name_rules import AUTO_CREATE_NAMES
-from cluster.broker.rights import SUB, group_need, topic_need
+from cluster.broker.rights import SUB, UPDATE, group_need, topic_need
 from cluster.requests.verb import Ext, Names
 from cluster.runtime import metered_json
 from statemachine.access.rules import Action, Kind, Need
 
 WRITE = (Action.SUB, Action.UPDATE)
 ROUTE = (Action.PUB, Action.SUB, Action.GET)
-GET, UPDATE, DELETE, LIST = (Action.GET,), (Action.UPDATE,), (Action.DELETE,), (Action.LIST,)
+GET, DELETE, LIST = (Action.GET,), (Action.DELETE,), (Action.LIST,)
 PUT = (Action.CREATE, Action.UPDATE)
 
 

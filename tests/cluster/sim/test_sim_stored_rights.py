@@ -15,6 +15,8 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import RecallHandle, decode_message, encode_message_id
 from raftmq_wire.signature import Credentials
 from statemachine.access.user_rows import Mode
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
@@ -248,6 +250,32 @@ def test_what_a_client_is_asked_is_not_signed_by_who_asks(
     answered = ask(sim, sim.leader(), None, RequestCode.SET_AUTH_MODE, forged)
     assert (answered[0], sim.leader().state.access.mode) == (ResponseCode.NO_PERMISSION, Mode.ENFORCE)
     assert given == {}
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_314_without_a_topic_needs_a_right_to_each_that_it_finds(
+    sim: SimCluster, eve: Credentials, leads: bool
+) -> None:
+    """The group eve has offsets of T too, which eve may not change."""
+    node = sim.leader() if leads else sim.followers()[0]
+    state = sim.leader().state
+    places = [(state.topics[topic].id, 0, offset) for topic, offset in (("T", 0), ("eve", 1))]
+    made = sim.propose(sim.leader(), PutGroup({"name": "eve-2"}, True))
+    offsets = [("eve-2", *place) for place in places]
+    put = sim.propose(sim.leader(), CommitOffsets(offsets))
+    sim.loop.run_until(lambda: made and put, 10, "offsets")
+    eves = [[1, *rule, [], True] for rule in (*EVE_RULES, ("Group:eve-2", ["Get"]))]
+    assert ask_admin(sim, "set_rules", "eve", eves) is None
+    settle(sim)
+    all_of_it = {"srcGroup": "eve-2", "destGroup": "eve"}
+    code, remark, _, _ = ask(sim, node, eve, RequestCode.CLONE_GROUP_OFFSET, all_of_it)
+    assert (code, "topic T" in remark) == (ResponseCode.NO_PERMISSION, True)
+    assert state.offsets_by_topic("eve") == {}
+    assert ask(sim, node, eve, RequestCode.CLONE_GROUP_OFFSET, all_of_it | {"topic": "eve"})[0] == 0
+    assert state.offset("eve", *places[1][:2]) == 1
+    assert state.offset("eve", *places[0][:2]) is None
+    assert ask(sim, node, ROOT, RequestCode.CLONE_GROUP_OFFSET, all_of_it)[0] == 0
+    assert state.offset("eve", *places[0][:2]) == 0
 
 
 def _header(data: bytes) -> bytes:
