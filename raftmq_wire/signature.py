@@ -1,8 +1,8 @@
 """The signature of a request in RocketMQ's ACL 1.0: HMAC-SHA1 with the user's secret, in base64.
 
 It covers the values of the ext fields, in the order of their names and without the signature itself, and then the body.
-It covers neither a time nor a nonce, nor the request's code: an attacker who can read a connection can send the same
-request again.
+It covers neither a time nor a nonce, nor the request's code, nor the names of the fields: an attacker who can read a
+connection can send the same request again, also as another one. So no node passes a signature on to a client.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ ACCESS_KEY: Final = "AccessKey"
 """Ext field with the name of the user."""
 SIGNATURE: Final = "Signature"
 """Ext field with the signature."""
+SECURITY_TOKEN: Final = "SecurityToken"
+"""Ext field with the token of a temporary user, which RocketMQ's clients can send."""
 V4_9_3: Final = 399
 """The protocol version of the last clients that leave UNIQUE_QUERY out of the signature (MQVersion.V4_9_3)."""
 UNIQUE_QUERY: Final = "_UNIQUE_KEY_QUERY"
@@ -35,6 +37,12 @@ def content(ext: Mapping[str, str], body: bytes, *, version: int = V4_9_3 + 1) -
     left_out = {SIGNATURE, UNIQUE_QUERY} if version <= V4_9_3 else {SIGNATURE}
     values = [ext[name] for name in sorted(ext) if name not in left_out]
     return "".join(values).encode() + body
+
+
+def unsigned(ext: Mapping[str, str]) -> dict[str, str]:
+    """Returns the ext fields without what proves their sender. Who gets a signed request can send it again as another
+    one: neither its code nor the names of its fields are signed."""
+    return {name: ext[name] for name in ext if name not in (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)}
 
 
 def sign(secret: bytes, signed: bytes) -> str:

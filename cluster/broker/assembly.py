@@ -149,7 +149,7 @@ class Broker:
         )
         self.bounds = None if evicted is None else evicted.bounds
         self.queries = MessageQueries(services, self.rights, None if evicted is None else evicted.keys)
-        self.resets = OffsetResets(services, self.bounds)
+        self.resets = OffsetResets(services, self.rights, self.bounds)
         old, levels = (None, None) if evicted is None else evicted.for_pulls
         self.pulls = Pulls(services, members, self.resets, reads, old, levels, proposals.flow.paced.buckets.rules)
         self.locks = QueueLocks(services, environment.lock_ttl_ms)

@@ -22,6 +22,9 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 """Prefix of a group's name: the topic of the messages that the group's consumers could not handle after all tries."""
 
+REPLY_SUFFIX = "_REPLY_TOPIC"
+"""Suffix of the cluster's name: the topic that replies of request and reply name. They are pushed, and not stored."""
+
 AUTO_CREATE_NAMES = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
 """The names of the topic from which new topics are created. RocketMQ 4.3 used the second name. No such topic is stored:
 its route is derived from the configuration."""

@@ -22,7 +22,7 @@ from statemachine.commands import is_same
 if TYPE_CHECKING:
     from statemachine.access.users import Access
 
-PUB, SUB = (Action.PUB,), (Action.SUB,)
+PUB, SUB, UPDATE = (Action.PUB,), (Action.SUB,), (Action.UPDATE,)
 READ = (Action.SUB, Action.GET)
 MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cluster.broker.name_rules import AUTO_CREATE_NAMES
-from cluster.broker.rights import SUB, group_need, topic_need
+from cluster.broker.name_rules import AUTO_CREATE_NAMES, REPLY_SUFFIX
+from cluster.broker.rights import PUB, SUB, UPDATE, group_need, topic_need
 from cluster.requests.verb import Ext, Names
 from cluster.runtime import metered_json
 from statemachine.access.rules import Action, Kind, Need
 
 WRITE = (Action.SUB, Action.UPDATE)
 ROUTE = (Action.PUB, Action.SUB, Action.GET)
-GET, UPDATE, DELETE, LIST = (Action.GET,), (Action.UPDATE,), (Action.DELETE,), (Action.LIST,)
+GET, DELETE, LIST = (Action.GET,), (Action.DELETE,), (Action.LIST,)
 PUT = (Action.CREATE, Action.UPDATE)
 
 
@@ -52,6 +52,11 @@ def on_cluster(on: tuple[Action, ...]) -> Names:
 def nothing(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
     """Makes the needs of a request that any user may make."""
     yield from ()
+
+
+def of_reply(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
+    """Makes the needs of a reply: it goes to who asked, whatever topic it names."""
+    yield topic_need(cluster + REPLY_SUFFIX, PUB)
 
 
 def of_route(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:

@@ -32,6 +32,8 @@ RULES = {
     "vic": [[1, "Topic:vic-*", ["All"], [], True], [1, "Group:vic-*", ["All"], [], True]],
     "mal": [[1, "Topic:mal-*", ["All"], [], True], [1, "Group:mal-*", ["All"], [], True]],
 }
+REPLIES = [1, "Topic:DefaultCluster_REPLY_TOPIC", ["Pub"], [], True]
+"""The right of each service that answers requests."""
 SHARED = [[1, "Topic:shared-*", ["Sub"], [], True], [1, "Group:shared-*", ["Sub"], [], True]]
 CLUSTER_GET = [1, "Cluster:DefaultCluster", ["Get", "List"], [], True]
 KEY, PID = "vic-key", b"session of vic.."
@@ -229,7 +231,7 @@ def make(sim: SimCluster, mode: str, *, follower: bool = False, level: int = LEV
     ask_admin(sim, "create", "root", "root-secret", is_super=True, enabled=True)
     for name, rules in RULES.items():
         ask_admin(sim, "create", name, f"{name}-secret", is_super=False, enabled=True)
-        ask_admin(sim, "set_rules", name, [*rules, *SHARED, *([CLUSTER_GET] if name == "mal" else [])])
+        ask_admin(sim, "set_rules", name, [*rules, *SHARED, *([CLUSTER_GET, REPLIES] if name == "mal" else [])])
     ask_admin(sim, "set_mode", mode)
     sim.settle()
     both = TwoUsers(sim, sim.followers()[0] if follower else sim.leader())

@@ -22,10 +22,10 @@ ANN, BOB, EVE, REPLIER = (Credentials(name, f"{name}-secret") for name in ("ann"
 RULES = {
     "ann": ["Topic:T", "Group:g", "Group:h"],
     "bob": ["Topic:T", "Group:g", "Group:h"],
-    "eve": ["Topic:S"],
+    "eve": ["Topic:S", f"Topic:{REPLIES}"],
     "replier": [f"Topic:{REPLIES}"],
 }
-"""User -> where it may send and read. eve's topic S is her own."""
+"""User -> where it may send and read. eve's topic S is her own; she may reply, as every service may."""
 
 
 def with_users(sim: SimCluster, mode: str = "enforce", level: int = OWNERS_LEVEL) -> None:

@@ -126,10 +126,10 @@ async def clone_group(call: Call) -> GroupCloned:
     """Gives a group the committed offsets of another."""
     wanted: CloneRequest = call.body
     state, name, topic = call.port.state, call.params["name"], wanted.topic or ""
-    resets = OffsetResets(call.port.services, call.port.storage.evicted_bounds)
+    resets = OffsetResets(call.port.services, call.port.rights, call.port.storage.evicted_bounds)
     before, offsets, entry = state.offsets_by_topic(name), list[ClonedOffset](), state.applied
     try:
-        for topic_id, queue, offset in resets.to_clone(wanted.source, name, topic):
+        for topic_id, queue, offset in resets.to_clone(wanted.source, name, topic, call.caller.party):
             if len(offsets) % OFFSETS_PER_STEP == 0:
                 await call.breathe()
             charge(ITEM_UNITS)
@@ -142,7 +142,7 @@ async def clone_group(call: Call) -> GroupCloned:
     except Refused as refused:
         if refused.reason is Reason.NO_GROUP:
             find_group(state, wanted.source)
-        raise error_of(refused) from None
+        raise error_of(refused, codes={Reason.NO_PERMISSION: "denied"}) from None
     return GroupCloned(
         node=call.port.config.node.id,
         term=entry.term,
@@ -238,7 +238,7 @@ async def reset_group(call: Call) -> GroupReset:
         call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id
     )
     # The node answers at the latest after [send] deadline_ms.
-    resets, state = OffsetResets(call.port.services, call.port.storage.evicted_bounds), call.port.state
+    resets, state = OffsetResets(call.port.services, call.port.rights, call.port.storage.evicted_bounds), call.port.state
     before = state.offsets_by_topic(asked.group)
     found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, asked))
     topic = state.topics[asked.topic]

@@ -33,6 +33,7 @@ from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
+from raftmq_wire.signature import unsigned
 from statemachine.levels import OWNERS_LEVEL
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class ClientRelay:
         correlation_id: str | None = None,
         first: NodeId | None = None,
     ) -> None:
-        """Sends the request to one client and calls `done` once, perhaps before this returns.
+        """Sends the request to one client, without the signature of who asked for it, and calls `done` once, perhaps
+        before this returns.
 
         `group`: None for any; `client_id`: None for any client of the group, each in turn; `user`: only a client of
         that user, None for any; `need`: only a client whose user has that right, judged by the node that holds the
@@ -135,6 +137,7 @@ class ClientRelay:
         Refusals: NO_CONSUMER if no such client is connected to any node that can be asked, BUSY, INVALID for a request
         that is too long, ERROR if there was no answer within `timeout_ms` or the client disconnected.
         """
+        request = request._replace(ext=unsigned(request.ext))
         done = self._counted(request, done)
         if not names_fit(group, client_id):
             longest = f"a group's name has at most {GROUP_MAX} characters, a client's {CLIENT_ID_MAX}"

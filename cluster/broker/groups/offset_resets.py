@@ -7,7 +7,7 @@ from there. Until then its pulls are answered MOVED, and its commits, which were
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
 from itertools import chain
@@ -18,6 +18,7 @@ from cluster.broker.evicted.evicted_time_search import EvictedBounds, offset_by_
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.new_names import check_new_group
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.broker.rights import UPDATE, topic_need
 from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
@@ -27,7 +28,7 @@ from statemachine.consuming.groups import PutGroup
 from statemachine.consuming.offset_resets import EndResets
 
 if TYPE_CHECKING:
-    from cluster.broker.rights import Party
+    from cluster.broker.rights import Party, Rights
     from cluster.broker.services import Services
     from cluster.runtime.turns.work import Steps
     from statemachine.consuming.offset_resets import OffsetReset
@@ -83,9 +84,10 @@ ResetDone = Callable[[list[QueueOffset] | Refused], None]
 class OffsetResets:
     """Makes resets, and ends those of which the consumers know."""
 
-    def __init__(self, services: Services, evicted: EvictedBounds | None = None) -> None:
+    def __init__(self, services: Services, rights: Rights, evicted: EvictedBounds | None = None) -> None:
         """`evicted`: access to evicted messages; None if this node has no tier."""
         self._services = services
+        self._rights = rights
         self._old = evicted
         self._ending: set[tuple[str, Queue, int]] = set()
         """Resets whose end is proposed: (group, queue, number)."""
@@ -207,23 +209,36 @@ class OffsetResets:
     def clone(self, source: str, to: str, topic: str, party: Party, done: Callable[[ProposeResult], None]) -> None:
         """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. `party`: who
         asks. Raises Refused."""
-        rows = ((to, *row) for row in self.to_clone(source, to, topic))
+        rows = ((to, *row) for row in self.to_clone(source, to, topic, party))
         runs: Iterator[list[Command]] = ([CommitOffsets(part)] for part in rows_in_parts(rows))
         first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
         if to not in self._services.state.groups:
             check_new_group(self._services.creations, to, party)
         propose_in_parts(self._services, chain([first], runs), done)
 
-    def to_clone(self, source: str, to: str, topic: str) -> Iterator[tuple[int, int, int]]:
+    def to_clone(self, source: str, to: str, topic: str, party: Party) -> Iterator[tuple[int, int, int]]:
         """Returns the offsets that `clone` would give the group `to`, each as (topic id, queue, offset). Changes
-        nothing. Raises Refused."""
+        nothing. Raises Refused, also if the party may not change offsets of one of the topics that were not named."""
         state = self._services.state
         check_group_name(to)
         group_named(state, source)
         config = topic_named(state, topic) if topic else None
         committed = state.offsets_by_topic(source)
         topics = sorted(committed) if config is None else [config.id] if config.id in committed else []
+        if config is None:
+            self._judge_all(source, topics, party)
         return ((topic_id, *row) for topic_id in topics for row in sorted(committed[topic_id].items()))
+
+    def _judge_all(self, source: str, topics: Sequence[int], party: Party) -> None:
+        """Judges who asks for the offsets of all topics as if each were named. Raises Refused."""
+        state = self._services.state
+        for topic_id in topics:
+            charge(ITEM_UNITS)
+            found = state.topics_by_id.get(topic_id)
+            if found is None or self._rights.allows(party, [topic_need(found.name, UPDATE)], "a clone of all offsets"):
+                continue
+            why = f"group {source} has offsets of topic {found.name}, of which you have no right to change offsets"
+            raise Refused(Reason.NO_PERMISSION, f"{why}: name the topics that you mean, one after the other")
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 

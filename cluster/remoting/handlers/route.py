@@ -19,6 +19,7 @@ from cluster.broker.name_rules import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    REPLY_SUFFIX,
     RETRY_PREFIX,
     SYSTEM_TOPICS,
     no_topic,
@@ -27,7 +28,6 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.topics import place_of, placed_queues
 from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refuse, refusing
-from cluster.remoting.handlers.request_reply import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
 from raftlog.work import charge
@@ -217,7 +217,7 @@ class Routes:
                 )
                 for each, (read, write) in placed
             ]
-        if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
+        if topic == self._services.config.cluster.name + REPLY_SUFFIX:  # replies are pushed, and not stored
             return [(group, _queue_data(group.name, PERM_READ | PERM_WRITE, 1, 1, 0))]
         return []
 

@@ -174,6 +174,7 @@ CONSUMING = (
         of_clone,
         page="{fields} → 0; without `topic` all offsets of the group",
         fields="srcGroup! destGroup! topic",
+        stored="without a topic: Update on each topic of which the group has offsets",
         is_administrative=True,
         serves=Serves.LEADER,
         in_line=True,

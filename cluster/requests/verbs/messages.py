@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.broker.rights import PUB, READ, SUB
 from cluster.requests import answer_sizes
-from cluster.requests.named_rights import GET, named, nothing, on_cluster
+from cluster.requests.named_rights import GET, named, nothing, of_reply, on_cluster
 from cluster.requests.verb import Cost, Repeats, Serves, Verb
 from cluster.runtime.request_limits import STAGED_BYTES_MAX
 
@@ -134,7 +134,7 @@ MESSAGES = (
     Verb(
         324,
         "SEND_REPLY_MESSAGE",
-        named(topics="topic", on=PUB),
+        of_reply,
         page=(
             "like 10, to the topic `<cluster>_REPLY_TOPIC`; the properties `REPLY_TO_CLIENT` and `CORRELATION_ID` "
             'name the client that the reply is pushed to (326), and its request, see "Request and reply" → `msgId=0 '
@@ -151,7 +151,7 @@ MESSAGES = (
     Verb(
         325,
         "SEND_REPLY_MESSAGE_V2",
-        named(topics="b", on=PUB),
+        of_reply,
         page="the same with letters",
         fields="a b c d e f g h i j l m raftmqPid raftmqSeq raftmqLow",
         body_bytes_max=None,

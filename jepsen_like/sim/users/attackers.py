@@ -55,6 +55,7 @@ def rules_of(name: str) -> list[list[object]]:
         [1, f"Topic:{OWN}-*", ["All"], [], True],
         [1, f"Group:{OWN}-*", ["All"], [], True],
         [1, "Cluster:DefaultCluster", ["Get"], [], True],
+        [1, "Topic:DefaultCluster_REPLY_TOPIC", ["Pub"], [], True],
     ]
 
 

@@ -296,7 +296,7 @@ class FakeNode:
             **TopicsAdmin(self, self.note_change).codes(),
             **Heartbeats(self, self.members, others, locks).codes(),
             **QueueLockRequests(locks, self.members).codes(),
-            **ConsumerRequests(self, OffsetResets(self), relay, rights, self.note_change).codes(),
+            **ConsumerRequests(self, OffsetResets(self, rights), relay, rights, self.note_change).codes(),
             **Replies(self, delivery, "10.0.0.2:10911").codes(),
             **OffsetRequests(self, self.members, Offsets(self, None)).codes(),
             **self.pull_codes(),
@@ -313,7 +313,7 @@ class FakeNode:
 
     def pull_codes(self) -> Handlers:
         """The codes of pulls, of a node that has just started, and whose log is complete."""
-        self.pulls = Pulls(self, self.members, OffsetResets(self))
+        self.pulls = Pulls(self, self.members, OffsetResets(self, Rights(self.state.access)))
         return PullRequests(self.pulls, lambda request, position: False, lambda request: False).codes()
 
     def note_change(self, about: str, says: str) -> None:

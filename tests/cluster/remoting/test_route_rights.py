@@ -48,6 +48,8 @@ def test_every_code_has_a_row_or_is_for_a_super_alone() -> None:
         (105, {"topic": "TBW102"}, []),
         (33, {"topic": "T"}, []),
         (206, {}, ["List on Cluster:C"]),
+        (324, {"topic": "T"}, ["Pub on Topic:C_REPLY_TOPIC"]),
+        (325, {"b": "T"}, ["Pub on Topic:C_REPLY_TOPIC"]),
         (215, {"topic": "T"}, ["Delete on Topic:T"]),
         (222, {"topic": "T", "group": "g"}, ["Update on Topic:T", "Update on Group:g"]),
     ],

@@ -11,6 +11,7 @@ from cluster.broker.filters import sql
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.pulls import filter_search
 from cluster.broker.pulls.pull_service import REPAIR_RETRY_MS, REPAIR_TRIES, Pulls
+from cluster.broker.rights import Rights
 from cluster.remoting.handlers.pull import PullRequests
 from raftlog.types import NodeId
 
@@ -189,7 +190,7 @@ def test_a_pull_goes_elsewhere_before_it_reads_what_this_node_lacks(node: Any, p
         asked.append(position)
         return True
 
-    pulls = Pulls(node, node.members, OffsetResets(node))
+    pulls = Pulls(node, node.members, OffsetResets(node, Rights(node.state.access)))
     codes = PullRequests(pulls, elsewhere, lambda request: False).codes()
     node.table |= codes
     node.reads.clear()

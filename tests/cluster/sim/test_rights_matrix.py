@@ -109,6 +109,9 @@ def stored_cases(both: TwoUsers) -> Iterator[Case]:
     inside = position + INSIDE
     there, nowhere = {"offset": str(position)}, {"offset": str(inside)}
     yield Case(Code.VIEW_MESSAGE_BY_ID, there, nowhere)
+    for more in ({}, {"topic": "vic-topic"}):
+        to = {"destGroup": "mal-group", **more}
+        yield Case(Code.CLONE_GROUP_OFFSET, to | {"srcGroup": "vic-group"}, to | {"srcGroup": "no-group"})
     times = {"beginTimestamp": "0", "endTimestamp": str(1 << 50), "maxNum": "8"}
     for topic in ("mal-topic", "%RETRY%mal-group"):
         for unique in ({}, {"_UNIQUE_KEY_QUERY": "true"}):

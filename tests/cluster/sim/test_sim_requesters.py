@@ -10,6 +10,7 @@ import pytest
 
 from cluster.broker.groups import reply_notes
 from cluster.broker.groups.reply_notes import TTL_MAX_MS, TTL_MIN_MS, ttl_of
+from raftmq_wire.codes import ResponseCode
 from statemachine.levels import OWNERS_LEVEL
 from tests.support.sim_cluster import SimCluster, SimNode
 from tests.support.sim_users import with_key
@@ -77,7 +78,7 @@ def test_two_clients_of_one_id_each_get_their_own(sim: SimCluster, asked_at: int
 @pytest.mark.parametrize(("mode", "reaches"), [("", True), ("observe", True), ("enforce", False)])
 @pytest.mark.parametrize("forged_at", NODES)
 def test_a_reply_that_nobody_waits_for(sim: SimCluster, forged_at: int, mode: str, reaches: bool) -> None:
-    """Who sends to any topic of his own cannot make up a reply for a client that waits for others."""
+    """Who may reply cannot make up a reply for a client that waits for others."""
     with_users(sim, mode)
     client = producer(sim, sim.running[1], ANN if mode else None)
     client.wants_reply("id-1")
@@ -277,3 +278,16 @@ def test_a_note_of_names_that_are_too_long_is_not_kept(sim: SimCluster) -> None:
     assert client.wants_reply("x" * 300)[0] == 0
     assert len(node.running.serving.broker.reply_notes) == 0
     assert UsersClient(sim, node, REPLIER, "r").reply("c", "x" * 300, b"1")[0] == 0, "as below the level"
+
+
+@pytest.mark.parametrize("replied_at", NODES)
+def test_who_replies_needs_the_right_to_reply_whatever_topic_he_names(sim: SimCluster, replied_at: int) -> None:
+    """Bob may read the request, so he knows whose it is, and may send to its topic."""
+    with_users(sim)
+    client = producer(sim, sim.running[1], ANN)
+    client.wants_reply("id-1")
+    bob = UsersClient(sim, sim.running[replied_at], BOB, "x")
+    assert bob.reply("c", "id-1", b"forged", topic="T")[0] == ResponseCode.NO_PERMISSION
+    replier = UsersClient(sim, sim.running[replied_at], REPLIER, "r")
+    assert replier.reply("c", "id-1", b"a reply", topic="T")[0] == 0
+    assert client.bodies == [b"a reply"]

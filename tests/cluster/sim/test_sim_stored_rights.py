@@ -10,13 +10,17 @@ from typing import NamedTuple
 
 import pytest
 
-from raftmq_wire.codes import RequestCode
+from raftmq_wire.codec import decode_header, ext_of
+from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import RecallHandle, decode_message, encode_message_id
 from raftmq_wire.signature import Credentials
+from statemachine.access.user_rows import Mode
+from statemachine.consuming.consumer_offsets import CommitOffsets
+from statemachine.consuming.groups import PutGroup
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.removal_slices import DeleteTopic
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
-from tests.support.sim_users import READ_T, SHOP, add_user, ask_admin, begin, request, settle, with_key
+from tests.support.sim_users import READ_T, ROOT, SHOP, add_user, ask_admin, begin, request, settle, with_key
 from tests.support.transactions import COMMIT, ROLLBACK
 
 EVE_RULES = (
@@ -67,7 +71,7 @@ def send(
 
 
 def ask(
-    sim: SimCluster, node: SimNode, who: Credentials, code: int, ext: dict[str, str], body: bytes = b""
+    sim: SimCluster, node: SimNode, who: Credentials | None, code: int, ext: dict[str, str], body: bytes = b""
 ) -> tuple[int, str, bytes, bytes]:
     """Code, remark, fields and body of the answer."""
     path = node.connect()
@@ -221,6 +225,61 @@ def test_309_takes_a_message_to_a_client_only_if_asker_and_client_may_have_it(
     code, remark, _, _ = ask(sim, sim.leader(), both, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields(place.position))
     assert (code, "not online" in remark) == (1, True)
     assert b"<<T>>" not in got(client)
+
+
+@pytest.mark.parametrize("holder", [0, 1])
+@pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
+def test_what_a_client_is_asked_is_not_signed_by_who_asks(
+    sim: SimCluster, eve: Credentials, code: RequestCode, holder: int
+) -> None:
+    """A signature covers neither the code nor the names of fields: what a Super signs for a look at the client "off"
+    sets the mode, if that client may read it."""
+    place = send(sim, SHOP, "K", topic="T")
+    host = decode_message(sim.leader().log.read_at(*_item(sim)))[0].store_host
+    rules = [[1, *rule, [], True] for rule in (*EVE_RULES, ("Topic:T", ["Sub"]))]
+    assert ask_admin(sim, "set_rules", "eve", rules) is None
+    settle(sim)
+    client = consumer(sim, eve, "eve", "off")
+    fields = {"clientId": "off", "consumerGroup": "eve", "msgId": encode_message_id(host, place.position)}
+    path = sim.running[holder].connect()
+    path.ask(request(ROOT, code, OPAQUE, fields))
+    sim.loop.run_for(3)
+    (asked,) = [data for data in client.written if decode_header(data[4], _header(data)).code == code]
+    given = ext_of(decode_header(asked[4], _header(asked)))
+    forged = {"mode": given.pop("clientId"), "n": given.pop("consumerGroup"), "z": given.pop("msgId"), **given}
+    answered = ask(sim, sim.leader(), None, RequestCode.SET_AUTH_MODE, forged)
+    assert (answered[0], sim.leader().state.access.mode) == (ResponseCode.NO_PERMISSION, Mode.ENFORCE)
+    assert given == {}
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_314_without_a_topic_needs_a_right_to_each_that_it_finds(
+    sim: SimCluster, eve: Credentials, leads: bool
+) -> None:
+    """The group eve has offsets of T too, which eve may not change."""
+    node = sim.leader() if leads else sim.followers()[0]
+    state = sim.leader().state
+    places = [(state.topics[topic].id, 0, offset) for topic, offset in (("T", 0), ("eve", 1))]
+    made = sim.propose(sim.leader(), PutGroup({"name": "eve-2"}, True))
+    offsets = [("eve-2", *place) for place in places]
+    put = sim.propose(sim.leader(), CommitOffsets(offsets))
+    sim.loop.run_until(lambda: made and put, 10, "offsets")
+    eves = [[1, *rule, [], True] for rule in (*EVE_RULES, ("Group:eve-2", ["Get"]))]
+    assert ask_admin(sim, "set_rules", "eve", eves) is None
+    settle(sim)
+    all_of_it = {"srcGroup": "eve-2", "destGroup": "eve"}
+    code, remark, _, _ = ask(sim, node, eve, RequestCode.CLONE_GROUP_OFFSET, all_of_it)
+    assert (code, "topic T" in remark) == (ResponseCode.NO_PERMISSION, True)
+    assert state.offsets_by_topic("eve") == {}
+    assert ask(sim, node, eve, RequestCode.CLONE_GROUP_OFFSET, all_of_it | {"topic": "eve"})[0] == 0
+    assert state.offset("eve", *places[1][:2]) == 1
+    assert state.offset("eve", *places[0][:2]) is None
+    assert ask(sim, node, ROOT, RequestCode.CLONE_GROUP_OFFSET, all_of_it)[0] == 0
+    assert state.offset("eve", *places[0][:2]) == 0
+
+
+def _header(data: bytes) -> bytes:
+    return data[8 : 8 + int.from_bytes(data[5:8], "big")]
 
 
 def _item(sim: SimCluster) -> tuple[int, int]:
