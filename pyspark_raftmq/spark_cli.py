@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,7 @@ from raftmq.commands.shared_options import (
     show,
 )
 from raftmq.local_path import LocalPath
+from raftmq_wire.errors import ExitCode, LocalError
 
 _DAY_MS = 86_400_000
 
@@ -41,9 +42,28 @@ spark.add_command(audit_command)
 spark.add_command(table_command)
 
 
+class TargetFolder(LocalPath):
+    """The type of an option with the folder of an export, which refuses URLs with what to do instead."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the path. Raises LocalError for a URL, and BadParameter as click does."""
+        try:
+            return super().convert(value, param, ctx)
+        except LocalError as error:
+            raise LocalError(
+                error.what,
+                "an export writes and links files in a folder that the driver and every executor see",
+                f"raftmq spark export orders --to /lake/orders    (then copy it to {value}, or mount the store)",
+                ExitCode.USAGE,
+            ) from error
+
+
 @spark.command("export")
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--to", metavar="DIR", required=True, type=LocalPath(file_okay=False, path_type=Path), help="The folder.")
+@click.option("--to", metavar="DIR", required=True, type=TargetFolder(), help="The folder.")
 @click.option(
     "--format",
     "form",
@@ -52,7 +72,11 @@ spark.add_command(table_command)
     show_default=True,
     help="A Delta table, or Parquet files only.",
 )
-@click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all but index and term).")
+@click.option(
+    "--columns",
+    metavar="NAMES",
+    help="Columns, separated by commas (default: those that the target has; of a new one all but index and term).",
+)
 @click.option(
     "--accept-loss", is_flag=True, help="Go on although retention removed messages before they were exported."
 )
@@ -86,8 +110,8 @@ def export_command(
     from pyspark_raftmq.jobs.export import export
     from raftmq.tables.needed import check_needed
 
-    given = {"topic": ",".join(topics), "columns": columns or ",".join(DEFAULT_COLUMNS)}
     with explained():
+        given = {"topic": ",".join(topics), "columns": _columns(topics, to, form, columns)}
         more = {"failOnDataLoss": str(not accept_loss).lower(), "onUndecodable": on_undecodable}
         options = source_options(given, servers, **more)
         check_needed(options.columns, "raftmq spark export …")
@@ -179,6 +203,23 @@ def traffic_command(
         show(True, {**told, "first_ms": found.first_ms, "last_ms": found.last_ms})
     else:
         _print_traffic(found)
+
+
+def _columns(topics: tuple[str, ...], to: Path, form: str, named: str | None) -> str:
+    """Returns the columns of an export: those that are named, which are the target's if there is one. Raises
+    LocalError."""
+    from pyspark_raftmq.jobs.export import columns_there
+
+    there = columns_there(to, form)
+    if named is None or there is None or [name.strip() for name in named.split(",")] == [*there]:
+        return named or ",".join(there or DEFAULT_COLUMNS)
+    command = f"raftmq spark export {' '.join(topics)} --to"
+    raise LocalError(
+        f"{to} has other columns than --columns names",
+        f"it has {', '.join(there)}, and goes on with these if --columns is left out",
+        f"{command} {to} --format {form}    (with other columns: {command} {to}-2 --columns {named})",
+        ExitCode.USAGE,
+    )
 
 
 def _print_traffic(found: TrafficReport) -> None:

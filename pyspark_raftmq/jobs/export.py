@@ -17,12 +17,13 @@ import raftmq
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import no_plan, split, topics_of
 from pyspark_raftmq.read_task import read_range
+from raftmq.arrow.columns import COLUMNS
 from raftmq.arrow.ranges import QueueRange
 from raftmq.tables.day_files import DayFile, write_day_files
-from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.delta_table import DAY, DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.missing import Kept, Queue, check_continues, first_of, kept_of, missing, moved, reached_by
-from raftmq.tables.parquet_folder import ParquetTarget
+from raftmq.tables.parquet_folder import HIDDEN, ParquetTarget
 from raftmq_wire.local_path import check_local
 
 if TYPE_CHECKING:
@@ -49,6 +50,22 @@ class ExportReport(NamedTuple):
     commits: int
     races: int
     version: int | None
+
+
+def columns_there(folder: Path, form: str) -> tuple[str, ...] | None:
+    """Returns the columns of messages that the target has; None if it has none yet, or is not made by an export."""
+    there: list[str] = []
+    if form == DELTA:
+        from deltalake import DeltaTable
+
+        if DeltaTable.is_deltatable(str(folder)):
+            there = [field.name for field in DeltaTable(str(folder)).schema().fields if field.name != DAY]
+    else:
+        import pyarrow.parquet as pq
+
+        first = next(folder.glob(f"{DAY}=*/[!{HIDDEN}]*.parquet"), None)
+        there = [] if first is None else pq.read_schema(first).names
+    return tuple(there) if there and COLUMNS.keys() >= {*there} else None
 
 
 def export(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import raftmq
 from pyspark_raftmq.job_running import told_by_task
-from pyspark_raftmq.jobs.export import TARGETS, export
+from pyspark_raftmq.jobs.export import TARGETS, ExportReport, export
 from pyspark_raftmq.jobs.learning import FLOOR, FLOOR_BYTES, HEADROOM, SPAN_MS, SPAN_S
 from pyspark_raftmq.jobs.traffic import counted, limits_file, traffic, write_limits
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
+from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.ranges import QueueRange
-from raftmq.tables.day_files import DayFile
+from raftmq.tables.day_files import DayFile, write_day_files
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.missing import Kept, check_continues
@@ -255,6 +258,60 @@ def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:
         spark_command.main([*export_to, "--columns", "topic,queue_id,queue_offset"], standalone_mode=False)
     with pytest.raises(LocalError, match="nohost is not host:port, and no context"):
         spark_command.main([*export_to, "--servers", "nohost"], standalone_mode=False)
+
+
+def written(folder: Path, form: str, columns: tuple[str, ...]) -> None:
+    """Leaves the target of an export of one message."""
+    target = TARGETS[form](folder, columns)
+    values: dict[str, list[Any]] = {
+        "topic": [TOPIC],
+        "queue_id": [0],
+        "queue_offset": [0],
+        "store_ms": [1],
+        "body": [b""],
+    }
+    batch = pa.RecordBatch.from_pydict({name: values[name] for name in columns}, schema=arrow_schema(columns))
+    target.commit([*write_day_files(folder, TOPIC, 0, [batch], target.hidden)], {(TOPIC, 0): Position(1, None)})
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_a_second_export_has_the_columns_of_the_first(
+    servers: str, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a cluster and without Java; what is told to type is typed."""
+    from raftmq_wire.errors import LocalError
+
+    seen: list[tuple[str, ...]] = []
+
+    def note(spark: object, options: ReadOptions, folder: Path, **more: object) -> ExportReport:
+        seen.append(options.columns)
+        return ExportReport(0, 0, 0, 0, 0, 0, None)
+
+    monkeypatch.setattr("pyspark_raftmq.jobs.export.export", note)
+    monkeypatch.setattr("pyspark_raftmq.spark_cli.job_session", lambda *_, **__: nullcontext())
+    columns = ("topic", "queue_id", "queue_offset", "store_ms", "body")
+    command = ["export", TOPIC, "--to", str(tmp_path / "lake"), "--format", form, "--servers", servers]
+    spark_command.main(command, standalone_mode=False)
+    assert seen == [DEFAULT_COLUMNS]
+    written(tmp_path / "lake", form, columns)
+    for more in ([], ["--columns", ",".join(columns)]):
+        spark_command.main([*command, *more], standalone_mode=False)
+        assert seen.pop() == columns
+    for other in (",".join(columns[:-1]), ",".join(reversed(columns)), "tag"):
+        with pytest.raises(LocalError, match="has other columns than --columns names") as caught:
+            spark_command.main([*command, "--columns", other], standalone_mode=False)
+        assert ", ".join(columns) in caught.value.why
+        told = caught.value.fix.partition("    (")[0].removeprefix("raftmq spark ").split()
+        spark_command.main([*told, "--servers", servers], standalone_mode=False)
+        assert seen.pop() == columns
+
+
+def test_a_store_is_no_folder_and_what_to_do_is_told(servers: str) -> None:
+    from raftmq_wire.errors import LocalError
+
+    with pytest.raises(LocalError, match="--to is a path on this machine, and s3://bucket/x is a URL") as caught:
+        spark_command.main(["export", TOPIC, "--to", "s3://bucket/x", "--servers", servers], standalone_mode=False)
+    assert caught.value.fix.startswith("raftmq spark export orders --to /lake/orders    (then copy it to s3://bucket/x")
 
 
 def test_a_folder_that_is_none_is_named(
