@@ -10,7 +10,7 @@ import click
 
 from pyspark_raftmq.job_running import explained, job_session, session_options
 from pyspark_raftmq.source_login import source_options
-from raftmq.commands.data.table_steps import passing, require_tables, table_options, tell_round, tend, wait
+from raftmq.commands.data.table_steps import options_of, passing, require_tables, table_options, tell_round, tend, wait
 from raftmq.commands.name_completion import with_near_miss
 from raftmq.commands.shared_options import counted, json_option, servers_option
 from raftmq.commands.stop import Stop
@@ -30,6 +30,8 @@ def table_command(
     every: float,
     once: bool,
     columns: str | None,
+    schema: str | None,
+    kafka_columns: bool,
     group: str | None,
     accept_loss: bool,
     on_undecodable: str,
@@ -50,12 +52,19 @@ def table_command(
     from pyspark_raftmq.jobs.table import QueryFailed, TableQuery
     from raftmq.tables.errors import LostRace
     from raftmq.tables.group_offsets import commit_offsets
-    from raftmq.tables.kept_table import KeptTable, TableOptions
-    from raftmq.tables.needed import table_columns
+    from raftmq.tables.kept_table import KeptTable
     from raftmq.tables.upkeep import Upkeep
 
-    options = TableOptions(table_columns(columns, "raftmq spark table …"), accept_loss, on_undecodable)
-    given = {"topic": ",".join(topics), "columns": ",".join(options.columns), "onUndecodable": on_undecodable}
+    options = options_of(
+        columns,
+        schema,
+        kafka=kafka_columns,
+        accept_loss=accept_loss,
+        on_undecodable=on_undecodable,
+        command="raftmq spark table …",
+    )
+    table = KeptTable(to.absolute(), options)
+    given = {"topic": ",".join(topics), "columns": ",".join(table.rows.read), "onUndecodable": on_undecodable}
     total = 0
 
     def on_round(done: Round) -> None:
@@ -70,7 +79,7 @@ def table_command(
             with with_near_miss(topic, mq.admin.topics):
                 mq.admin.describe_topic(topic)
         with (
-            KeptTable(to.absolute(), options) as kept,
+            table as kept,
             job_session(master, memory, quiet=True) as spark,
             Upkeep(to, compact_at, int(keep / 3600)) as upkeep,
         ):

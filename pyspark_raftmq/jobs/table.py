@@ -12,6 +12,7 @@ below it then decides, as for a run without Spark: it refuses to go on, or goes 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import threading
@@ -27,10 +28,12 @@ from pyspark_raftmq.errors import UndecodedRead
 from pyspark_raftmq.job_running import told_by_task
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.ranges import QueueRange
-from raftmq.tables.day_files import DayFile, write_day_files
+from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import LostRace
+from raftmq.tables.json_fields import merge
 from raftmq.tables.kept_table import HIDDEN, KeptTable, Round, ends_of
 from raftmq.tables.missing import Kept, Queue, missing, moved
+from raftmq.tables.table_rows import TableRows, Written
 from raftmq_wire.errors import LocalError
 from raftmq_wire.topic_identity import Position
 
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 TASK_MESSAGES = 500_000
 _CHECKPOINT = "_raftmq.checkpoint"
 """The folder, in that of the table, with the checkpoint of the query that runs."""
-_FILES = "path string, day string, topic string, queue_id int, start bigint, end bigint, bytes bigint"
+_TOLD = "told string"
+"""Names what a task returns: its files, and the fields of bodies that it met, as JSON."""
 
 
 class QueryFailed(Exception):
@@ -162,8 +166,7 @@ class TableQuery:
         ends = ends_of(self._mq.admin, self._topics)
         target = self._kept.open()
         with self._kept.attempt():
-            write = partial(_write, str(self._kept.folder), self._kept.options.columns)
-            files = [DayFile(*row) for row in frame.mapInArrow(write, _FILES).collect()]
+            files = self._kept.written(target, lambda rows: _written(frame, self._kept.folder, rows)).files
             ranges = [self._range(queue, files, ends) for queue in sorted({file[2:4] for file in files})]
             for planned in ranges:
                 queue = planned.topic, planned.queue_id
@@ -195,28 +198,21 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _write(folder: str, columns: tuple[str, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes the files of a task, whose rows continue each other in one queue; yields a row for each file."""
+def _written(frame: DataFrame, folder: Path, rows: TableRows) -> Written:
+    """Has tasks write the files of a batch; if a task ran twice, only those of the attempt that Spark accepted."""
+    told = [json.loads(row.told) for row in frame.mapInArrow(partial(_write, folder, rows), _TOLD).collect()]
+    return Written([DayFile(*file) for files, _ in told for file in files], merge([met for _, met in told]))
+
+
+def _write(folder: Path, rows: TableRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes the files of a task, whose rows continue each other in one queue; yields what it wrote and met."""
     import pyarrow as pa
 
-    schema = arrow_schema(columns)
+    schema = arrow_schema(rows.read)
     filled = (pa.Table.from_batches([batch]).cast(schema) for batch in batches if batch.num_rows)
-    rows = (batch for table in filled for batch in table.to_batches())
-    first = next(rows, None)
-    if first is None:
-        return
-    topic, queue_id = (first.column(name)[0].as_py() for name in ("topic", "queue_id"))
-    for file in write_day_files(Path(folder), topic, queue_id, _again(first, rows), HIDDEN):
-        yield pa.RecordBatch.from_pylist([file._asdict()], _file_schema())
-
-
-def _again(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
-
-
-def _file_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
-    return pa.schema([(name, types[kind]) for name, kind in (field.split() for field in _FILES.split(", "))])
+    cast = (batch for table in filled for batch in table.to_batches())
+    first = next(cast, None)
+    if first is not None:
+        topic, queue_id = (first.column(name)[0].as_py() for name in ("topic", "queue_id"))
+        told = json.dumps(rows.write(folder, topic, queue_id, itertools.chain((first,), cast), HIDDEN))
+        yield pa.RecordBatch.from_pydict({"told": [told]})

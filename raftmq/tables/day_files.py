@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 _DAY_MS = 86_400_000
+ERROR = "_error"
+"""The column that says why a row's body does not fit; null if it does."""
 ROW_GROUP_ROWS = 1 << 17
 
 
@@ -30,6 +32,8 @@ class DayFile(NamedTuple):
     start: int
     end: int
     bytes: int
+    errors: int | None = None
+    """The rows whose bodies do not fit the table's columns; None if the table has no columns of fields."""
 
 
 def write_day_files(
@@ -88,9 +92,12 @@ class _OpenFile:
         self._fresh = self._within / f"_{prefix.removeprefix('_')}{self._unique}.tmp"
         self._writer = pq.ParquetWriter(self._fresh, first.schema, compression="zstd")
         self._group: list[Any] = []
+        self._errors: int | None = None
 
     def write(self, part: Any) -> None:
         self._group.append(part)
+        if ERROR in part.schema.names:
+            self._errors = (self._errors or 0) + part.num_rows - part.column(ERROR).null_count
         self._end += part.num_rows
         if sum(each.num_rows for each in self._group) >= ROW_GROUP_ROWS:
             self._flush()
@@ -114,7 +121,7 @@ class _OpenFile:
         sync_folder(self._within)
         size = (self._within / named).stat().st_size
         path = f"day={self.day}/{named}"
-        return DayFile(path, self.day, self._topic, self._queue_id, self._start, self._end, size)
+        return DayFile(path, self.day, self._topic, self._queue_id, self._start, self._end, size, self._errors)
 
     def give_up(self) -> None:
         self._writer.close()

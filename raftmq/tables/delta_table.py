@@ -18,12 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raftmq.arrow.columns import arrow_schema
-from raftmq.tables.day_files import DayFile
+from raftmq.tables.day_files import ERROR, DayFile
 from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.json_fields import JsonField, new_fields
+from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, table_schema
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
-DAY = "day"
+_FIELD = "raftmq.field"
+"""The key, in the metadata of a column, of the name of the field of JSON bodies that it shows."""
 _TOPICS = "raftmqTopics"
 """The key in `commitInfo` of the topics that the table has."""
 _COMMITS_READ = 50
@@ -39,23 +41,63 @@ class DeltaTarget:
     """The prefix of the names of files that tasks write. It is empty, because readers of a Delta table read its log,
     not its folder."""
 
-    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+    def __init__(self, folder: Path, columns: Sequence[str], more: MoreColumns = NO_MORE) -> None:
         """Opens the table, or creates it with these columns and `day`. Raises TableError if it has other columns."""
         from deltalake import DeltaTable
 
-        self._schema = _schema(columns)
         self._folder = folder
+        self._more = more
+        fixed = table_schema(columns, more)
         if not DeltaTable.is_deltatable(str(folder)):
             _check_no_files(folder)
-            _create(folder, self._schema)
+            _create(folder, fixed)
         self._table = DeltaTable(str(folder))
         there = [field.name for field in self._table.schema().fields]
-        if there != self._schema.names:
+        grown = there[len(fixed.names) :] if more.json else []
+        if there != [*fixed.names, *grown]:
             raise TableError(
                 f"the table {folder} has other columns",
-                f"it has {', '.join(there)}; the export has {', '.join(self._schema.names)}",
+                f"it has {', '.join(there)}; here are {', '.join(fixed.names)}",
                 "Take another folder, or the columns of this table",
             )
+        self._given()
+
+    @property
+    def fields(self) -> tuple[JsonField, ...]:
+        """The fields of JSON bodies that have a column."""
+        found = self._table.schema().fields if self._more.json else []
+        return tuple(
+            JsonField(field.metadata[_FIELD], field.name, field.type.type)
+            for field in found
+            if _FIELD in field.metadata
+        )
+
+    @property
+    def version(self) -> int:
+        """The version of the table."""
+        found: int = self._table.version()
+        return found
+
+    def add_fields(self, fields: Sequence[JsonField]) -> None:
+        """Adds columns, in a commit of its own, and reads the table again. Raises deltalake's errors."""
+        from deltalake import CommitProperties, Field
+
+        new = [Field(each.column, each.kind, nullable=True, metadata={_FIELD: each.name}) for each in fields]
+        properties = CommitProperties(topics_told(topics_in(self._table)))
+        self._table.alter.add_columns(new, commit_properties=properties)
+
+    def _given(self) -> None:
+        """Makes sure that the fields that were given have columns. Raises TableError if one has another kind."""
+        known = {field.name: field for field in self.fields}
+        for name, kind in self._more.given.items():
+            if name in known and known[name].kind != kind:
+                raise TableError(
+                    f"the table {self._folder} has the field {name} as {known[name].kind}, not as {kind}",
+                    "a column keeps its type",
+                    "Take another folder, or the kind that the table has",
+                )
+        if lacking := {name: {kind: 1} for name, kind in self._more.given.items() if name not in known}:
+            self.add_fields(new_fields(lacking, self.fields, RESERVED))
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
         """Returns the position to read next; None if the table has no rows of this queue. `met`, the topic that is
@@ -86,15 +128,14 @@ class DeltaTarget:
             self._table.create_write_transaction(
                 adds,
                 mode="append",
-                schema=self._schema,
+                schema=self._table.schema(),
                 partition_by=[DAY],
                 commit_properties=CommitProperties(topics_told(topics), app_transactions=transactions),
             )
         except CommitFailedError as error:
             raise LostRace(str(error)) from error
         self._table.update_incremental()
-        version: int = self._table.version()
-        return version
+        return self.version
 
     def discard(self, files: Sequence[DayFile]) -> None:
         """Removes the files of a failed commit, unless the table names them after all."""
@@ -172,15 +213,11 @@ def _application(topic: str, queue_id: int) -> str:
     return f"raftmq/{topic}/{queue_id}"
 
 
-def _schema(columns: Sequence[str]) -> Any:
-    import pyarrow as pa
-
-    return arrow_schema(columns).append(pa.field(DAY, pa.date32()))
-
-
 def _stats(file: DayFile) -> str:
     """Returns the statistics with which readers decide to skip the file."""
     low = {"topic": file.topic, "queue_id": file.queue_id, "queue_offset": file.start}
     high = {**low, "queue_offset": file.end - 1}
     nulls = dict.fromkeys(low, 0)
+    if file.errors is not None:
+        nulls[ERROR] = file.end - file.start - file.errors
     return json.dumps({"numRecords": file.end - file.start, "minValues": low, "maxValues": high, "nullCount": nulls})

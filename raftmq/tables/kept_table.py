@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +20,15 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.arrow.undecodable import RAW
 from raftmq.client.sync_admin import Admin
 from raftmq.tables.day_files import DayFile, sync_folder
-from raftmq.tables.delta_table import DAY, DeltaTarget
-from raftmq.tables.errors import TableError
+from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.json_fields import new_fields
 from raftmq.tables.missing import Kept, Queue, check_continues, kept_of, reached_by
+from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, Written
 from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position
+
+logger = logging.getLogger(__name__)
 
 SHOWN = "run-"
 """The prefix of the names of files that a run has shown."""
@@ -40,6 +45,7 @@ class TableOptions(NamedTuple):
     accept_loss: bool = False
     on_undecodable: str = RAW
     round_messages: int = ROUND_MESSAGES
+    more: MoreColumns = NO_MORE
 
 
 class Round(NamedTuple):
@@ -86,7 +92,12 @@ class KeptTable:
 
     def open(self) -> DeltaTarget:
         """Returns the table as it is now. Raises TableError if it has other columns."""
-        return DeltaTarget(self.folder, self.options.columns)
+        return DeltaTarget(self.folder, self.options.columns, self.options.more)
+
+    @property
+    def rows(self) -> TableRows:
+        """The rows of a table that has no fields of bodies yet; `read` are the columns that all of them are made of."""
+        return TableRows(self.options.columns, self.options.more)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
@@ -97,6 +108,23 @@ class KeptTable:
         except BaseException:
             self.remove_strays()
             raise
+
+    def written(self, target: DeltaTarget, write: Callable[[TableRows], Written]) -> Written:
+        """Has `write` write the files of a round under hidden names. Fields that have no column yet get one, and the
+        files are written again: all files of a commit have the same columns. Raises LostRace, deltalake's errors, and
+        those of `write`."""
+        rows = self.rows._replace(fields=target.fields)
+        done = write(rows)
+        new = new_fields(done.met, target.fields, RESERVED)
+        if not new:
+            return done
+        self.remove_strays()
+        before = target.version
+        target.add_fields(new)
+        if target.version != before + 1:
+            raise LostRace("another commit came between the plan and the new columns")
+        logger.info("the table has new columns: %s", ", ".join(f"{field.column} {field.kind}" for field in new))
+        return write(rows._replace(fields=target.fields))
 
     def add(
         self,
@@ -138,6 +166,21 @@ class KeptTable:
             for path in self.folder.glob(f"{DAY}=*/{pattern}"):
                 if path.name not in named:
                     path.unlink(missing_ok=True)
+
+
+def is_kept(folder: Path) -> bool:
+    """Returns True if a run keeps the table in this folder now. Raises OSError."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def ends_of(admin: Admin, topics: Sequence[str]) -> dict[Queue, Kept]:

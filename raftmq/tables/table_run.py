@@ -16,10 +16,12 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.arrow.tables import BATCH_ROWS, READERS, QueueReads
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.sync import Client
-from raftmq.tables.day_files import DayFile, write_day_files
+from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import LostRace
+from raftmq.tables.json_fields import Met, merge
 from raftmq.tables.kept_table import HIDDEN, KeptTable, Round, TableOptions, ends_of
 from raftmq.tables.missing import first_of, missing, moved
+from raftmq.tables.table_rows import TableRows, Written
 
 logger = logging.getLogger(__name__)
 
@@ -56,23 +58,24 @@ class TableRun:
             return Round()
         try:
             with self._kept.attempt():
-                written, undecoded = self._written(chosen)
-                done = self._kept.add(target, written, chosen, changed)
+                written = self._kept.written(target, lambda rows: self._written(rows, chosen))
+                done = self._kept.add(target, written.files, chosen, changed)
         except LostRace as error:
             logger.warning("another writer was faster, and the round begins again: %s", error)
             return Round(left=left)
-        return done._replace(left=left - done.messages, undecoded=undecoded)
+        return done._replace(left=left - done.messages, undecoded=written.undecoded)
 
-    def _written(self, chosen: Sequence[QueueRange]) -> tuple[list[DayFile], int]:
-        """Writes the files under hidden names; returns them, and the number of bodies that could not be decoded."""
+    def _written(self, rows: TableRows, chosen: Sequence[QueueRange]) -> Written:
         reads, undecodable = QueueReads(self._mq), Undecodable(self._options.on_undecodable)
-        kept = self._kept
+        folder = self._kept.folder
 
-        def write(planned: QueueRange) -> list[DayFile]:
-            batches = reads.batches(planned, self._options.columns, BATCH_ROWS, undecodable)
-            return [*write_day_files(kept.folder, planned.topic, planned.queue_id, batches, HIDDEN)]
+        def write(planned: QueueRange) -> tuple[list[DayFile], Met]:
+            batches = reads.batches(planned, rows.read, BATCH_ROWS, undecodable)
+            return rows.write(folder, planned.topic, planned.queue_id, batches, HIDDEN)
 
         with ThreadPoolExecutor(READERS) as pool:
-            files = [file for files in pool.map(write, chosen) for file in files]
+            found = [*pool.map(write, chosen)]
         undecodable.tell(", ".join(self._topics))
-        return files, undecodable.count
+        return Written(
+            [file for files, _ in found for file in files], merge([met for _, met in found]), undecodable.count
+        )

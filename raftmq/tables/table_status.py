@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.errors import NotFound
 from raftmq.client.sync import Client
+from raftmq.tables.day_files import ERROR
 from raftmq.tables.delta_table import positions_in, topics_in
 from raftmq.tables.errors import TableError
+from raftmq.tables.kept_table import is_kept
 from raftmq.tables.missing import Kept, Queue, kept_of
 from raftmq.tables.upkeep import SMALL_BYTES
 from raftmq_wire.topic_identity import Position
@@ -30,8 +31,10 @@ class QueueStatus(NamedTuple):
 
 
 class TableStatus(NamedTuple):
-    """The newest version of a table: `small` of its `files` have less than 16 MiB; `committed_ms` is the time of the
-    last commit, by the clock of its writer."""
+    """The newest version of a table: `small` of its `files` have less than 16 MiB, and `unfit` of its `rows` have
+    bodies that do not fit the columns of fields; `committed_ms` is the time of the last commit, by the clock of its
+    writer. `kept`: a run keeps the table now. `behind` and `behind_s` are the sum and the maximum of those of the
+    queues. `gone` are topics of the table that are not there any more."""
 
     version: int
     committed_ms: int
@@ -39,6 +42,11 @@ class TableStatus(NamedTuple):
     small: int
     bytes: int
     rows: int
+    unfit: int
+    kept: bool
+    behind: int
+    behind_s: float
+    gone: list[str]
     queues: list[QueueStatus]
 
 
@@ -59,14 +67,38 @@ def table_status(mq: Client, folder: Path) -> TableStatus:
             f"the table {folder} names no topic", "no run and no export of this version wrote it", "raftmq table --help"
         )
     kept: dict[Queue, Kept] = {}
+    gone: list[str] = []
     for topic in topics:
-        with contextlib.suppress(NotFound):
+        try:
             kept |= kept_of(topic, mq.admin.describe_topic(topic))
+        except NotFound:
+            gone.append(topic)
     reached = positions_in(table, kept)
-    queues = [_status(mq, queue, position, kept[queue]) for queue, position in sorted(reached.items())]
-    last = table.history(1)[0].get("timestamp", 0)
-    small = sum(size < SMALL_BYTES for size in sizes)
-    return TableStatus(table.version(), last, len(sizes), small, sum(sizes), sum(rows), queues)
+    new = {queue: Position(found.first, found.counted_in) for queue, found in kept.items() if found.first < found.end}
+    queues = [_status(mq, queue, position, kept[queue]) for queue, position in sorted((new | reached).items())]
+    return TableStatus(
+        version=table.version(),
+        committed_ms=table.history(1)[0].get("timestamp", 0),
+        files=len(sizes),
+        small=sum(size < SMALL_BYTES for size in sizes),
+        bytes=sum(sizes),
+        rows=sum(rows),
+        unfit=_unfit(adds),
+        kept=is_kept(folder),
+        behind=sum(queue.behind for queue in queues),
+        behind_s=max((queue.behind_s for queue in queues), default=0.0),
+        gone=gone,
+        queues=queues,
+    )
+
+
+def _unfit(adds: Any) -> int:
+    """Returns the number of rows with an error, which the statistics of the files say."""
+    name = f"null_count.{ERROR}"
+    if name not in adds.schema.names:
+        return 0
+    counts = zip(adds.column("num_records"), adds.column(name), strict=True)
+    return sum(count.as_py() - nulls.as_py() for count, nulls in counts if None not in (count.as_py(), nulls.as_py()))
 
 
 def _status(mq: Client, queue: Queue, position: Position, kept: Kept) -> QueueStatus:

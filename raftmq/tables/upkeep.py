@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from raftmq.tables.delta_table import DAY, topics_in, topics_told
+from raftmq.tables.delta_table import topics_in, topics_told
+from raftmq.tables.table_rows import DAY
 
 SMALL_BYTES = 16 << 20
 """Bytes below which a file is small."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 import raftmq
 from pyspark_raftmq.jobs.table import TableQuery
@@ -18,6 +19,7 @@ from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.kept_table import LOCK, KeptTable, Round, TableOptions
+from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
 from tests.support.pace import at_most
 
@@ -46,8 +48,6 @@ def send(mq: raftmq.Client, topic: str, *counts: int) -> None:
 
 
 def rows_in(folder: Path) -> list[tuple[int, int]]:
-    from deltalake import DeltaTable
-
     table = DeltaTable(str(folder)).to_pyarrow_table(columns=["queue_id", "queue_offset"])
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
@@ -63,15 +63,17 @@ class Spark:
     def __init__(self, spark: SparkSession, mq: raftmq.Client, topic: str, folder: Path) -> None:
         self._spark = spark
         self._mq = mq
-        self._source = {"servers": ";".join(mq.servers), "topic": topic, "columns": ",".join(DEFAULT_COLUMNS)}
+        self._source = {"servers": ";".join(mq.servers), "topic": topic}
         self._folder = folder
 
     def query(self, options: TableOptions = OPTIONS) -> int:
         """Returns the number of messages that it has added. Raises the error that ended it."""
         done: list[Round] = []
+        table = KeptTable(self._folder, options)
+        columns = {"columns": ",".join(table.rows.read)}
         with (
-            KeptTable(self._folder, options) as kept,
-            TableQuery(self._spark, self._mq, self._source, kept, done.append) as query,
+            table as kept,
+            TableQuery(self._spark, self._mq, self._source | columns, kept, done.append) as query,
         ):
             query.start(None)
             end_s = time.monotonic() + at_most(120)
@@ -130,6 +132,24 @@ def test_each_of_the_two_goes_on_where_the_other_ended(
         queries.query()
     assert queries.query(OPTIONS._replace(accept_loss=True)) == 50
     assert run(mq, topic, tmp_path) == 0
+
+
+@pytest.mark.ci
+def test_the_rows_are_those_of_a_run_without_spark(
+    spark: SparkSession, mq: raftmq.Client, topic: str, tmp_path: Path
+) -> None:
+    """With columns of fields and Kafka's names."""
+    bodies = [b'{"price": 1, "at": {"x": 1}}', b'{"price": 2.5}', b"no json", b'{"price": "free", "Price": true}']
+    mq.send_batch(topic, bodies, queue_id=1, key="k", properties={"shop": "7"})
+    options = OPTIONS._replace(more=MoreColumns(kafka=True, json=True, grows=True))
+    assert Spark(spark, mq, topic, tmp_path / "spark").query(options) == 69
+    with TableRun(mq, [topic], tmp_path / "run", options) as running:
+        assert running.round().messages == 69
+    order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+    ran, streamed = (DeltaTable(str(tmp_path / name)).to_pyarrow_table().sort_by(order) for name in ("run", "spark"))
+    assert ran.schema == streamed.schema
+    assert ran.to_pylist() == streamed.to_pylist()
+    assert ran["price"].to_pylist()[-4:] == [1.0, 2.5, None, None]
 
 
 @pytest.mark.ci

@@ -122,7 +122,8 @@ async def delete_group(call: Call) -> GroupChanged:
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 
 
-def _resets(port: AdminPort) -> OffsetResets:
+def _resets(call: Call) -> OffsetResets:
+    port = call.port
     return OffsetResets(port.services, port.served.rights, port.storage.evicted_bounds)
 
 
@@ -130,7 +131,7 @@ async def clone_group(call: Call) -> GroupCloned:
     """Gives a group the committed offsets of another."""
     wanted: CloneRequest = call.body
     state, name, topic = call.port.state, call.params["name"], wanted.topic or ""
-    resets = _resets(call.port)
+    resets = _resets(call)
     before, offsets, entry = state.offsets_by_topic(name), list[ClonedOffset](), state.applied
     try:
         for topic_id, queue, offset in resets.to_clone(wanted.source, name, topic, call.caller.party):
@@ -242,7 +243,7 @@ async def reset_group(call: Call) -> GroupReset:
         call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id
     )
     # The node answers at the latest after [send] deadline_ms.
-    resets, state = _resets(call.port), call.port.state
+    resets, state = _resets(call), call.port.state
     before = state.offsets_by_topic(asked.group)
     found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, asked))
     topic = state.topics[asked.topic]

@@ -10,6 +10,7 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.data.table_steps import (
     FOLDER,
+    options_of,
     passing,
     require_tables,
     table_options,
@@ -49,6 +50,8 @@ def run(
     every: float,
     once: bool,
     columns: str | None,
+    schema: str | None,
+    kafka_columns: bool,
     group: str | None,
     accept_loss: bool,
     on_undecodable: str,
@@ -67,12 +70,17 @@ def run(
     """
     require_tables()
     from raftmq.tables.group_offsets import commit_offsets
-    from raftmq.tables.kept_table import TableOptions
-    from raftmq.tables.needed import table_columns
     from raftmq.tables.table_run import TableRun
     from raftmq.tables.upkeep import Upkeep
 
-    options = TableOptions(table_columns(columns, "raftmq table run …"), accept_loss, on_undecodable)
+    options = options_of(
+        columns,
+        schema,
+        kafka=kafka_columns,
+        accept_loss=accept_loss,
+        on_undecodable=on_undecodable,
+        command="raftmq table run …",
+    )
     total = bad = 0
     with Stop() as stop, connect(servers) as mq:
         for topic in topics:
@@ -108,7 +116,7 @@ def run(
 @servers_option
 @json_option
 def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
-    """Show how far the table in DIR is: messages it lacks by queue, their age, its files.
+    """Show how far the table in DIR is: messages it lacks by queue, their age, its files, errors.
 
     Exits with 1 if the table cannot go on in a queue.
     """
@@ -117,14 +125,20 @@ def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
 
     with connect(servers) as mq:
         found = table_status(mq, folder)
-    stuck = any(queue.problem for queue in found.queues)
+    stuck = bool(found.gone) or any(queue.problem for queue in found.queues)
     if as_json:
         show(True, {**found._asdict(), "queues": [queue._asdict() for queue in found.queues]})
     else:
-        click.echo(f"version    {found.version}, committed at {time_text(found.committed_ms)}")
+        run = "a run keeps it" if found.kept else "no run keeps it"
+        click.echo(f"version    {found.version}, committed at {time_text(found.committed_ms)}; {run}")
         size = f"{found.bytes / 1e6:.1f} MB"
         files = f"{counted(found.files, 'file')}, {found.small} of them small"
         click.echo(f"files      {files}; {counted(found.rows, 'row')}, {size}")
+        if found.unfit:
+            click.echo(f"errors     {counted(found.unfit, 'row')} in which the body does not fit: see _error and _raw")
+        for topic in found.gone:
+            click.echo(f"problem    the topic {topic} is gone")
+        click.echo(f"behind     {counted(found.behind)}, the oldest {found.behind_s:.1f} s old")
         rows = [
             (each.topic, queue_text(each.queue_id), each.offset, each.behind, f"{each.behind_s:.1f} s", each.problem)
             for each in found.queues

@@ -18,11 +18,13 @@ from raftmq.local_path import LocalPath
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
-    from raftmq.tables.kept_table import Round
+    from raftmq.tables.kept_table import Round, TableOptions
     from raftmq.tables.upkeep import Upkeep, Upkept
 
 _TICK_S = 0.2
 """Interval in seconds at which a command looks for a signal between two rounds."""
+SAMPLED = "json"
+"""The value of --schema with which all fields become columns, as they come."""
 FOLDER = LocalPath(file_okay=False, path_type=Path)
 _OPTIONS = (
     click.argument("topics", nargs=-1, required=True, type=NameType("topic")),
@@ -32,6 +34,12 @@ _OPTIONS = (
     ),
     click.option("--once", is_flag=True, help="Stop when the table has what was there when the command began."),
     click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all but index and term)."),
+    click.option(
+        "--schema",
+        metavar="json|FILE",
+        help="Columns of the fields of JSON bodies, of all that come, or of those that a file names with their types.",
+    ),
+    click.option("--kafka-columns", is_flag=True, help="Add the columns of Kafka's source: key, value, partition, ..."),
     click.option(
         "--group",
         type=NameType("group"),
@@ -62,6 +70,20 @@ _OPTIONS = (
         help="How long files stay that the newest version does not name; readers of older ones need them.",
     ),
 )
+
+
+def options_of(
+    columns: str | None, schema: str | None, *, kafka: bool, accept_loss: bool, on_undecodable: str, command: str
+) -> TableOptions:
+    """Returns the choices of a command that keeps a table. Raises LocalError, whose advice begins with `command`."""
+    from raftmq.tables.json_fields import read_schema
+    from raftmq.tables.kept_table import TableOptions
+    from raftmq.tables.needed import table_columns
+    from raftmq.tables.table_rows import MoreColumns
+
+    given = {} if schema is None or schema == SAMPLED else read_schema(Path(schema))
+    more = MoreColumns(kafka, schema is not None, given, grows=schema == SAMPLED)
+    return TableOptions(table_columns(columns, command), accept_loss, on_undecodable, more=more)
 
 
 def table_options(command: Any) -> Any:

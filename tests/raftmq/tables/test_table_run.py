@@ -203,13 +203,20 @@ def test_the_status_says_what_is_missing(mq: raftmq.Client, topic: str, tmp_path
         table_status(mq, tmp_path)
     with TableRun(mq, [topic], tmp_path, OPTIONS) as run:
         run.round()
+        assert table_status(mq, tmp_path).kept
     send(mq, topic, 0, 7)
     found = table_status(mq, tmp_path)
+    assert (found.kept, found.behind, found.unfit, found.gone) == (False, 7, 0, [])
     assert (found.version, found.files, found.small, found.rows) == (1, 2, 2, 65)
     assert [(queue.queue_id, queue.offset, queue.behind) for queue in found.queues] == [(0, 40, 0), (1, 25, 7)]
-    assert found.queues[0].behind_s == 0 < found.queues[1].behind_s
+    assert found.queues[0].behind_s == 0 < found.queues[1].behind_s == found.behind_s
     assert 0 <= time.time() * 1000 - found.committed_ms < 3_600_000
     assert found.bytes < SMALL_BYTES
+    mq.admin.create_topic(topic, 3)
+    send(mq, topic, 0, 0, 5)
+    assert [queue.behind for queue in table_status(mq, tmp_path).queues] == [0, 7, 5], "a queue that is new"
+    mq.admin.delete_topic(topic)
+    assert table_status(mq, tmp_path).gone == [topic]
 
 
 def command(mq: raftmq.Client, *words: str) -> Result:

@@ -1,0 +1,138 @@
+"""The rows of a table: the columns of a read, and those that are made of them: Kafka's names, and the fields of JSON
+bodies with what did not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raftmq.arrow.columns import COLUMNS, arrow_schema
+from raftmq.tables.day_files import ERROR, DayFile, write_day_files
+from raftmq.tables.json_fields import BOOLEAN, DOUBLE, LONG, STRING, Fields, JsonField, Met
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DAY = "day"
+RAW = "_raw"
+"""The column with the body of a row that has an error; null in all other rows."""
+KAFKA = {
+    "key": "keys",
+    "value": "body",
+    "partition": "queue_id",
+    "offset": "queue_offset",
+    "timestamp": "store_time",
+    "headers": "properties",
+}
+"""Kafka's name -> the column that it is made of. `topic` has the same name."""
+RESERVED = (*COLUMNS, *KAFKA, RAW, ERROR, DAY)
+
+
+class MoreColumns(NamedTuple):
+    """The columns of a table that are made of others. `given`: field -> kind of the fields that become columns; with
+    `grows` all others do, too."""
+
+    kafka: bool = False
+    json: bool = False
+    given: Mapping[str, str] = {}
+    grows: bool = False
+
+
+NO_MORE = MoreColumns()
+
+
+class Written(NamedTuple):
+    """The files of a round, the fields that it met, and the bodies that could not be decompressed."""
+
+    files: Sequence[DayFile]
+    met: Mapping[str, Mapping[str, int]] = {}
+    undecoded: int = 0
+
+
+class TableRows(NamedTuple):
+    """Makes the rows of a table. Pickled to tasks. `fields` are those that the table has."""
+
+    columns: tuple[str, ...]
+    more: MoreColumns = NO_MORE
+    fields: tuple[JsonField, ...] = ()
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that a read must bring."""
+        needed = [*self.columns]
+        if self.more.json:
+            needed.append("body")
+        if self.more.kafka:
+            needed += KAFKA.values()
+        return tuple(dict.fromkeys(needed))
+
+    def write(
+        self, folder: Path, topic: str, queue_id: int, batches: Iterable[pa.RecordBatch], prefix: str
+    ) -> tuple[list[DayFile], Met]:
+        """Writes files by day of batches with the columns `read`; returns them with the fields that have no column.
+        Raises OSError."""
+        fields = Fields(self.fields, grows=self.more.grows)
+        made = self._made(batches, fields) if self.more.json or self.more.kafka else batches
+        return [*write_day_files(folder, topic, queue_id, made, prefix)], fields.met
+
+    def _made(self, batches: Iterable[pa.RecordBatch], fields: Fields) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            made = {name: batch.column(name) for name in self.columns}
+            if self.more.kafka:
+                made |= {name: batch.column(source).cast(kafka_type(name)) for name, source in KAFKA.items()}
+            if self.more.json:
+                made |= self._fields_of(batch.column("body"), fields)
+            yield pa.RecordBatch.from_arrays([*made.values()], names=[*made])
+
+    def _fields_of(self, bodies: pa.Array, fields: Fields) -> dict[str, pa.Array]:
+        import pyarrow as pa
+
+        columns: dict[str, list[object]] = {field.name: [None] * len(bodies) for field in self.fields}
+        raw: list[object] = [None] * len(bodies)
+        errors: list[object] = [None] * len(bodies)
+        for row, body in enumerate(bodies):
+            data = body.as_py() or b""
+            values, wrong = fields.read(data)
+            for name, value in values.items():
+                columns[name][row] = value
+            if wrong:
+                raw[row], errors[row] = data, wrong
+        made = {RAW: pa.array(raw, pa.binary()), ERROR: pa.array(errors, pa.string())}
+        return made | {each.column: pa.array(columns[each.name], field_type(each.kind)) for each in self.fields}
+
+
+def table_schema(columns: Sequence[str], more: MoreColumns) -> pa.Schema:
+    """Returns the schema of a table before any field of JSON bodies has a column."""
+    import pyarrow as pa
+
+    schema = arrow_schema(columns)
+    if more.kafka:
+        for name in KAFKA:
+            schema = schema.append(pa.field(name, kafka_type(name)))
+    if more.json:
+        schema = schema.append(pa.field(RAW, pa.binary())).append(pa.field(ERROR, pa.string()))
+    return schema.append(pa.field(DAY, pa.date32()))
+
+
+def kafka_type(name: str) -> Any:
+    """Returns the type that a column has in Kafka's source for Spark."""
+    import pyarrow as pa
+
+    return {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    }[name]
+
+
+def field_type(kind: str) -> Any:
+    """Returns the type of a column of JSON fields."""
+    import pyarrow as pa
+
+    return {STRING: pa.string(), LONG: pa.int64(), DOUBLE: pa.float64(), BOOLEAN: pa.bool_()}[kind]
