@@ -20,10 +20,11 @@ from pyspark_raftmq.read_task import read_range
 from raftmq.arrow.columns import COLUMNS
 from raftmq.arrow.ranges import QueueRange
 from raftmq.tables.day_files import DayFile, write_day_files
-from raftmq.tables.delta_table import DAY, DeltaTarget
+from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.missing import Kept, Queue, check_continues, first_of, kept_of, missing, moved, reached_by
 from raftmq.tables.parquet_folder import HIDDEN, ParquetTarget
+from raftmq.tables.table_rows import DAY
 from raftmq_wire.local_path import check_local
 
 if TYPE_CHECKING:

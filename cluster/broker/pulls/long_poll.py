@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.filters.subscription import MessageFilter
+from cluster.broker.reads.pull_values import leave_line
 from cluster.broker.refusal import Refused
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
@@ -131,7 +132,7 @@ class LongPolls:
         that is refused, with the limit and its key; else None."""
         full = self._park(pull)
         if not pull.parked:
-            pull.leave_line()
+            leave_line(pull)
         return full
 
     def _park(self, pull: Pull) -> str | None:
@@ -192,7 +193,7 @@ class LongPolls:
     def _leave(self, pull: Pull) -> None:
         """Removes the pull from all tables except the queue's."""
         pull.parked = False
-        pull.leave_line()
+        leave_line(pull)
         self.count -= 1
         if pull.kept is not None:
             pull.kept.hold(0)

@@ -174,11 +174,12 @@ class Pull(Untracked):
     repair_tries: int = 0
     """The number of times that its first message could not be read intact."""
 
-    def leave_line(self) -> None:
-        """Leaves the line of those who wait for their quota, if it stands in one."""
-        if self.line is not None:
-            del self.line[self]
-            self.line = None
+
+def leave_line(pull: Pull) -> None:
+    """Takes the pull out of the line of those who wait for their quota, if it stands in one."""
+    if pull.line is not None:
+        del pull.line[pull]
+        pull.line = None
 
 
 def pull_of(puller: Puller, asked: PullRequest, topic: TopicConfig, wanted: MessageFilter) -> Pull:

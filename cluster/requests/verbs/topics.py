@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from cluster.broker.rights import UPDATE
 from cluster.requests import answer_sizes
 from cluster.requests.named_rights import (
     DELETE,
     GET,
     LIST,
     PUT,
-    UPDATE,
     named,
     nothing,
     of_counts,
