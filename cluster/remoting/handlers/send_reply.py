@@ -58,12 +58,17 @@ class SendReplyWriter:
             _answer_refused(frame, refused)
 
     def fail(self, send: Send, refused: Refused) -> None:
-        """Answers a send that was not stored, or whose outcome is unknown."""
+        """Answers a send that was not stored, or whose outcome is unknown: that of one without an identity too, which a
+        former leader may have stored, since nobody can look for it."""
+        frame = send.origin
+        if not send.producer_id and type(frame) is Frame and frame.unsure is not None:
+            frame.unsure(frame, refused.remark)
+            return
         if refused.reason is not Reason.UNKNOWN:
             self._count(refused)
         if not send.oneway:
-            assert type(send.origin) is Frame
-            _answer_refused(send.origin, refused)
+            assert type(frame) is Frame
+            _answer_refused(frame, refused)
 
     def _count(self, refused: Refused) -> None:
         if self._metrics is not None and not refused.counted:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.replication import paced_sends
-from raftmq_wire.codes import ResponseCode
+from cluster.runtime.peer_frames import Kind
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
@@ -181,6 +182,32 @@ def test_a_leader_that_is_deposed_passes_on_what_waits(sim_with: MakeSim) -> Non
     assert answers(path, range(15)) == [[0]] * 15
     assert stored(sim) == list(range(15))
     check_left(*sim.running)
+
+
+def test_what_a_former_leader_has_stored_is_not_refused_for_a_quota(
+    sim_with: MakeSim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic without dedup: whoever leads then cannot look for it. Its own client's node does."""
+    sim = sim_with({"topic=O": {"send_messages": 1}}, **{"flow.hold_ms": 0})
+    sim.create_topic("O", attributes={"dedup": "off"})
+    leader, through = sim.leader(), sim.followers()[0]
+    sends = leader.transport.send_frame
+
+    def silent(peer: Any, kind: Kind, *more: Any) -> bool:
+        return kind == Kind.FORWARD_REPLY or sends(peer, kind, *more)
+
+    monkeypatch.setattr(leader.transport, "send_frame", silent)
+    path = through.connect()
+    for number in range(2):
+        ask(path, range(number, number + 1), "O")
+        sim.loop.run_for(1.2)
+    assert leader.bodies("O") == [b"0", b"1"]
+    leader.transfer(through.node_id)
+    sim.loop.run_for(2)
+    assert sim.leader() is through
+    assert answers(path, range(2)) == [[0], [ResponseCode.SYSTEM_ERROR]]
+    assert path.replies[1][0][1].startswith(UNKNOWN_REMARK)
+    check_left(through)
 
 
 def test_who_leads_again_begins_with_full_buckets(sim_with: MakeSim) -> None:
