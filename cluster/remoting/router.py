@@ -30,7 +30,7 @@ from cluster.requests.verb import Serves, Stated, Verb
 from cluster.runtime.service_lifecycle import Closing, Part
 from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
 from cluster.runtime.tls.port_security import Security
-from raftmq_wire.codec import CodecError
+from raftmq_wire.codec import FLAG_ONEWAY, CodecError
 from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Router(Dispatch):
 
     def _dispatch(self, frame: Frame, code: int) -> None:
         if code in SENDS:
-            self._forwarder.forward(frame)
+            self._pass_on(frame)
             return
         verb = VERBS.get(code)
         if verb is None:
@@ -251,12 +251,17 @@ class Router(Dispatch):
     def _reroute(self, send: Send) -> None:
         frame = send.origin
         assert isinstance(frame, Frame)
-        if isinstance(frame.path, ForwardedPath) and not send.oneway:
-            frame.path.hand_back()
-            return
         if send.issued:
             frame.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
-        self._forwarder.forward(frame)
+        self._pass_on(frame)
+
+    def _pass_on(self, frame: Frame) -> None:
+        """Passes on a send of which nothing was proposed here. One of another node's client goes back to that node,
+        which forwards it itself."""
+        if isinstance(frame.path, ForwardedPath) and not frame.header.flag & FLAG_ONEWAY:
+            frame.path.hand_back()
+        else:
+            self._forwarder.forward(frame)
 
     def _handle(self, request: RemotingRequest) -> None:
         # A stand-in's end is never reported: only connections of clients themselves are remembered.

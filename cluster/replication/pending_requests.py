@@ -323,18 +323,29 @@ def tell_calls(entry: PendingEntry, calls: list[PendingCommands], outcome: Outco
         call.tell(ProposeResult(outcome, [], entry.id, remark))
 
 
+StrictName = tuple[int, int, int]
+"""(topic id, hash of owner, key and body, CRC of the body) of a send to a topic with dedup=strict."""
+
+
 class StrictNames:
-    """Undecided sends to topics with dedup=strict, identified as their unique rows are."""
+    """Undecided sends to topics with dedup=strict, identified as their unique rows are, and who waits for them."""
 
-    def __init__(self) -> None:
-        self.names: set[tuple[int, int, int]] = set()
-        """(topic id, hash of owner, key and body, CRC of the body) of each such send. Empty if no topic uses strict
-        dedup: check before a call."""
+    def __init__(self, soon: Callable[[Callable[[bool], None], bool], object]) -> None:
+        """`soon` calls a function with its argument in a later turn of the loop."""
+        self._soon = soon
+        self.names: set[StrictName] = set()
+        """The name of each such send. Empty if no topic uses strict dedup: check before a call."""
+        self._waiting: dict[StrictName, list[tuple[int, Callable[[bool], None]]]] = {}
+        """Name -> (time until which it waits, what is told the end of that) of each request that waits for it."""
 
-    def has(self, send: Send, hashes: Iterable[int]) -> bool:
-        """Returns True if a send that one of `hashes` stands for is undecided."""
+    def find(self, send: Send, hashes: Iterable[int]) -> StrictName | None:
+        """Returns the name of an undecided send that one of `hashes` stands for; None if there is none."""
         topic_id, _, body_crc = _strict_name(send)
-        return any((topic_id, each, body_crc) in self.names for each in hashes)
+        return next((name for each in hashes if (name := (topic_id, each, body_crc)) in self.names), None)
+
+    def wait(self, name: StrictName, until_ms: int, told: Callable[[bool], None]) -> None:
+        """Calls `told` in a later turn with True once the send is decided, or with False at that time if it is not."""
+        self._waiting.setdefault(name, []).append((until_ms, told))
 
     def add(self, send: Send) -> None:
         """Adds a send that was queued."""
@@ -343,12 +354,24 @@ class StrictNames:
     def decided(self, sends: list[Send]) -> None:
         """Removes sends that are stored, or never will be."""
         if self.names:
-            self.names.difference_update(
-                [_strict_name(send) for send in sends if send.slot.dedup == "strict" and send.effect is None]
-            )
+            gone = [_strict_name(send) for send in sends if send.slot.dedup == "strict" and send.effect is None]
+            self.names.difference_update(gone)
+            if self._waiting:
+                for _, told in [each for name in gone for each in self._waiting.pop(name, ())]:
+                    self._soon(told, True)
+
+    def expire(self, now_ms: int) -> None:
+        """Ends the wait of those who have waited for long enough."""
+        for name, waiting in list(self._waiting.items()):
+            late = [each for each in waiting if each[0] <= now_ms]
+            for each in late:
+                waiting.remove(each)
+                self._soon(each[1], False)
+            if not waiting:
+                del self._waiting[name]
 
 
-def _strict_name(send: Send) -> tuple[int, int, int]:
+def _strict_name(send: Send) -> StrictName:
     return send.slot.topic_id, send.content, crc32(send.body)
 
 

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.flow.gate import Gate
     from cluster.replication.outcome import ReplyTo
+    from cluster.replication.pending_requests import StrictName
     from cluster.runtime.context import NodeContext
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Proposals:
         self._acks = 0
         """The acknowledgement levels of all sends so far, or-ed: not 0 once a send has requested another level than the
         default."""
-        self._strict = StrictNames()
+        self._strict = StrictNames(context.loop.call_soon)
         self.drain = DrainGrace(state)
         """Says if the group drains, and refuses sends for it."""
         self._slots: dict[str, TopicSlot] = {}
@@ -360,10 +361,14 @@ class Proposals:
                 return entry, at
         return self._sends.find(producer_id, sequence) or self._paced.find(producer_id, sequence)
 
-    def strict_inflight(self, send: Send, hashes: Iterable[int]) -> bool:
-        """Returns True if a send to the same topic with the same body and one of these hashes (`Send.content`) is
-        queued or proposed and undecided (for dedup=strict)."""
-        return self._strict.has(send, hashes)
+    def strict_inflight(self, send: Send, hashes: Iterable[int]) -> StrictName | None:
+        """Returns the name of a send to the same topic with the same body and one of these hashes (`Send.content`) that
+        is undecided (for dedup=strict): it waits for its quota, is queued or proposed. None if there is none."""
+        return self._strict.find(send, hashes)
+
+    def wait_for_strict(self, first: StrictName, told: Callable[[bool], None]) -> None:
+        """Calls `told` in a later turn with True once that send is decided, or with False at the deadline."""
+        self._strict.wait(first, self.now_ms + self._deadline_ms, told)
 
     def share(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
         """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. It
@@ -562,6 +567,7 @@ class Proposals:
             self._slots.clear()
             self.plain.clear()
         self.early.expire(now)
+        self._strict.expire(now)
         if now >= self.figures.hot.ends_ms:
             self.figures.hot.end_window(now)
         for entry in self._pending.values():

@@ -142,8 +142,8 @@ class Node:
         named = (producer_id, sequence)
         return next((send for send in self.queue.waiting if (send.producer_id, send.sequence) == named), None)
 
-    def strict_inflight(self, _: Send, __: list[int]) -> bool:
-        return False
+    def strict_inflight(self, _: Send, __: list[int]) -> None:
+        return None
 
     def read(self, data: bytes) -> list[Send]:
         """One read, as a node takes it: by the kernel what it takes, else the long way. Returns the sends that wait."""

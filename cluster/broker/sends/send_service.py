@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.config.config import Config
     from cluster.replication.message_head import Schedule
+    from cluster.replication.pending_requests import StrictName
     from cluster.runtime.clock import Clock
 
 
@@ -206,8 +207,8 @@ class Sends(Generic[_Origin]):
             send.content = hashes[0]
         if (hashes and self._known_unique(send, hashes)) or (producer_id and self._known(origin, send, decoded)):
             return
-        if hashes and proposals.strict_inflight(send, hashes):
-            self._wait_for_first(origin, send)
+        if hashes and (first := proposals.strict_inflight(send, hashes)) is not None:
+            self._wait_for_first(origin, send, first)
             return
         send.hold = proposals.gate.hold(path.in_flight, size, origin.user, _NEW)
         proposals.submit_send(send)
@@ -578,21 +579,21 @@ class Sends(Generic[_Origin]):
         if send.issued:
             origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
 
-    def _wait_for_first(self, origin: _Origin, send: Send) -> None:
+    def _wait_for_first(self, origin: _Origin, send: Send, first: StrictName) -> None:
         """Waits, with dedup=strict, while the same message is under way. This request is handled again once the fate of
         the first is known."""
         release = self._hold(origin)
         self._keep_identity(origin, send)
 
-        def again(result: ProposeResult) -> None:
+        def again(decided: bool) -> None:
             if not release():
                 return
-            if result.outcome is Outcome.OK:
+            if decided:
                 self._route(origin)
             else:
                 self._refuse(origin, Refused(Reason.UNKNOWN, "a send with the same key and body is undecided"))
 
-        self._proposals.submit_commands([], again)
+        self._proposals.wait_for_strict(first, again)
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)

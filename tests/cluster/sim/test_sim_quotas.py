@@ -345,6 +345,50 @@ def test_a_repetition_without_a_number_waits_for_the_first_of_a_strict_topic(sim
     check_left(leader)
 
 
+def strict_and_repeated(sim: SimCluster, place: SimNode) -> tuple[ClientPath, ClientPath]:
+    """A send to a topic with strict dedup waits for its quota, and its repetition on another connection for it."""
+    sim.create_topic("S", attributes={"dedup": "strict"})
+    first, second = place.connect(), place.connect(port=4001)
+    for number in (1, 2):
+        first.ask(send_frame(number, "S", b"%d" % number, key=f"K{number}"))
+    sim.loop.run_for(0.06)
+    second.ask(send_frame(2, "S", b"2", key="K2"))
+    sim.loop.run_for(0.06)
+    assert len(sim.leader().proposals.flow.paced) == 1
+    return first, second
+
+
+def test_who_waits_for_the_first_of_a_strict_topic_writes_nothing_into_the_log(sim_with: MakeSim) -> None:
+    sim = sim_with({"topic=S": {"send_messages": 1}})
+    leader = sim.leader()
+    first, second = strict_and_repeated(sim, leader)
+    before = leader.raw.last_index
+    sim.loop.run_for(HOLD_S / 2)
+    assert leader.raw.last_index == before
+    sim.loop.run_for(HOLD_S)
+    assert (codes(first, 2), codes(second, 2)) == ([0], [0])
+    assert stored(sim, "S") == [1, 2]
+    check_left(leader)
+
+
+def test_who_waits_behind_the_leader_goes_back_to_its_node_when_that_is_deposed(
+    sim_with: MakeSim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was forwarded is not forwarded again: whoever has the connection knows where each of them is."""
+    sim = sim_with({"topic=S": {"send_messages": 1}})
+    old, (through, next_one) = sim.leader(), sim.followers()
+    first, second = strict_and_repeated(sim, through)
+    again: list[Any] = []
+    monkeypatch.setattr(old.forwarder, "forward", again.append)
+    old.transfer(next_one.node_id)
+    sim.loop.run_for(2)
+    assert sim.leader() is next_one
+    assert again == []
+    assert (codes(first, 2), codes(second, 2)) == ([0], [0])
+    assert stored(sim, "S") == [1, 2]
+    check_left(*sim.running)
+
+
 def test_what_has_waited_keeps_its_level(sim_with: MakeSim) -> None:
     sim = sim_with({"address=*": {"send_messages": 1}})
     sim.create_topic("L", attributes={"ack.level": "leader"})
