@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.filters.subscription import MessageFilter
+from cluster.broker.reads.pull_values import leave_line
 from cluster.broker.refusal import Refused
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
@@ -129,6 +130,12 @@ class LongPolls:
     def park(self, pull: Pull) -> str | None:
         """Parks the pull until its deadline, which is set when it is parked for the first time. Returns the reason if
         that is refused, with the limit and its key; else None."""
+        full = self._park(pull)
+        if not pull.parked:
+            leave_line(pull)
+        return full
+
+    def _park(self, pull: Pull) -> str | None:
         limits = self._services.config.limits
         connection = pull.puller.client
         if connection.closed:
@@ -186,6 +193,7 @@ class LongPolls:
     def _leave(self, pull: Pull) -> None:
         """Removes the pull from all tables except the queue's."""
         pull.parked = False
+        leave_line(pull)
         self.count -= 1
         if pull.kept is not None:
             pull.kept.hold(0)

@@ -8,7 +8,7 @@ them what its answer had.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -35,8 +35,8 @@ class PacedPulls:
         self._services = services
         self._go_on = go_on
         self.buckets = QuotaBuckets(rules, PULLS)
-        self._lines: dict[Bucket, deque[Pull]] = {}
-        """Bucket -> the pulls that wait for it, and some that were answered meanwhile."""
+        self._lines: dict[Bucket, OrderedDict[Pull, None]] = {}
+        """Bucket -> the pulls that wait for it, in their order. Who is no longer parked leaves his line."""
         self._goes: Pull | None = None
         """The pull whose turn it is."""
         self._paces = False
@@ -59,7 +59,7 @@ class PacedPulls:
             return True
         if (
             self._goes is not pull
-            and (ahead := next((each for each in found if each in self._lines), None)) is not None
+            and (ahead := next((each for each in found if self._lines.get(each)), None)) is not None
         ):
             self._wait(pull, ahead)
             return True
@@ -75,7 +75,8 @@ class PacedPulls:
 
     def _wait(self, pull: Pull, bucket: Bucket) -> None:
         pull.paced = True
-        self._lines.setdefault(bucket, deque()).append(pull)
+        pull.line = self._lines.setdefault(bucket, OrderedDict())
+        pull.line[pull] = None
         if not self._paces:
             self._paces = True
             self._services.call_later(PACE_MS, self._look)
@@ -95,7 +96,7 @@ class PacedPulls:
 
     def waiting(self) -> Iterator[tuple[Bucket, int]]:
         """Yields each bucket that is waited for, and the number of pulls."""
-        return ((bucket, len(line)) for bucket, line in self._lines.items())
+        return ((bucket, len(line)) for bucket, line in self._lines.items() if line)
 
     def _of(self, pull: Pull, now_ms: int) -> tuple[Bucket, ...]:
         puller = pull.puller
@@ -111,18 +112,13 @@ class PacedPulls:
         for bucket in list(self._lines):
             line = self._lines[bucket]
             while line and self._is_open(bucket):
-                pull = line.popleft()
                 charge(1)
-                if pull.parked and pull.paced:  # else it was answered, or its client is gone
-                    self._goes = pull
-                    self._go_on(pull)
-                    self._goes = None
+                self._goes = next(iter(line))
+                self._go_on(self._goes)  # it leaves the line, as whoever is no longer parked does
+                self._goes = None
                 if METER.units - began >= STEP_UNITS:
                     yield
                     began = METER.units
-            while line and not line[0].parked:
-                charge(1)
-                line.popleft()
             if not line:
                 del self._lines[bucket]
         self._paces = bool(self._lines)

@@ -3,6 +3,7 @@ decisions."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum, auto
 from typing import NamedTuple, Protocol
@@ -164,12 +165,21 @@ class Pull(Untracked):
     slot: int = 0
     paced: bool = False
     """True while it waits for its quota: what comes to its queue does not wake it."""
+    line: OrderedDict[Pull, None] | None = None
+    """The line in which it waits for its quota, while it is parked."""
     brief: bool = False
     """True if it would not wait for messages, and waits for its quota nevertheless."""
     whole: tuple[int, int] | None = None
     """The most messages and bytes that were asked for, where a quota may leave less."""
     repair_tries: int = 0
     """The number of times that its first message could not be read intact."""
+
+
+def leave_line(pull: Pull) -> None:
+    """Takes the pull out of the line of those who wait for their quota, if it stands in one."""
+    if pull.line is not None:
+        del pull.line[pull]
+        pull.line = None
 
 
 def pull_of(puller: Puller, asked: PullRequest, topic: TopicConfig, wanted: MessageFilter) -> Pull:

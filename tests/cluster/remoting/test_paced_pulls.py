@@ -87,6 +87,17 @@ def test_who_waits_goes_on_in_order_and_nobody_overtakes(node: Any, quota: Any) 
     assert [got(request) for request in waiting] == [1] * 5
 
 
+def test_what_comes_to_the_queue_of_the_first_takes_no_place_from_him(node: Any, quota: Any) -> None:
+    for queue in (0, 1):
+        node.store("T", *[BODY] * 10, queue_id=queue)
+    quota(pull_messages=1)
+    assert got(pull(node, 0)) == 1
+    first, second = pull(node, 1), pull(node, 1, queueId=1)
+    node.store("T", BODY)
+    node.advance(1_100)
+    assert [len(each.replies) for each in (first, second)] == [1, 0]
+
+
 def test_who_comes_when_there_is_room_waits_behind_those_who_wait(node: Any, quota: Any) -> None:
     node.store("T", *[BODY] * 100)
     quota(pull_messages=3)
@@ -169,6 +180,25 @@ def test_a_client_that_goes_leaves_the_line(node: Any, quota: Any, connect: Any)
     assert node.pulls.long_polls.count == 0
     node.advance(200)
     assert node.timers == 0, "nothing looks any more"
+
+
+@pytest.mark.parametrize("limits", [{}, {"limits.long_polls_max": 1}], ids=["time is over", "may not wait"])
+def test_who_waits_no_longer_stands_in_no_line(node_with: Any, limits: dict[str, int]) -> None:
+    """A line whose first waits for long would keep all that came meanwhile, and count them as asking."""
+    node = node_with(**limits)
+    node.create_topic("T")
+    node.command(Finalize(QUOTAS_LEVEL))
+    node.store("T", *[b"z" * 50_000] * 2)
+    node.command(SetQuotas([("topic=T", {"pull_bytes": 1_000})], 0, "op"))
+    assert got(pull(node, 0)) == 1
+    first = pull(node, 1)
+    for _ in range(20):
+        pull(node, 1, suspendTimeoutMillis=100)
+    node.advance(1_000)
+    assert not first.replies
+    assert node.pulls.long_polls.count == 1
+    assert [number for _, number in node.pulls.paced.waiting()] == [1]
+    assert [len(line) for line in node.pulls.paced._lines.values()] == [1]
 
 
 def test_many_that_wait_are_served_in_turns(node_with: Any) -> None:
