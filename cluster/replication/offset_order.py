@@ -32,11 +32,18 @@ if TYPE_CHECKING:
 
 
 _MOVES_OFFSETS = (CommitOffsets, DeleteGroup, DeleteTopic, ResetOffsets)
+_OF_GROUPS = (TruthKind.GROUP, TruthKind.OFFSETS)
+_ENDS = (TruthKind.TOPIC, *_OF_GROUPS)
 
 
 def moves_offsets(commands: list[Command]) -> bool:
     """Returns True if one of the commands changes or removes consumer offsets."""
-    return any(isinstance(command, _MOVES_OFFSETS) for command in commands)
+    return any(isinstance(command, _MOVES_OFFSETS) or _copies_end(command) for command in commands)
+
+
+def _copies_end(command: Command) -> bool:
+    """Returns True if the command copies the end of offsets, or of their group or topic."""
+    return isinstance(command, CopyTruth) and any(row is None and kind in _ENDS for kind, _, row in command.rows)
 
 
 class LeavingGroups:
@@ -86,8 +93,8 @@ def _changes_of(command: Command) -> list[tuple[str, bool]]:
         return [(command.name, True)]
     if isinstance(command, PutGroup):
         return [(str(command.config.get("name")), False)]
-    if isinstance(command, CopyTruth):
-        return [(str(name), row is None) for kind, name, row in command.rows if kind == TruthKind.GROUP]
+    if isinstance(command, CopyTruth):  # the end of offsets deletes a group that is still there
+        return [(str(name), row is None) for kind, name, row in command.rows if kind in _OF_GROUPS]
     return []
 
 
