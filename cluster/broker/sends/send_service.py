@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from cluster.replication.message_head import Schedule
     from cluster.replication.pending_requests import StrictName
     from cluster.runtime.clock import Clock
+    from statemachine.dedup import UniqueMessage
 
 
 _BATCH_HEAD = struct.Struct(">iiiii")
@@ -202,8 +203,8 @@ class Sends(Generic[_Origin]):
             issued=bool(producer_id) and not (decoded.producer_id or path.forwarded),
         )
         hashes: list[int] = []
-        if slot.dedup == "strict" and not batch:
-            hashes = self._unique_hashes(send)
+        if slot.dedup == "strict":
+            hashes = [_batch_hash(batch)] if batch else self._unique_hashes(send)
             send.content = hashes[0]
         if (hashes and self._known_unique(send, hashes)) or (producer_id and self._known(origin, send, decoded)):
             return
@@ -547,7 +548,9 @@ class Sends(Generic[_Origin]):
 
     def _known_unique(self, send: Send, hashes: list[int]) -> bool:
         """Handles dedup=strict: any second message of a user with the same key and body counts as a repetition of the
-        first one."""
+        first one, and so does a batch of nothing else that is stored side by side."""
+        if send.batch:
+            return self._known_batch(send)
         body_crc = crc32(send.body)
         for each in hashes:
             row = self._state.unique(send.slot.topic_id, each, body_crc)
@@ -555,6 +558,20 @@ class Sends(Generic[_Origin]):
                 self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
                 return True
         return False
+
+    def _known_batch(self, send: Send) -> bool:
+        rows: list[UniqueMessage] = []
+        for message in send.batch:
+            row = self._state.unique(send.slot.topic_id, message.key_hash, crc32(message.body))
+            if row is None:
+                return False
+            rows.append(row)
+        topic_id, queue_id, offset, position, _ = rows[0]
+        there = self._state.fetch(topic_id, queue_id, offset, len(rows))
+        if [item.position for item in there] != [row.position for row in rows]:
+            return False  # they are not side by side, or some are gone
+        self._proposals.early.answer_stored(send, topic_id, queue_id, offset, position)
+        return True
 
     def _wait_for_session(self, origin: _Origin, send: Send, session: bytes) -> None:
         """Waits until the session is read, for a send that repeats one of very many sequences of its producer. The send
@@ -597,6 +614,11 @@ class Sends(Generic[_Origin]):
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)
+
+
+def _batch_hash(batch: tuple[BatchMessage, ...]) -> int:
+    """Returns the hash by which a batch in a topic with dedup=strict is recognised while it is under way."""
+    return content_hash(0, "", b"".join([message.key_hash.to_bytes(8, "big") for message in batch]))
 
 
 def _unique_key(decoded: DecodedSend) -> str:

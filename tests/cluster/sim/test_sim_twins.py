@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from raftlog.types import Role
-from raftmq_wire.message_format import decode_message
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.message_format import BatchItem, build_batch, decode_message
 from tests.cluster.sim.test_sim_proposals import (
     OK,
     REFUSED,
@@ -157,3 +159,58 @@ def test_without_room_the_first_is_unknown_and_the_last_waits(sim_of: Any) -> No
     assert codes(path, 19) == [OK]
     assert stored(sim) == [bytes(200_000)]
     at_rest(sim, path)
+
+
+def batch_frame(opaque: int, *messages: tuple[str, bytes]) -> bytes:
+    """A batch (code 320) of messages with these keys and bodies, for a topic with strict dedup."""
+    items = [BatchItem(0, body, f"UNIQ_KEY\x01{key}\x02".encode() if key else b"") for key, body in messages]
+    ext = {"a": "g", "b": "S", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "m": "true"}
+    return encode_frame(RequestCode.SEND_BATCH_MESSAGE, opaque, 0, ext=ext, body=build_batch(items))
+
+
+TWO = (("K1", b"1"), ("K2", b"2"))
+
+
+def two_batches(sim: SimCluster, second: tuple[tuple[str, bytes], ...], *, undecided: bool) -> list[Any]:
+    """Sends TWO, and another batch over another connection; returns both answers."""
+    sim.create_topic("S", attributes={"dedup": "strict"})
+    leader = sim.leader()
+    path, other = leader.connect(), leader.connect()
+    if undecided:
+        hold_disks(sim.followers())
+    for each, messages in ((path, TWO), (other, second)):
+        each.ask(batch_frame(1, *messages))
+        sim.loop.run_for(0.3)
+    release_disks(sim.followers())
+    assert answered(sim, path, 1) == answered(sim, other, 1) == [[OK]]
+    sim.settle()
+    at_rest(sim, path, other)
+    return [path.replies[1], other.replies[1]]
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_a_second_batch_of_a_strict_topic_is_the_first(sim_of: Any, *, undecided: bool) -> None:
+    sim = sim_of()
+    first, second = two_batches(sim, TWO, undecided=undecided)
+    assert first == second, "in the same places"
+    assert sim.leader().bodies("S") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("second", "more"),
+    [
+        (TWO[:1], []),
+        (TWO[1:], []),
+        ((*TWO, ("K3", b"3")), [b"1", b"2", b"3"]),
+        (TWO[::-1], [b"2", b"1"]),
+        ((("K1", b"2"),), [b"2"]),
+        ((("", b"1"), ("", b"2")), [b"1", b"2"]),
+    ],
+    ids=["a part", "its end", "more", "another order", "another body", "without keys"],
+)
+def test_a_batch_of_what_is_stored_side_by_side_is_a_repetition_and_no_other(
+    sim_of: Any, second: tuple[tuple[str, bytes], ...], more: list[bytes]
+) -> None:
+    sim = sim_of()
+    two_batches(sim, second, undecided=False)
+    assert sim.leader().bodies("S") == [b"1", b"2", *more]
