@@ -28,6 +28,7 @@ from statemachine.topics.topics import (
     is_retention,
     living_place,
     no_further,
+    place_in,
     placed_in,
 )
 
@@ -102,9 +103,10 @@ class Topics:
             if party is not None:
                 check_new_topic(services.creations, name, party)
         if groups is not None:
-            read, write = _queues_in_each(config, services.state.topics.get(name))
+            known = services.state.topics.get(name)
+            read, write = _queues_in_each(config, known)
             rest = {field: value for field, value in config.items() if field not in ("read_queues", "write_queues")}
-            config = {**rest, "place": [[group, read, write] for group in groups]}
+            config = {**rest, "place": place_in(known, groups, read, write)}
         elif here and services.state.broker_groups.by_number:
             self._check_here(name)
             config = placed_in(services.state.broker_groups.own, config, services.state.topics.get(name))

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from raftmq.client.errors import Refused, Unreachable
 from raftmq_wire.codes import ResponseCode
-from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, group_of
+from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, group_of, queue_text
 
 _ROW = re.compile(r"([1-9]\d?)/(\S+)", re.ASCII)
 _ALIAS = re.compile(r"-\d+\Z", re.ASCII)
@@ -50,6 +50,12 @@ def _outcome(task: asyncio.Task[_T]) -> _T | Exception:
     if error is not None and not isinstance(error, Exception):
         raise error
     return error if error is not None else task.result()
+
+
+def _no_group(group: int, lead: str = "") -> Refused:
+    why = f"{lead}the cluster has no group {group} of brokers (any more)"
+    hint = "raftmq broker-group list shows those that it has."
+    return Refused(why, code=ResponseCode.INVALID_PARAMETER, hint=hint)
 
 
 class View(Protocol):
@@ -121,18 +127,26 @@ class GroupViews(Generic[_V]):
         queues and positions mean something else in another group, so none is asked in its place."""
         view = self.known(group)
         if view is None:
-            why = f"the cluster has no group {group} of brokers (any more)"
-            hint = "raftmq broker-group list shows those that it has."
-            raise Refused(why, code=ResponseCode.INVALID_PARAMETER, hint=hint)
+            raise _no_group(group)
         return view
 
     async def at(self, queue: int) -> _V:
         """Returns the view of the group that has a queue, by its number; as `when_heard` does."""
-        return await self.when_heard(group_of(queue))
+        group = group_of(queue)
+        await self._hear(group)
+        view = self.known(group)
+        if view is None:
+            raise _no_group(group, f"there is no queue {queue_text(queue)}: ")
+        return view
 
     async def when_heard(self, group: int) -> _V:
         """Returns the view of a group. Waits until a server has told of the groups, unless it is the first. Raises
         Refused as `of`; Unreachable if no server tells."""
+        await self._hear(group)
+        return self.of(group)
+
+    async def _hear(self, group: int) -> None:
+        """Returns once a server has told of the groups, or at once for the first. Raises Unreachable."""
         if group != FIRST_GROUP and not self.heard:
             finding = asyncio.create_task(self.first.find_leader())
             with contextlib.suppress(TimeoutError):
@@ -141,7 +155,6 @@ class GroupViews(Generic[_V]):
             finding.cancel()
             if not self.heard:
                 raise Unreachable("no server has told which groups of brokers there are", retryable=True)
-        return self.of(group)
 
     async def any_leader(self) -> str:
         """Returns the address of the leader of any group; waits for the first to be found, the caller sets the

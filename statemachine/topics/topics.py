@@ -400,6 +400,14 @@ def no_further(groups: Mapping[int, BrokerGroup], topic: str, wanted: Iterable[i
     return ""
 
 
+def place_in(known: TopicConfig | None, groups: Iterable[int], read: int, write: int) -> list[list[int]]:
+    """Returns the field `place` of a `CreateTopic` that has producers write to so many queues in these groups of
+    brokers. One in which the topic is only read any more, and has more queues, keeps those to read."""
+    place = {} if known is None else known.queues_of_groups
+    read_out = {group: queues for group, (queues, written) in place.items() if not written}
+    return [[group, max(read, read_out.get(group, 0)), write] for group in groups]
+
+
 def placed_in(group: int, config: Mapping[str, object], known: TopicConfig | None) -> Mapping[str, object]:
     """Returns the configuration of a `CreateTopic` in which numbers of queues are about all groups of brokers that the
     topic has, as one that gives them in `place`, about this group alone. `known`: the topic as it is, None if there is

@@ -21,7 +21,7 @@ from statemachine.cluster_wide.broker_groups import BrokerGroup, DrainBrokerGrou
 from statemachine.cluster_wide.closed_log import CloseBrokerGroup
 from statemachine.commands import Command
 from statemachine.levels import DRAINS_LEVEL
-from statemachine.topics.topics import CreateTopic
+from statemachine.topics.topics import CreateTopic, place_in
 
 SPREAD_AT_ONCE: Final = 64
 """The topics that get queues elsewhere in one entry."""
@@ -218,8 +218,10 @@ async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None
     for first in range(0, len(names), SPREAD_AT_ONCE):
         await call.breathe()
         found = [topic for name in names[first : first + SPREAD_AT_ONCE] if (topic := state.topics.get(name))]
-        queues = {topic.name: (topic.read_queues, topic.write_queues or topic.read_queues) for topic in found}
-        places = {name: [[each, *both] for each in others] for name, both in queues.items()}
+        places = {
+            topic.name: place_in(topic, others, topic.read_queues, topic.write_queues or topic.read_queues)
+            for topic in found
+        }
         run: list[Command] = [CreateTopic({"name": name, "place": place}, False) for name, place in places.items()]
         if run:
             _, results = await decided(partial(services.propose, run, author=call.asker))

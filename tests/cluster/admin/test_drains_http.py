@@ -17,7 +17,7 @@ from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
-from statemachine.levels import DRAINS_LEVEL
+from statemachine.levels import DRAINS_LEVEL, GATHERS_LEVEL
 from statemachine.tier import MoveSegment, SegmentSpan, TierPart, TierState
 from statemachine.topics.topics import CreateTopic
 from tests.cluster.admin.conftest import FakeNode, Serve
@@ -352,6 +352,17 @@ async def test_a_topic_that_is_made_while_a_drain_begins_gets_queues_elsewhere(
     status, begun = await ask(client, "POST", spread=True)
     assert (status, begun["state"], begun["topics_alone"]) == (200, "draining", [])
     assert node.state.topics["fresh"].queues_of_groups.keys() == {1, 2, 3}
+
+
+async def test_spreading_hides_no_queue_of_a_group_where_the_topic_is_being_read_out(
+    new_log: NewLog, serve: Serve
+) -> None:
+    node = SecondGroup(new_log, GATHERS_LEVEL)
+    place(node, "alone", [2])
+    node.apply([CreateTopic({"name": "alone", "place": [[3, 5, 0]]}, False)])
+    status, begun = await ask(await serve(node), "POST", spread=True)
+    assert (status, begun["topics_alone"]) == (200, [])
+    assert node.state.topics["alone"].queues_of_groups == {1: (2, 2), 2: (2, 2), 3: (5, 2)}
 
 
 async def test_a_drain_that_is_under_way_spreads_when_it_is_asked_to(node: SecondGroup, serve: Serve) -> None:

@@ -97,6 +97,14 @@ class Spread:
         return len(self.asked)
 
 
+def test_a_topic_that_spreads_where_it_is_being_read_out_hides_no_queue_there(node: Any) -> None:
+    node.apply([Finalize(GATHERS_LEVEL), CreateTopic({"name": "here", "place": [[2, 5, 0]]}, False)])
+    spread, hot = Spread(node), window(node, here=800)
+    assert [spread.ends(hot) for _ in range(2)] == [0, 1]
+    node.apply([spread.asked[0][0]])
+    assert node.state.topics["here"].queues_of_groups == {1: (2, 2), 2: (5, 2)}
+
+
 def test_a_topic_that_stays_hot_is_given_queues_everywhere_once(node: Any) -> None:
     spread, hot = Spread(node), window(node, here=800)
     assert [spread.ends(hot) for _ in range(4)] == [0, 1, 1, 1], "one window is a burst; asked once at a time"
