@@ -154,7 +154,7 @@ def test_a_heartbeat_of_a_thousand_groups_is_noted_in_many_turns(node: Any, conn
     assert node.members.of(two) == []
     one.close()
     node.advance(0)
-    assert (node.members.consumers, node.members._count) == ({}, 0)
+    assert (node.members.consumers, node.members.count) == ({}, 0)
 
 
 def test_a_goodbye_is_not_overtaken_by_the_heartbeat_before_it(node: Any, connect: Any) -> None:

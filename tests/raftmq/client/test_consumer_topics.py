@@ -10,6 +10,7 @@ import pytest
 
 from raftmq.client import Failed, Message, NotFound, aconnect, connect
 from raftmq_wire.codes import RequestCode
+from tests.support.consumer_parts import share_of
 
 
 def bodies(name: str, count: int) -> list[bytes]:
@@ -181,7 +182,7 @@ async def read_apart(fake: Any) -> dict[str, int]:
     for topic in got:
         fake.create(topic, 4)
     async with aconnect(fake.servers) as mq, mq.consumer("g", "orders") as one, mq.consumer("g", "refunds") as other:
-        while one._share.rebalance.is_set() or other._share.rebalance.is_set():
+        while share_of(one).rebalance.is_set() or share_of(other).rebalance.is_set():
             await one.poll(0.05)
         for topic in got:
             for queue_id in range(4):
