@@ -66,7 +66,7 @@ class Stage(World, Interpreter):
         self.monitor.on_drained = self._drained
         self.monitor.on_reported = self._reported
 
-    def _phases(self) -> None:
+    def phases(self) -> None:
         for machine in self.machines.values():
             machine.start()
         self._begin()

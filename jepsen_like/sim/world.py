@@ -414,7 +414,7 @@ class World:
                 if self.shared is not None:
                     while_it_runs.enter_context(self.shared.hears_lines())
                     while_it_runs.enter_context(small_audit())
-                self._phases()
+                self.phases()
         except EventBudgetError as error:
             self.monitor.report("event-budget", str(error))
         except StuckError as error:
@@ -432,7 +432,7 @@ class World:
                 gc.enable()
         return self._verdict(verdict_events, verdict_now, digest, time.process_time() - began)
 
-    def _phases(self) -> None:
+    def phases(self) -> None:
         for machine in self.machines.values():
             machine.start()
         for phase in (self._begin, self._faults, self._heal, self._stall, self._attack, self._finish):

@@ -23,9 +23,16 @@ from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from statemachine.cluster_wide.broker_groups import BrokerGroup
 from statemachine.levels import GROUPS_LEVEL
+from tests.support.wait_until import until
 
 FS = OsFileSystem()
 KEY = Keyring((b"n" * 32,), demanded=True)
+
+
+async def looked(known: KnownGroups, times: int) -> None:
+    """Waits until it has looked at the other groups so often again."""
+    before = known._looks
+    await until(lambda: known._looks > before + times)
 
 
 class Node:

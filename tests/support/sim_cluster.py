@@ -8,15 +8,17 @@ what a request does in the turn in which it comes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import pytest
 from msgspec.structs import replace
 
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.peer.transport import PeerTransport
+from cluster.peer.transport import Handlers, PeerTransport
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.connection.server import LONG_FRAME_BYTES
@@ -326,6 +328,43 @@ class SimNode(Machine):
     def forwarder(self) -> Forwarder:
         """The requests that were passed on to the leader."""
         return self.running.serving.remoting.forwarder
+
+    @property
+    def forwarded(self) -> dict[int, Any]:
+        """Number -> a request that was passed on and is not answered yet."""
+        return self.forwarder._held
+
+    @property
+    def undecided(self) -> dict[int, Any]:
+        """Index -> the requests that wait for that entry."""
+        return self.proposals._pending
+
+    @contextmanager
+    def mute(self) -> Iterator[None]:
+        """What it sends to others is lost meanwhile."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.transport, "send_frame", lambda *frame: True)
+            yield
+
+    @contextmanager
+    def shut(self, led_by: NodeId | None = None, *, passes_on: bool = False) -> Iterator[None]:
+        """The node does not accept writes meanwhile, though it may lead. `led_by` is the leader for it, if given; with
+        `passes_on` it passes requests on, as a node that does not lead."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.proposals, "_open_term", 0)
+            patch.setattr(self.proposals, "open", False)
+            if led_by is not None:
+                patch.setattr(self.forwarder, "_leader", lambda: led_by)
+            if passes_on:
+                patch.setattr(self.forwarder, "_leads", lambda: False)
+            yield
+
+    def hear(self, **others: Any) -> Handlers:
+        """Gives frames of peers to others; returns those that had them before."""
+        before = self.transport._handlers
+        assert before is not None
+        self.transport._handlers = before._replace(**others)
+        return before
 
     @property
     def transport(self) -> PeerTransport:

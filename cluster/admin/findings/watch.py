@@ -221,14 +221,15 @@ class DataWatch:
         self.lost: frozenset[int] = frozenset()
         """The nodes whose data directories were lost, as last seen: this one, and those that it was to look for."""
 
-    def look(self, silent: Collection[int] = ()) -> None:
-        """Takes the result of the last look, if there is one, and begins the next. `silent`: other nodes of the same
-        local cluster whose directories are looked for too."""
+    def look(self, silent: Collection[int] = ()) -> asyncio.Future[frozenset[int]]:
+        """Takes the result of the last look, if there is one, and begins the next; returns the one under way. `silent`:
+        other nodes of the same local cluster whose directories are looked for too."""
         if self._look is not None and not self._look.done():
-            return
+            return self._look
         if self._look is not None and self._look.exception() is None:  # a disk that fails shows elsewhere
             self.lost = self._look.result()
         self._look = asyncio.get_running_loop().run_in_executor(None, self._lost_of, frozenset(silent))
+        return self._look
 
     def _lost_of(self, silent: frozenset[int]) -> frozenset[int]:
         """Returns the lost ones of this node and the silent ones. Runs on a thread. Raises OSError."""

@@ -117,7 +117,7 @@ class Members:
         """Counts choices among several members, so that each is chosen in turn."""
         self._groups_of: dict[Client, _Memberships] = {}
         """Connection -> its memberships, so that the end of a connection looks at no other client's groups."""
-        self._count = 0
+        self.count = 0
         """The number of all memberships."""
         self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
         """The room for the subscriptions of all groups."""
@@ -361,9 +361,9 @@ class Members:
         if max(mine, groups) > CONNECTION_GROUPS_MAX:
             remark = f"one connection is in {max(mine, groups)} groups; at most {CONNECTION_GROUPS_MAX} are allowed"
             raise Refused(Reason.INVALID, remark)
-        if self._count + groups - mine > MEMBERSHIPS_MAX:
+        if self.count + groups - mine > MEMBERSHIPS_MAX:
             remark = (
-                f"the clients of this node are in {self._count} groups together; at most {MEMBERSHIPS_MAX} are allowed"
+                f"the clients of this node are in {self.count} groups together; at most {MEMBERSHIPS_MAX} are allowed"
             )
             raise Refused(Reason.BUSY, remark)
 
@@ -402,7 +402,7 @@ class Members:
         if mine is None:
             mine = self._groups_of[member.connection] = _Memberships()
             member.connection.on_close.append(lambda: self._on_close(member.connection))
-        self._count += mine.add(role, group, (member.user, member.client_id))
+        self.count += mine.add(role, group, (member.user, member.client_id))
         if old is not None and (old.connection, old.user) != (member.connection, member.user):
             self._replaced(members, old, member, role, group)
         if not self._scanning:
@@ -430,7 +430,7 @@ class Members:
             for key in list(mine.names):
                 self._unname(connection, key)
             del self._groups_of[connection]
-            self._count -= mine.count
+            self.count -= mine.count
             self._services.turns.begin(self, self._end(connection, mine))
 
     def _end(self, connection: Client, mine: _Memberships) -> Generator[None]:
@@ -543,7 +543,7 @@ class Members:
     def _leave(self, member: Member, role: Role, group: str) -> None:
         mine = self._groups_of.get(member.connection)
         if mine is not None:
-            self._count -= mine.remove(role, group, (member.user, member.client_id))
+            self.count -= mine.remove(role, group, (member.user, member.client_id))
 
     def _changed(self, name: str, group: ConsumerGroup) -> None:
         """Tells the members of a CLUSTERING group to divide the queues again, unless the group's setting says that they

@@ -65,7 +65,7 @@ class Turns:
         self.patient = self if patient is None else Turns(patient, share)
         """The turns of work that may wait for requests of other kinds. It has a share of its own."""
         self._soon = soon
-        self._share = share
+        self.share = share
         self._began = 0
         """Value of the meter when this turn began."""
         self._marked = False
@@ -86,7 +86,7 @@ class Turns:
             self._marked = True
             self._began = METER.units
             self._soon(self._next_turn)
-        return METER.units - self._began >= self._share
+        return METER.units - self._began >= self.share
 
     def begin(self, owner: Hashable, steps: Steps) -> None:
         """Does the work: at once as far as this turn has room and no other owner waits, the rest in later turns.

@@ -48,9 +48,9 @@ class Monitor:
         while not self._stop.wait(EVERY_S):
             for node, state in self._subject.states().items():
                 if state is not None and state.leads:
-                    self._seen(node, state.term)
+                    self.seen(node, state.term)
 
-    def _seen(self, node: int, term: int) -> None:
+    def seen(self, node: int, term: int) -> None:
         """Notes that a node claims to lead a term. A second leader of a term counts when both were seen twice: a node
         that steps down may set its term first and its role a moment later, and be asked just in between."""
         self._sightings[term, node] += 1

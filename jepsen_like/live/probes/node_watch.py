@@ -68,10 +68,10 @@ class Watch:
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             if (late := time.monotonic() - due) > LATE_S:
                 self.late.append((self._clock(), late))
-            self._look()
+            self.look()
             due = time.monotonic() + EVERY_S
 
-    def _look(self) -> None:
+    def look(self) -> None:
         for node in self._subject.node_ids:
             if not self._subject.is_running(node):
                 if node not in self._ended:

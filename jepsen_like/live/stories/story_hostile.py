@@ -104,7 +104,7 @@ def play(scene: Scene) -> None:
     plan, subject = layout(scene), scene.subject
     calms: list[Span] = []
     attacks: list[Span] = []
-    rounds = _Rounds()
+    rounds = Rounds()
     with Watch(subject) as watch:
         rate = _settle_rate(scene)
         calms.append(_calm(scene, plan.calm_s, rate))
@@ -130,7 +130,7 @@ def play(scene: Scene) -> None:
     _judge_life(scene, watch, rounds, begun_s)
     _judge_memory(scene, resting, watch.peak)
     _judge_turns(scene, {node.id: asyncio.run(ask_turns(node)) for node in subject.nodes})
-    _judge_honest(scene, calms, attacks, plan.hands)
+    judge_honest(scene, calms, attacks, plan.hands)
     _judge_rounds(scene, rounds, attacked_s, plan)
 
 
@@ -162,7 +162,7 @@ def _settle_rate(scene: Scene) -> float:
     return rate
 
 
-class _Rounds:
+class Rounds:
     """The rounds that the attacker reported, collected by its thread."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class _Rounds:
         return sorted(name for name, count in open_rounds.items() if count > 0)
 
 
-def _play_hand(scene: Scene, assault: Assault, rounds: _Rounds, hand: Hand, plan: Layout) -> Span:
+def _play_hand(scene: Scene, assault: Assault, rounds: Rounds, hand: Hand, plan: Layout) -> Span:
     """Plays one hand and waits for the end of its last rounds. What is not over then ends when the next hand is
     dealt."""
     before, begun = len(rounds.over), rounds.counts()
@@ -226,7 +226,7 @@ def _all_run(scene: Scene) -> bool:
     return all(map(scene.subject.is_running, scene.subject.node_ids))
 
 
-def _judge_life(scene: Scene, watch: Watch, rounds: _Rounds, begun_s: float) -> None:
+def _judge_life(scene: Scene, watch: Watch, rounds: Rounds, begun_s: float) -> None:
     for change in watch.changes[:_SHOWN]:
         late_ms, under_way = 1000 * watch.late_near(change.at_s), rounds.under_way(change.at_s)
         scene.demand(
@@ -259,7 +259,7 @@ def _judge_turns(scene: Scene, turns: dict[int, Turns]) -> None:
         scene.demand(told.longest_s <= TURN_MAX_S, f"node {node}: a turn of its event loop took {told}")
 
 
-def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: list[Hand]) -> None:
+def judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: list[Hand]) -> None:
     """Demands that every honest request was answered, from the first attack to the last calm."""
     whole = [(attacks[0][0], calms[-1][1])]
     by_hand = seen_each(scene.history.ops, attacks)
@@ -295,7 +295,7 @@ def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:
     ]
 
 
-def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float, plan: Layout) -> None:
+def _judge_rounds(scene: Scene, rounds: Rounds, attacked_s: float, plan: Layout) -> None:
     found: dict[str, list[Round]] = defaultdict(list)
     for _, each in rounds.over:
         found[each.attack].append(each)

@@ -62,7 +62,7 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
         with Assault(subject.processes, orders, rounds.append) as assault:
             begun, start_ns = time.monotonic(), time.monotonic_ns()
             told += beside.play(scene, attack, begun + scene.time_s)
-            while _goes_on(rounds, scene.count(REQUESTS), (time.monotonic() - begun) / scene.time_s):
+            while goes_on(rounds, scene.count(REQUESTS), (time.monotonic() - begun) / scene.time_s):
                 told += beside.play(scene, attack, time.monotonic() + scene.time_s / ROUNDS)
             span = start_ns, time.monotonic_ns()
         scene.wait_well()
@@ -75,7 +75,7 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
     return cell
 
 
-def _goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
+def goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
     """Returns True if a cell must last longer than planned; `times` is its time so far as a multiple of the planned
     one."""
     if not any(each.is_over for each in rounds):

@@ -56,7 +56,7 @@ async def test_commits_on_their_way_count_at_the_leader(client: Any, node: Any) 
 
 
 async def test_others_are_served_while_many_groups_are_listed(node: Any) -> None:
-    node.turns._share = 500
+    node.turns.share = 500
     names = [f"g{number:04}" for number in range(640)]
     node.apply([PutGroup({"name": name}, True) for name in names])
     listing = asyncio.ensure_future(list_groups(Call(node, FindingsWatch(node), {}, None, "local")))

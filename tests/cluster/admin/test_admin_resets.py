@@ -59,7 +59,7 @@ async def test_many_queues_are_looked_at_in_many_turns_and_proposed_in_parts(
     node.apply([CreateTopic({"name": "a", "read_queues": 300, "write_queues": 300}, True)])
     node.add_group("billing", "a")
     monkeypatch.setattr(broker_services, "PART_MAX", 100)
-    node.turns._share = 1
+    node.turns.share = 1
     sizes, waited = list[int](), list[bool]()
     propose = node.propose
 

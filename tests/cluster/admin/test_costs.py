@@ -116,7 +116,7 @@ async def test_a_large_message_is_made_in_steps_that_are_charged(
     client: Any, orders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     position = orders.add_message("orders", b"\x01" * 1_000_000, "k")
-    orders.turns._share = 1
+    orders.turns.share = 1
     steps: list[int] = []
     breathe = orders.turns.breathe
 

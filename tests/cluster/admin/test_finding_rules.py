@@ -345,9 +345,7 @@ def lost(folder: Path) -> set[str]:
     watch = DataWatch(folder / "lost", 1)
 
     async def twice() -> None:
-        watch.look()
-        assert watch._look is not None
-        await watch._look
+        await watch.look()
         watch.look()
 
     asyncio.run(twice())

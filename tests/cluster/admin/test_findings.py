@@ -333,9 +333,7 @@ async def test_a_node_whose_data_directory_is_deleted_while_it_runs_is_to_be_rep
 
     async def advice() -> list[str]:
         for _ in range(2):
-            watch.look()
-            assert watch._look is not None
-            await asyncio.wait([watch._look])
+            await asyncio.wait([watch.look()])
         watch.look()
         return [f"{each.severity} {each.do_now}" for each in memory.note(watch.conditions(), NOW_MS, 0)]
 
@@ -354,11 +352,9 @@ async def test_a_look_that_hangs_is_the_only_one(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         "cluster.admin.findings.watch.has_no_identity", lambda path: (calls.append(path), hang.wait())[1]
     )
-    for _ in range(3):
-        watch.look()
+    looks = [watch.look() for _ in range(3)]
     hang.set()
-    assert watch._look is not None
-    await asyncio.wait([watch._look])
+    await asyncio.wait(looks)
     assert len(calls) == 1
 
 
@@ -459,9 +455,7 @@ async def test_the_watch_of_a_local_cluster_looks_for_the_data_of_a_silent_node(
 
     async def advice() -> list[str]:
         for _ in range(2):
-            watch._data.look(watch._silent())
-            assert watch._data._look is not None
-            await asyncio.wait([watch._data._look])
+            await asyncio.wait([watch._data.look(watch._silent())])
         watch._data.look(watch._silent())
         return [each.do_now for each in watch.cluster() if each.code == "node_down"]
 

@@ -53,7 +53,7 @@ async def test_a_topic_that_is_gone_has_no_series(client: Any, node: Any) -> Non
 
 
 async def test_no_step_is_long(client: Any, many: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    many.turns._share = 1
+    many.turns.share = 1
     steps: list[int] = []
     breathe = many.turns.breathe
 
@@ -68,7 +68,7 @@ async def test_no_step_is_long(client: Any, many: Any, monkeypatch: pytest.Monke
 
 
 async def test_scrapes_at_a_time_do_not_mix(client: Any, many: Any) -> None:
-    many.turns._share = 1
+    many.turns.share = 1
     answers = await asyncio.gather(*(client.get("/metrics") for _ in range(4)))
     texts = [await answer.text() for answer in answers]
     for text in texts:

@@ -123,13 +123,13 @@ def test_heartbeats_keep_a_bounded_number_of_groups_and_bytes(
         for _ in range(3):
             groups = [f"g{number}-{n}" for n in range(5)]
             assert node.ask(34, connection=connection, body=beat("c", groups)).answer.code == 0
-    assert node.members._count == 10
+    assert node.members.count == 10
     assert node.ask(34, connection=connections[2], body=beat("c", ["h1", "h2", "h3"])).answer.code == 2
     assert node.ask(35, connection=connections[0], clientID="c", consumerGroup="g0-0").answer.code == 0
     assert node.ask(34, connection=connections[2], body=beat("c", ["h1", "h2", "h3"])).answer.code == 0
     for connection in connections:
         connection.close()
-    assert node.members._count == 0
+    assert node.members.count == 0
     assert node.members._text.taken == 0
     assert node.ask(34, body=beat("c" * 2000, ["g"])).answer.code == 29
 

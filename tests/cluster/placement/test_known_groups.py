@@ -25,7 +25,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.types import NodeId
 from statemachine.cluster_wide.broker_groups import BrokerGroup, GroupState
 from statemachine.levels import GROUPS_LEVEL
-from tests.support.group_node import Node
+from tests.support.group_node import Node, looked
 from tests.support.wait_until import until
 
 FS = OsFileSystem()
@@ -84,8 +84,7 @@ async def test_a_node_that_was_down_when_its_group_retired_ends(made: Callable[.
     for node in (one, two, three):
         node.add(1, 2, 3)
     {1: one, 3: three}[teller].rows |= {2: RETIRED}
-    looks = two.known._looks
-    await until(lambda: two.known._looks > looks + 3 * known_groups.RETIRED_LOOKS)
+    await looked(two.known, 3 * known_groups.RETIRED_LOOKS)
     assert two.ends == 0, "it has a leader, from which it learns"
     two.record = None
     await until(lambda: two.ends)
@@ -102,8 +101,7 @@ async def test_what_others_pass_on_ends_no_node(made: Callable[..., Any]) -> Non
     one.known._on_groups(SimpleNamespace(group=3, node=1), [], lie)
     two.known._on_groups(SimpleNamespace(group=REGISTRY_GROUP, node=1), [], lie)
     two.record = None
-    looks = two.known._looks
-    await until(lambda: two.known._looks > looks + 3 * known_groups.RETIRED_LOOKS)
+    await looked(two.known, 3 * known_groups.RETIRED_LOOKS)
     assert two.ends == 0
     two.known._on_groups(SimpleNamespace(group=3, node=1), [], lie)
     await until(lambda: two.ends)
@@ -166,10 +164,9 @@ async def test_who_leads_a_group_beside_another_leader_says_so_while_it_lasts(
     await until(lambda: one.knows(one, two))
     (link,) = one.links.to(2)
     record = two.record
-    looks = two.known._looks
     for other in (record, replace(record, leader=5), replace(record, epoch=Epoch(9, 0))):
         link.send(Kind.GROUPS, [], encode([other]))
-    await until(lambda: two.known._looks > looks + 10)
+    await looked(two.known, 10)
     assert two.alarms.all() == [], "it is its own, of a term that it has left, or of one in which it leads"
     link.send(Kind.GROUPS, [], encode([replace(record, epoch=Epoch(10, 0), leader=5)]))
     await until(lambda: two.alarms.raised(ALARM))
@@ -177,8 +174,7 @@ async def test_who_leads_a_group_beside_another_leader_says_so_while_it_lasts(
     two.record = replace(record, leader=5)
     await until(lambda: not two.alarms.all())
     two.record = replace(record, epoch=Epoch(11, 0))
-    looks = two.known._looks
-    await until(lambda: two.known._looks > looks + 10)
+    await looked(two.known, 10)
     assert two.alarms.all() == [], "it was elected since"
 
 

@@ -28,7 +28,7 @@ from cluster.registry.registrations import Identity, Registrations
 from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
 from statemachine.cluster_wide.broker_groups import GroupState
-from tests.support.group_node import FS, KEY, Node
+from tests.support.group_node import FS, KEY, Node, looked
 from tests.support.samples import text_of
 from tests.support.wait_until import until
 
@@ -292,8 +292,7 @@ async def test_without_a_majority_of_the_registry_there_is_an_alarm_while_it_las
     gone, one, two = Registry(1), await registry(2), await registry(3)
     first = await node(1, gone, one, two)
     await until(lambda: len(first.links.to(REGISTRY_GROUP)) == 2)
-    looks = first.known._looks
-    await until(lambda: first.known._looks > looks + 10)
+    await looked(first.known, 10)
     assert first.alarms.all() == [], "two are a majority of three"
     await two.links.close()
     await until(lambda: first.alarms.raised(known_groups.REGISTRY_ALARM))

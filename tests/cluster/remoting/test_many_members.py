@@ -154,7 +154,7 @@ def test_a_heartbeat_of_a_thousand_groups_is_noted_in_many_turns(node: Any, conn
     assert node.members.of(two) == []
     one.close()
     node.advance(0)
-    assert (node.members.consumers, node.members._count) == ({}, 0)
+    assert (node.members.consumers, node.members.count) == ({}, 0)
 
 
 def test_groups_of_a_client_that_goes_between_two_steps_are_made_for_the_next(node: Any, connect: Any) -> None:

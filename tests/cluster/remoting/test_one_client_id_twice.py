@@ -65,7 +65,7 @@ def test_the_end_of_one_leaves_the_other(node: Any, connect: Any) -> None:
         assert [role for role, _, _ in node.members.of(pair[1 - last])] == ["consumer"]
         node.ask(35, connection=pair[1 - last], clientID="c", consumerGroup="g", producerGroup="")
         assert node.members.consumer_ids("g") == []
-        assert node.members._count == 0
+        assert node.members.count == 0
 
 
 def test_what_a_client_left_behind_goes_with_it(node: Any, connect: Any) -> None:
@@ -77,7 +77,7 @@ def test_what_a_client_left_behind_goes_with_it(node: Any, connect: Any) -> None
     assert not node.shared_ids.twice_lately(), "it may be one client"
     node.ask(35, connection=new, clientID="c", consumerGroup="g", producerGroup="")
     assert node.members.consumers == {}
-    assert (node.members._count, node.members.of(old)) == (0, [])
+    assert (node.members.count, node.members.of(old)) == (0, [])
     old.close()
 
 
@@ -89,4 +89,4 @@ def test_a_silent_one_expires_alone(node: Any, connect: Any) -> None:
         beat(node, other, EXPIRY_MS // 4)
     assert shown(node) == ["10.9.9.9:2"]
     node.advance(2 * EXPIRY_MS)
-    assert (node.members.consumers, node.members._count) == ({}, 0)
+    assert (node.members.consumers, node.members.count) == ({}, 0)

@@ -90,9 +90,14 @@ class Node:
     async def run(self) -> None:
         work = self.make(asyncio.get_running_loop())
         work.start()
-        if work._task is not None:
-            await work._task
+        await finished(work)
         await work.close()
+
+
+async def finished(work: Any) -> None:
+    """Returns when the work that was begun, if there was any, has ended."""
+    if work._task is not None:
+        await work._task
 
 
 @pytest.fixture
@@ -170,8 +175,7 @@ async def test_a_state_that_is_behind_its_log_is_waited_for(node: Node, giver: G
     assert node.core.holds == {HOLD}
     node.applied += 1
     node.trim_position = giver.log.first_position
-    assert work._task is not None
-    await work._task
+    await finished(work)
     check_whole(node, giver)
 
 
@@ -192,8 +196,7 @@ async def test_a_group_in_which_everybody_waits_gets_a_leader(
     node.core.leader_id, node.applied = NodeId(1), node.applied + 1
     held: list[set[str]] = []
     node.peers.before = lambda peer, what, arguments: held.append(set(node.core.holds))
-    assert work._task is not None
-    await work._task
+    await finished(work)
     assert held
     assert all(each == {HOLD} for each in held), "now it knows that something is missing"
     check_whole(node, giver)
@@ -276,7 +279,6 @@ async def test_nobody_who_gives_anything_is_an_alarm_that_ends(node: Node, giver
         await asyncio.sleep(0)
     assert "does not lead" in node.alarms.all()[0].text
     node.peers.dead.clear()
-    assert work._task is not None
-    await work._task
+    await finished(work)
     assert not node.alarms.all()
     check_whole(node, giver)

@@ -155,16 +155,15 @@ def swallow_forwards(sim: SimCluster) -> list[int]:
 
 
 def _swallow(node: SimNode, asked: list[int]) -> None:
-    handlers = node.transport._handlers
-    assert handlers is not None
+    hears = node.hear()
 
     def on_frame(peer: Any, kind: int, header: list[Any], payload: bytes) -> None:
         if kind == Kind.FORWARD:
             asked.append(int(node.node_id))
         else:
-            handlers.frame(peer, kind, header, payload)
+            hears.frame(peer, kind, header, payload)
 
-    node.transport._handlers = handlers._replace(frame=on_frame)
+    node.hear(frame=on_frame)
 
 
 def test_a_write_without_an_identity_is_handed_on_once(sim: SimCluster) -> None:
@@ -213,7 +212,7 @@ def test_what_a_leader_hands_back_goes_on(sim: SimCluster) -> None:
     leader.append.hold()
     path = follower.connect()
     path.ask(encode_frame(17, 1, 0, ext=NEW_TOPIC))
-    held = next(iter(follower.forwarder._held.values()))
+    held = next(iter(follower.forwarded.values()))
     assert held.spent
-    follower.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [next(iter(follower.forwarder._held)), False], b"")
+    follower.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [next(iter(follower.forwarded)), False], b"")
     assert not held.spent

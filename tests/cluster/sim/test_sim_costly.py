@@ -89,9 +89,9 @@ def test_what_waits_for_a_leader_is_not_forwarded_once_its_client_is_gone(
     with monkeypatch.context() as patch:
         patch.setattr(through.transport, "connected", lambda peer: False)
         path, other = flood(sim, through), flood(sim, through)
-        sim.loop.run_until(lambda: len(through.forwarder._held) == 2 * FLOOD, 1)
+        sim.loop.run_until(lambda: len(through.forwarded) == 2 * FLOOD, 1)
         path.close()
-        sim.loop.run_until(lambda: len(through.forwarder._held) == FLOOD, 1)
+        sim.loop.run_until(lambda: len(through.forwarded) == FLOOD, 1)
     sim.loop.run_until(lambda: len(begun) == FLOOD, 5, "those of the other client")
     sim.loop.run_for(1)
     assert len(begun) == FLOOD
@@ -133,7 +133,7 @@ def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimClus
     """The room of a forwarded request is the node's. What such requests had reserved was lost to it for ever: at last
     a large answer never found room, and all answers waited behind it (seed 770000022)."""
     leader = sim.leader().running
-    leader.serving.services.turns._share = 1
+    leader.serving.services.turns.share = 1
     path = sim.followers()[0].connect()
     for opaque in range(1, 11):
         path.ask(encode_frame(RequestCode.GET_TOPIC_STATS_INFO, opaque, 0, ext={"topic": "wide"}))

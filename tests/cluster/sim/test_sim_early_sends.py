@@ -66,7 +66,7 @@ def test_all_that_a_client_has_sent_early_goes_together(
         ask(gone, b"quiet", first=7, oneway=True)
         sim.loop.run_for(0.01)
         assert len(forwarder._early) == 4 - handled
-        forwarded = list(through.forwarder._held)
+        forwarded = list(through.forwarded)
         patch.setattr(through.transport, "send_frame", lambda *frame: True)
         gone.close()
         sim.loop.run_for(0.02)

@@ -79,9 +79,7 @@ def test_a_malformed_request_costs_only_its_own_client(sim: SimCluster) -> None:
     path = follower_of(sim).connect()
     closed: list[object] = []
     for node in sim.running:
-        handlers = node.transport._handlers
-        assert handlers is not None
-        node.transport._handlers = handlers._replace(closed=closed.append)
+        node.hear(closed=closed.append)
     path.ask(encode_frame(17, 1, 0, body=b"", ext={"topic": "X", "readQueueNums": "many"}))
     sim.loop.run_until(lambda: path.replies, 5)
     assert codes(path, 1) != [0]
@@ -148,18 +146,17 @@ def test_what_was_sent_between_two_closings_comes_back(sim: SimCluster) -> None:
     """The connections of a leader that died close in any order. What goes over the last one is lost: it must not count
     as received when that node leads again, or a later send of its connection is stored first (seed 850000425)."""
     through, leader = follower_of(sim), sim.leader()
-    handlers = through.transport._handlers
-    assert handlers is not None
     path = through.connect()
     leader.kill(power=False)
-    through.run(handlers.closed, leader.node_id)
-    through.transport._handlers = handlers._replace(closed=lambda _: None)
+    hears = through.hear()
+    through.run(hears.closed, leader.node_id)
+    through.hear(closed=lambda _: None)
     path.ask(send_frame(1, "T", b"a"))
-    (held,) = through.forwarder._held.values()
+    (held,) = through.forwarded.values()
     assert held.sent_to == leader.node_id
     sim.loop.run_until(lambda: not through.transport.connected(leader.node_id), 1)
     assert held.sent_to != leader.node_id
-    through.transport._handlers = handlers
+    through.hear(closed=hears.closed)
     check_stored_once(sim, path)
 
 
@@ -227,7 +224,7 @@ def test_a_refusal_of_a_former_leader_is_no_answer(sim: SimCluster) -> None:
     other = next(node for node in sim.running if node not in (through, leader))
     path = through.connect()
     path.ask(send_frame(1, "T", b"a"))
-    (forward_id,) = through.forwarder._held
+    (forward_id,) = through.forwarded
     refusal = encode_frame(14, 1, 1, remark="the entry was lost with its leader; nothing was stored")
     through.forwarder.on_frame(other.node_id, Kind.FORWARD_REPLY, [forward_id, True], refusal)
     assert not path.replies
@@ -251,9 +248,7 @@ def test_a_request_meant_for_the_leader_of_another_term_is_handed_back(sim: SimC
     leader, follower = sim.leader(), follower_of(sim)
     frame = send_frame(1, "T", b"late")[4:]
     answers: list[Any] = []
-    follower.transport._handlers = follower.transport._handlers._replace(  # type: ignore[union-attr]
-        frame=lambda peer, kind, header, payload: answers.append((kind, header, payload))
-    )
+    follower.hear(frame=lambda peer, kind, header, payload: answers.append((kind, header, payload)))
     for term in (leader.raw.term - 1, leader.raw.term + 1):
         header = [77, "10.0.0.9", 1, "broker", None, term, 0]
         leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, header, frame)

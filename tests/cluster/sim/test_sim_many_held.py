@@ -84,14 +84,9 @@ def test_what_was_held_goes_on_in_steps_and_before_what_comes_meanwhile(
 ) -> None:
     node = sim.leader() if leads else sim.followers()[0]
     paths = [node.connect() for _ in range(CLIENTS)]
-    held = node.forwarder._held
-    with monkeypatch.context() as patch:
-        former = sim.followers()[-1].node_id if before == "another leader" else NOBODY
-        patch.setattr(node.forwarder, "_leader", lambda: former)
-        patch.setattr(node.forwarder, "_leads", lambda: False)
-        patch.setattr(node.transport, "send_frame", lambda *frame: True)
-        patch.setattr(node.proposals, "_open_term", 0)
-        patch.setattr(node.proposals, "open", False)
+    held = node.forwarded
+    former = sim.followers()[-1].node_id if before == "another leader" else NOBODY
+    with node.shut(former, passes_on=True), node.mute():
         ask_many(paths)
         sim.loop.run_until(lambda: len(held) == MANY, 2)
     passed = in_turns(sim, monkeypatch, node.forwarder, "_pass_on")
@@ -117,14 +112,9 @@ def test_who_comes_behind_many_looks_at_none_of_them(
     """Otherwise a leader that has just been elected gets further behind with each request of a busy client."""
     node = sim.leader()
     paths = [node.connect() for _ in range(CLIENTS)]
-    held = node.forwarder._held
-    with monkeypatch.context() as patch:
-        former = NOBODY if before == "no leader" else sim.followers()[-1].node_id
-        patch.setattr(node.forwarder, "_leader", lambda: former)
-        patch.setattr(node.forwarder, "_leads", lambda: False)
-        patch.setattr(node.transport, "send_frame", lambda *frame: True)
-        patch.setattr(node.proposals, "_open_term", 0)
-        patch.setattr(node.proposals, "open", False)
+    held = node.forwarded
+    former = NOBODY if before == "no leader" else sim.followers()[-1].node_id
+    with node.shut(former, passes_on=True), node.mute():
         ask_many(paths)
         sim.loop.run_until(lambda: len(held) == MANY, 2)
     if before != "no leader":
@@ -152,9 +142,7 @@ def test_what_came_early_is_handled_in_steps_and_before_what_comes_meanwhile(
     leader, through = sim.leader(), sim.followers()[0]
     paths = [through.connect() for _ in range(CLIENTS)]
     early, later = leader.forwarder._early, range(MANY + 1, MANY + CLIENTS + 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(leader.proposals, "_open_term", 0)
-        patch.setattr(leader.proposals, "open", False)
+    with leader.shut():
         ask_many(paths)
         sim.loop.run_until(lambda: len(early) == MANY, 2)
     served = in_turns(sim, monkeypatch, leader.forwarder, "_serve")
@@ -191,9 +179,7 @@ def test_those_that_a_lost_leader_had_are_answered_in_steps(
     monkeypatch.setattr(leader.forwarder, "_local", lambda frame: None)
     for opaque in range(1, MANY + 1):
         path.ask(_creation(opaque))
-    sim.loop.run_until(
-        lambda: sum(each.spent for each in node.forwarder._held.values()) == MANY, 2, "the leader has them"
-    )
+    sim.loop.run_until(lambda: sum(each.spent for each in node.forwarded.values()) == MANY, 2, "the leader has them")
     answered = in_turns(sim, monkeypatch, node.forwarder, "_answer_unknown")
     soon(node, partial(node.forwarder.peer_closed, leader.node_id))
     sim.loop.run_until(lambda: len(path.replies) == MANY, 1, "answers")

@@ -30,24 +30,22 @@ def test_order_through_a_follower(sim: SimCluster) -> None:  # noqa: F811
     assert settled_offset(sim) == 5, "a later one may move back"
 
 
-def on_its_way(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> tuple[SimNode, SimNode, ClientPath]:  # noqa: F811
+def on_its_way(sim: SimCluster) -> tuple[SimNode, SimNode, ClientPath]:  # noqa: F811
     """The leader, a follower, and a client of the follower whose commit is on its way to the leader for good."""
     leader, through = sim.leader(), sim.followers()[0]
     path = through.connect()
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+    with through.mute():
         path.ask(commit(1, 7))
     return leader, through, path
 
 
 def test_handed_back_and_overtaken_is_refused(
     sim: SimCluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The leader did nothing with it; meanwhile a later one of the connection has gone."""
-    leader, through, path = on_its_way(sim, monkeypatch)
+    leader, through, path = on_its_way(sim)
     path.ask(commit(2, 9, oneway=True))
-    (number,) = through.forwarder._held
+    (number,) = through.forwarded
     through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
     assert answered(sim, path, 1) == REFUSED
     assert "nothing was done" in path.replies[1][0][1]
@@ -56,10 +54,9 @@ def test_handed_back_and_overtaken_is_refused(
 
 def test_what_waits_for_a_leader_holds_up_what_comes_later(
     sim: SimCluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leader, through, path = on_its_way(sim, monkeypatch)
-    (number,) = through.forwarder._held
+    leader, through, path = on_its_way(sim)
+    (number,) = through.forwarded
     through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
     path.ask(commit(2, 9, oneway=True))
     path.ask(commit(3, 11, oneway=True))

@@ -223,14 +223,14 @@ def test_waiters_of_an_older_term_are_settled_when_the_node_leads_again(
     for at in range(6):
         path.ask(send_frame(at, "T", b"lost %d" % at))
         sim.loop.run_for(0.01)
-    waiting = len(old.proposals._pending)
+    waiting = len(old.undecided)
     assert waiting == 4, "four entries are in flight, the rest is queued"
     new = sim.leader(besides=old)
     sim.mend()
     sim.loop.run_until(lambda: old.raw.applied_index == new.raw.applied_index, 10)
     sim.loop.run_for(0.01)
     assert [codes(path, at) for at in range(4)] == [[REFUSED]] * 4, "also those whose index no entry has reached"
-    assert not old.proposals._pending
+    assert not old.undecided
     new.transfer(old.node_id)
     sim.loop.run_until(lambda: old.proposals.open, 10, "the old leader leads again")
     fresh = old.connect()
@@ -314,7 +314,7 @@ def test_commands_do_not_keep_sends_out(sim_of: Any, most: int, small: int) -> N
     sim = sim_of(**{"limits.batches_inflight_max": most})
     for name in ("U1", "U2", "U3"):
         sim.create_topic(name)
-    leader, pending = sim.leader(), sim.leader().proposals._pending
+    leader, pending = sim.leader(), sim.leader().undecided
     hold_disks(sim.followers())
     for name in ("U1", "U2", "U3"):
         sim.propose(leader, DeleteTopic(name))
@@ -348,7 +348,7 @@ def test_a_barrier_takes_its_own_topic_alone_and_a_few_entries_a_turn(sim_of: An
     for at in range(1, 101):
         ask(path, b"%d" % at, first=at)
         beside.ask(send_frame(at, "U", b"%d" % at))
-    turns, pending = [1], leader.proposals._pending
+    turns, pending = [1], leader.undecided
     propose = leader.proposals._propose_sends
 
     def counted(raw: Any) -> None:

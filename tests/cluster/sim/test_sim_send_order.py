@@ -37,16 +37,11 @@ def sim(sim_of: Callable[..., SimCluster]) -> SimCluster:
     return sim_of()
 
 
-def test_held_sends_go_before_those_that_come_when_writes_are_open(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_sends_go_before_those_that_come_when_writes_are_open(sim: SimCluster) -> None:
     """A node that has just become the leader has them in hand; what was held goes in a later turn of its loop."""
     leader = sim.leader()
     path = leader.connect()
-    with monkeypatch.context() as patch:
-        patch.setattr(leader.proposals, "_open_term", 0)
-        patch.setattr(leader.proposals, "open", False)
-        patch.setattr(leader.forwarder, "_leader", lambda: NOBODY)
+    with leader.shut(NOBODY):
         for sequence in (1, 2, 3):
             path.ask(send(sequence))
     path.ask(send(4))
@@ -54,14 +49,13 @@ def test_held_sends_go_before_those_that_come_when_writes_are_open(
     assert stored(sim) == [1, 2, 3, 4]
 
 
-def test_what_a_leader_hands_back_goes_before_what_came_later(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_leader_hands_back_goes_before_what_came_later(sim: SimCluster) -> None:
     leader, through = sim.leader(), sim.followers()[0]
     path = through.connect()
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+    with through.mute():
         path.ask(send(1))
         path.ask(send(2))
-    first, second = through.forwarder._held
+    first, second = through.forwarded
     for number in (first, second):
         through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
     path.ask(send(3))

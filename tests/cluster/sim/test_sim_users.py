@@ -315,9 +315,7 @@ def test_a_node_that_has_not_proven_the_secret_names_nobody(sim: SimCluster) -> 
     begin(sim)
     leader, liar = sim.leader(), sim.followers()[0]
     answers: list[bytes] = []
-    liar.transport._handlers = liar.transport._handlers._replace(  # type: ignore[union-attr]
-        frame=lambda peer, kind, header, payload: answers.append(payload)
-    )
+    liar.hear(frame=lambda peer, kind, header, payload: answers.append(payload))
     root = leader.state.access.users["root"].id
     header = [77, "10.0.0.9", 1, "broker", None, leader.raw.term, root]
     for keyring in (OPEN, leader.transport.keyring):

@@ -54,7 +54,7 @@ def go_on(sim: SimCluster) -> list[bytes]:
     release_disks(sim.followers())
     found = stored(sim)
     assert not any(each.proposals.gate.left() for each in sim.running)
-    assert not any(each.forwarder._held or each.forwarder._open for each in sim.running)
+    assert not any(each.forwarded or each.forwarder._open for each in sim.running)
     return found
 
 
@@ -113,18 +113,15 @@ def test_what_a_node_holds_for_a_closed_connection_goes_nowhere(
 
 
 @pytest.mark.parametrize("how", ["handed back", "connection lost"])
-def test_what_a_leader_had_for_a_client_that_is_gone_is_not_passed_on_again(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_what_a_leader_had_for_a_client_that_is_gone_is_not_passed_on_again(sim: SimCluster, how: str) -> None:
     """Seed 946000080: of three sends the third came back after the connection had ended, and went to the next leader;
     the first two came behind it, over their client's next connection."""
     leader, through = sim.leader(), sim.followers()[0]
     gone, stays = through.connect(), through.connect(4001)
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+    with through.mute():
         ask(gone, b"a", pid=PID, seq=3, low=1)
         ask(stays, b"b")
-        forwarded = list(through.forwarder._held)
+        forwarded = list(through.forwarded)
         assert len(forwarded) == 2
         gone.close()
         sim.loop.run_for(0.05)
@@ -150,20 +147,18 @@ def test_the_repetition_of_one_that_is_not_passed_on_again_is_recognised(sim: Si
     gone, stays = through.connect(), through.connect(4001)
     ask(gone, b"m", key="K")
     sim.loop.run_until(lambda: waiting(sim) == [b"m"], 1)
-    ((number, held),) = through.forwarder._held.items()
+    ((number, held),) = through.forwarded.items()
     gone.close()
     through.run(through.forwarder.peer_closed, leader.node_id)
     through.run(through.forwarder._pass_on, number, held)
-    assert not through.forwarder._held
+    assert not through.forwarded
     sim.loop.run_for(0.05)
     ask(stays, b"m", key="K")
     assert go_on(sim) == [b"first", b"m"]
     assert answered(sim, stays, 1) == [[OK]]
 
 
-def test_all_that_a_client_behind_another_node_has_sent_goes_together(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_a_client_behind_another_node_has_sent_goes_together(sim: SimCluster) -> None:
     """Seed 970000031: the leader heard that nobody waits for the first send any more, then came both once more over
     their client's next connection, and then that nobody waits for the second: that one stayed, before the first."""
     in_the_way(sim)
@@ -172,9 +167,8 @@ def test_all_that_a_client_behind_another_node_has_sent_goes_together(
     for number, body in enumerate((b"a", b"b"), 1):
         ask(gone, body, first=number, pid=PID, seq=number, low=1)
     sim.loop.run_until(lambda: waiting(sim) == [b"a", b"b"], 1)
-    forwarded = list(through.forwarder._held)
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+    forwarded = list(through.forwarded)
+    with through.mute():
         gone.close()
         sim.loop.run_for(0.02)
     leader.run(leader.forwarder.on_frame, through.node_id, Kind.FORWARD, forwarded[:1], b"")
@@ -204,7 +198,7 @@ def test_what_is_proposed_is_left_to_the_log(sim: SimCluster, node: SimNode) -> 
     hold_disks(sim.followers())
     path = node.connect()
     ask(path, b"a")
-    sim.loop.run_until(lambda: sim.leader().proposals._pending, 1)
+    sim.loop.run_until(lambda: sim.leader().undecided, 1)
     path.close()
     sim.loop.run_for(0.1)
     assert go_on(sim) == [b"a"]

@@ -327,15 +327,15 @@ def test_leader_and_health_of_a_cluster() -> None:
 def test_two_leaders_of_one_term_are_noticed(tmp_path: Path) -> None:
     with HistoryWriter(tmp_path / "h.jsonl") as history:
         monitor = Monitor(Subject(), history)  # type: ignore[arg-type]
-        monitor._seen(1, 4)
-        monitor._seen(1, 4)
-        monitor._seen(2, 5)
+        monitor.seen(1, 4)
+        monitor.seen(1, 4)
+        monitor.seen(2, 5)
         assert (monitor.changes, monitor.two_leaders) == (1, [])
-        monitor._seen(3, 5)
-        monitor._seen(3, 5)
+        monitor.seen(3, 5)
+        monitor.seen(3, 5)
         assert monitor.two_leaders == [], "node 2 was seen once, perhaps while it stepped down"
-        monitor._seen(2, 5)
-        monitor._seen(3, 5)
+        monitor.seen(2, 5)
+        monitor.seen(3, 5)
         assert monitor.two_leaders == ["node 2 and node 3 both led term 5"]
         assert [op.value["term"] for op in history.ops if op.f == "leader" and op.type == "ok"] == [4, 5]
 

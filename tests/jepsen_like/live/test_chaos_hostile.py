@@ -144,11 +144,11 @@ def test_what_breaks_a_promise_depends_on_what_happens_meanwhile(
 
 def test_a_cell_lasts_until_a_round_is_over_and_enough_was_sent() -> None:
     under_way, over = Round("crowd", 1, 0), Round("crowd", 1, 0, sent=5, took_s=1.0)
-    assert story_one_by_one._goes_on([under_way], 5, 3.9)
-    assert not story_one_by_one._goes_on([under_way], 5, 4.0)
-    assert story_one_by_one._goes_on([under_way, over], 6, 1.4)
-    assert not story_one_by_one._goes_on([under_way, over], 6, 1.5)
-    assert not story_one_by_one._goes_on([over], 5, 1.0)
+    assert story_one_by_one.goes_on([under_way], 5, 3.9)
+    assert not story_one_by_one.goes_on([under_way], 5, 4.0)
+    assert story_one_by_one.goes_on([under_way, over], 6, 1.4)
+    assert not story_one_by_one.goes_on([under_way, over], 6, 1.5)
+    assert not story_one_by_one.goes_on([over], 5, 1.0)
 
 
 def op(process: int, kind: Any, f: str, time_us: int, **value: Any) -> Op:
@@ -177,7 +177,7 @@ def test_what_honest_clients_saw() -> None:
 
 
 def test_a_change_is_charged_to_what_was_under_way(tmp_path: Path) -> None:
-    scene, rounds, now = scene_of(tmp_path), story_hostile._Rounds(), time.monotonic()
+    scene, rounds, now = scene_of(tmp_path), story_hostile.Rounds(), time.monotonic()
     rounds.hear(Round("twins", 1, 0, at_ns=1))
     rounds.hear(Round("names", 2, 0, at_ns=1))
     rounds.over.append((now - 5, Round("names", 2, 0, took_s=1.0)))
@@ -207,7 +207,7 @@ def test_the_longest_turn_of_a_node_has_a_bound(tmp_path: Path) -> None:
 
 
 def test_rounds_are_counted_and_their_finds_are_broken_promises(tmp_path: Path) -> None:
-    scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile._Rounds()
+    scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile.Rounds()
     for number in range(4):
         rounds.hear(Round("twins", 1, number, sent=16, answered=16, took_s=0.1))
     rounds.hear(Round("names", 1, 0, sent=5, wrong=["never answered"], took_s=0.1))
@@ -247,7 +247,7 @@ def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
     """On a clock of the test: `begins_s` of the rounds of one attack, beside one that begins at 0, 4 and 8 s."""
     now, dealt = [0.0], []
     monkeypatch.setattr(story_hostile, "time", SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=lambda: 0))
-    scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile._Rounds()
+    scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile.Rounds()
     due = sorted([(at, "names") for at in begins_s] + [(at, "twins") for at in (0.0, 4.0, 8.0)])
 
     def sleep(seconds: float) -> None:
@@ -277,17 +277,17 @@ def test_every_honest_request_counts_and_latency_is_that_beside_hands(
     ms = 10**6
     calms, attacks = [(0, 100 * ms), (200 * ms, 300 * ms)], [(100 * ms, 150 * ms), (300 * ms, 350 * ms)]
     calms.append((360 * ms, 400 * ms))
-    story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    story_hostile.judge_honest(scene, calms, attacks, [("twins",), ("names",)])
     assert (scene.measured["calm_p99_ms"], scene.measured["attacked_p99_ms"]) == (30.0, 90.0)
     assert scene.measured["p99_ms_of_hands"] == [(60.0, "twins"), (90.0, "names")]
     (told,) = scene.broken
     assert told.startswith("1 honest requests were not answered"), "what failed while the nodes drained counts"
     assert [(gate.value, gate.holds) for gate in scene.gates] == [(90, True)]
     monkeypatch.setattr(story_hostile, "P99_MAX_MS", 80.0)
-    story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    story_hostile.judge_honest(scene, calms, attacks, [("twins",), ("names",)])
     assert (scene.gates[-1].value, scene.gates[-1].wanted, scene.gates[-1].holds) == (90, 80, False)
     monkeypatch.setattr(story_hostile, "SLOWER_MAX", 3.0)
-    story_hostile._judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    story_hostile.judge_honest(scene, calms, attacks, [("twins",), ("names",)])
     assert (scene.gates[-1].wanted, scene.gates[-1].holds) == (90, True), "three times the 30 ms of the calms"
 
 
@@ -316,10 +316,10 @@ def test_a_watch_sees_a_node_end_and_another_lead() -> None:
         processes=SimpleNamespace(pid=lambda node: os.getpid()),
     )
     watch = Watch(subject, clock=lambda: 5.0)
-    watch._look()
+    watch.look()
     state |= {"leads": 2, "term": 4, "running": False}
-    watch._look()
-    watch._look()
+    watch.look()
+    watch.look()
     assert [change.what for change in watch.changes] == [
         "node 2 ended by itself",
         "node 2 leads term 4, after node 1 in term 3",

@@ -220,8 +220,8 @@ def gives_to_all_who_wait(patch: pytest.MonkeyPatch) -> None:
 class Revoking(Stage):
     """A script at whose end a right is taken away."""
 
-    def _phases(self) -> None:
-        super()._phases()
+    def phases(self) -> None:
+        super().phases()
         self._revoked()
 
 

@@ -100,8 +100,8 @@ class Crowded(Stage):
         self._seconds = seconds
         self.kills = 0
 
-    def _phases(self) -> None:
-        super()._phases()
+    def phases(self) -> None:
+        super().phases()
         self.crowd.start()
         end_s = self.loop.now + self._seconds
         while self.loop.now < end_s and not self.monitor.violations:
@@ -142,8 +142,8 @@ def test_each_is_delivered_once_and_none_early(
     seen: list[list[tuple[str, int]]] = []
 
     class Looked(Crowded):
-        def _phases(self) -> None:
-            super()._phases()
+        def phases(self) -> None:
+            super().phases()
             seen.extend(delivered(machine) for machine in self.members())
 
     stage = Looked(seed, count, seconds)

@@ -20,8 +20,8 @@ def played(script: str) -> tuple[Any, Any]:
     seen: list[Any] = []
 
     class Looked(Stage):
-        def _phases(self) -> None:
-            super()._phases()
+        def phases(self) -> None:
+            super().phases()
             storage = self.machines[TWO].nodes[-1].storage
             seen.append(storage.recovery.status(storage.checkpointer.run))
 

@@ -19,8 +19,8 @@ TRAFFIC = "send 40 body=2000\nwait 0.6\n" * 3 + "send 3\nwait 1.1\n" * 4
 class Looked(Stage):
     """Remembers, at the end, where each node's queue and files begin, and how many files there are."""
 
-    def _phases(self) -> None:
-        super()._phases()
+    def phases(self) -> None:
+        super().phases()
         self.first: dict[NodeId, int] = {}
         self.position: dict[NodeId, int] = {}
         self.kept_bytes: dict[NodeId, int] = {}

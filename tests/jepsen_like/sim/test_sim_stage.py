@@ -28,8 +28,8 @@ def looked(script: str, look: Callable[[Stage], T]) -> T:
     seen: list[T] = []
 
     class Looked(Stage):
-        def _phases(self) -> None:
-            super()._phases()
+        def phases(self) -> None:
+            super().phases()
             seen.append(look(self))
 
     verdict = Looked(script).run()

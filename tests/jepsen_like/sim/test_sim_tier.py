@@ -48,8 +48,8 @@ def test_a_log_that_rots_is_no_witness_against_the_tier_and_a_sound_one_is() -> 
         assert found == [f"the segment at {rows[0].base} is VERIFIED, and the tier holds other bytes than node 2"]
 
     class Looked(Stage):
-        def _phases(self) -> None:
-            super()._phases()
+        def phases(self) -> None:
+            super().phases()
             look(self)
 
     assert not Looked(UPLOADED).run().violations
@@ -72,8 +72,8 @@ def test_what_is_swept_is_an_orphan_and_what_a_segment_names_is_none() -> None:
         assert found == [f"{removed} was removed, and no row says that it may go" for removed in (name, unknown)]
 
     class Looked(Stage):
-        def _phases(self) -> None:
-            super()._phases()
+        def phases(self) -> None:
+            super().phases()
             look(self)
 
     assert not Looked(UPLOADED).run().violations

@@ -22,6 +22,7 @@ from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed, Queu
 from raftmq.client.consuming.send_back import LEVELS_S, level_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored
+from tests.support.consumer_parts import share_of
 from tests.support.pace import at_most
 
 GROUP, TOPIC = "billing", "orders"
@@ -158,7 +159,7 @@ async def test_members_share_the_retries(fake: Any, backs: SendBacks, wait_until
         mq.consumer(GROUP, TOPIC) as other,
     ):
         await wait_until(lambda: len(one.positions()) == len(other.positions()) == 1)
-        await wait_until(lambda: len(one._share.feeds) == len(other._share.feeds) == 2)
+        await wait_until(lambda: len(share_of(one).feeds) == len(share_of(other).feeds) == 2)
         for n in range(4):
             fake.queues[RETRIES][n % 2].append(Stored(b"%d" % n, "", 0))
         fake.grew.set()
@@ -172,7 +173,7 @@ async def test_without_a_retry_topic_the_topic_is_read(fake: Any, backs: SendBac
     async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC) as c:
         assert (await anext(c)).body == b"0"
         fake.create(RETRIES, 1)
-        c._share.rebalance.set()
+        share_of(c).rebalance.set()
         fake.queues[RETRIES][0].append(Stored(b"new", "", 0))
         assert (await anext(c)).body == b"new"
 
@@ -182,9 +183,9 @@ async def test_a_retry_topic_that_is_deleted_ends_nothing(
 ) -> None:
     monkeypatch.setattr(queue_puller, "LONG_POLL_S", 0.0)
     async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC) as c:
-        assert len(c._share.feeds) == 3
+        assert len(share_of(c).feeds) == 3
         del fake.queues[RETRIES]
-        await wait_until(lambda: len(c._share.feeds) == 2)
+        await wait_until(lambda: len(share_of(c).feeds) == 2)
         fake.fill(TOPIC, 0, bodies(0, 1))
         assert (await anext(c)).body == b"0"
 
@@ -296,7 +297,7 @@ async def test_an_ordered_queue_waits_for_its_message_and_others_go_on(fake: Any
         while sum(m.queue_id for m in got) < 3:
             got.append(await anext(c))
         assert [m.body for m in got if m.queue_id == 0] == bodies(0, 2), "its queue waits"
-        c._resume(c._share.feeds[QueueKey(TOPIC, 0)], 0)
+        c._resume(share_of(c).feeds[QueueKey(TOPIC, 0)], 0)
         got += await take(c, 1)
         await c.retry(got[-1], after=0)
         got += await take(c, 3)
@@ -309,7 +310,7 @@ async def test_an_ordered_queue_waits_for_its_message_and_others_go_on(fake: Any
 async def test_a_rest_from_before_a_reset_ends_no_later_one(fake: Any, backs: SendBacks) -> None:
     fake.fill(TOPIC, 0, bodies(0, 2))
     async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC, ordered=True) as c:
-        feed = c._share.feeds[QueueKey(TOPIC, 0)]
+        feed = share_of(c).feeds[QueueKey(TOPIC, 0)]
         await c.retry(await anext(c), after=3600)
         c.inbox.rewind(feed, 0)
         c.inbox.put(Batch(feed, [message_at(0, 0)], 1))

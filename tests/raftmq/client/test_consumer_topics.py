@@ -14,6 +14,7 @@ from raftmq.client.consuming.message_buffer import QueueFeed
 from raftmq.client.route import GroupQueues, route_over
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import number_of
+from tests.support.consumer_parts import share_of
 
 
 def bodies(name: str, count: int) -> list[bytes]:
@@ -204,7 +205,7 @@ async def read_apart(fake: Any) -> dict[str, int]:
     for topic in got:
         fake.create(topic, 4)
     async with aconnect(fake.servers) as mq, mq.consumer("g", "orders") as one, mq.consumer("g", "refunds") as other:
-        while one._share.rebalance.is_set() or other._share.rebalance.is_set():
+        while share_of(one).rebalance.is_set() or share_of(other).rebalance.is_set():
             await one.poll(0.05)
         for topic in got:
             for queue_id in range(4):

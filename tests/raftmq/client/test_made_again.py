@@ -12,6 +12,7 @@ from raftmq.client import Denied, NotFound, aconnect
 from raftmq.client.consuming import assigned_queues
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.topic_identity import Position
+from tests.support.consumer_parts import share_of
 
 OLD = [b"old %d" % n for n in range(20)]
 NEW = [b"new %d" % n for n in range(30)]
@@ -136,7 +137,7 @@ async def test_a_commit_of_the_old_topic_moves_nothing_in_the_new(fake: Any) -> 
     async with aconnect(fake.servers) as mq:
         c = await mq.consumer("billing", "orders").open()
         assert await take(c, len(OLD)) == OLD
-        await c._share.stop()
+        await share_of(c).stop()
         make_again(fake)
         await c.commit()
         assert fake.offsets == {}

@@ -14,6 +14,7 @@ from raftmq.client.consuming.message_buffer import QueueKey
 from raftmq.client.environment import REAL, Environment
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import number_of
+from tests.support.consumer_parts import share_of
 
 STRANGER = "another client"
 
@@ -85,7 +86,7 @@ async def test_nothing_is_handed_out_or_committed_by_a_lock_that_is_not_confirme
         assert (await anext(c)).queue_offset == 0
         with monkeypatch.context() as patch:
             patch.setattr(QueueLocks, "lock", nobody_answers)
-            c._share.locks["orders"]._confirmed_s[0] -= CONFIRMED_S
+            share_of(c).locks["orders"]._confirmed_s[0] -= CONFIRMED_S
             assert [m async for m in c] == []
             await c.commit()
             assert ("billing", "orders", 0) not in fake.offsets
@@ -148,10 +149,10 @@ async def test_a_queue_is_handed_over_when_its_last_message_is_dealt_with(fake: 
         async with new.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as second:
             await wait_until(lambda: first.positions().keys() == {1})
             assert [m async for m in second] == []
-            assert fake.locks["billing", "orders", 0] == first._share.member.client_id
+            assert fake.locks["billing", "orders", 0] == share_of(first).member.client_id
             assert [m async for m in first] == [], "asking for the next says that the one before is dealt with"
             assert [m.queue_offset async for m in second] == [1, 2]
-            assert fake.locks["billing", "orders", 0] == second._share.member.client_id
+            assert fake.locks["billing", "orders", 0] == share_of(second).member.client_id
     assert fake.offsets["billing", "orders", 0] == 3
     assert fake.commits.count(("billing", 0, 1)) == 1
 
@@ -166,11 +167,11 @@ async def test_no_lock_is_asked_for_behind_the_unlock_of_the_same_queue(fake: An
         old.consumer("billing", "orders", ordered=True, max_wait_s=0.2) as first,
     ):
         assert (await anext(first)).queue_offset == 0
-        locks = first._share.locks["orders"]
+        locks = share_of(first).locks["orders"]
         lock = locks.lock
 
         async def slow(queue_ids: Any) -> frozenset[int]:
-            if ("orders", 0) in first._share.leaving:
+            if ("orders", 0) in share_of(first).leaving:
                 asked.set()
                 await goes_on.wait()
             return await lock(queue_ids)
@@ -181,7 +182,7 @@ async def test_no_lock_is_asked_for_behind_the_unlock_of_the_same_queue(fake: An
             assert [m async for m in first] == [], "the message in hand is dealt with"
             goes_on.set()
             assert (await anext(second)).queue_offset == 1
-            client, requests = first._share.member.client_id, fake.lock_requests
+            client, requests = share_of(first).member.client_id, fake.lock_requests
             unlocked = requests.index((int(RequestCode.UNLOCK_BATCH_MQ), client, (0,)))
             await wait_until(lambda: (int(RequestCode.LOCK_BATCH_MQ), client, (1,)) in requests[unlocked:])
             assert [row for row in requests[unlocked + 1 :] if row[1] == client and 0 in row[2]] == []
@@ -192,7 +193,7 @@ async def test_a_queue_that_is_unlocked_while_a_lock_is_waited_for_is_not_locked
 ) -> None:
     fake.create("orders", 2)
     async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True) as c:
-        share = c._share
+        share = share_of(c)
         for task in share.tasks:
             task.cancel()
         key = QueueKey("orders", 0)
@@ -242,5 +243,5 @@ async def test_commits_say_who_makes_them(fake: Any, monkeypatch: pytest.MonkeyP
         for ordered in (True, False):
             async with mq.consumer(f"billing-{ordered}", "orders", ordered=ordered) as c:
                 await anext(c)
-                name = c._share.member.client_id
+                name = share_of(c).member.client_id
             assert said.pop() == (f'["{name}"]' if ordered else "")
