@@ -73,6 +73,7 @@ class Backfill:
         self._progress = progress
         self._wake = context.wake
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
 
     @property
     def missing(self) -> int:
@@ -85,19 +86,31 @@ class Backfill:
             logger.warning(
                 "fetching %d bytes of older log from the other nodes; until then this node does not lead", self.missing
             )
-            self._raw.hold_campaigns(HOLD, True)
-            self._task = self._loop.create_task(self._run(), name="backfill")
+            self._begin_run()
 
     def stop(self) -> None:
         """Gives up the work under way. Whole segments stay, and this node still may not lead."""
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             self._task.cancel()
+            self._stopped = True
+
+    def go_on(self) -> None:
+        """Goes on with what was stopped, also if nothing is missing any more: this node may lead then."""
+        if self._stopped:
+            self._stopped = False
+            self._begin_run()
+
+    def _begin_run(self) -> None:
+        self._raw.hold_campaigns(HOLD, True)
+        self._task = self._loop.create_task(self._run(self._task), name="backfill")
 
     async def close(self) -> None:
         """Gives up the work under way; returns when it has ended."""
         await end_task(self._task)
 
-    async def _run(self) -> None:
+    async def _run(self, stopped: asyncio.Task[None] | None) -> None:
+        """Fetches all that is missing, once the run that was `stopped` has ended."""
+        await end_task(stopped)
         delay_s, rounds = RETRY_MIN_S, 0
         await self._replayed()
         while self.missing and self._peers():

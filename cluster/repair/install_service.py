@@ -59,6 +59,7 @@ class InstallService:
             metrics=metrics,
             progress=progress,
             restart=restart,
+            needless=lambda: self._backfill.go_on(),
         )
         self._removal: asyncio.Future[None] | None = None
         self._backfill = Backfill(
@@ -103,8 +104,8 @@ class InstallService:
         self._backfill.start()
 
     def offered(self, offer: InstallSnapshot) -> None:
-        """Called when the leader offers a snapshot (see SnapshotInstaller). Ends the backfill: a node that gets another
-        log has no use for more of the older one."""
+        """Called when the leader offers a snapshot (see SnapshotInstaller). Stops the backfill: a node that gets
+        another log has no use for more of the older one. It goes on if the offer leads to nothing."""
         self._backfill.stop()
         self._service.offered(offer)
 

@@ -47,8 +47,10 @@ class SnapshotInstaller:
         metrics: InstallMetrics,
         progress: InstallProgress,
         restart: Callable[[str], None],
+        needless: Callable[[], None] = lambda: None,
     ) -> None:
-        """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again."""
+        """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again.
+        `needless()` is called when an offer has led to nothing, because this node's log goes on."""
         self._raw = context.raw
         self._where = where
         self._client = client
@@ -59,6 +61,7 @@ class SnapshotInstaller:
         self._metrics = metrics
         self._wall_ms = context.clock.wall_ms
         self._restart = restart
+        self._needless = needless
         self._offer: InstallSnapshot | None = None
         self._task: asyncio.Task[None] | None = None
         self._done = False
@@ -108,6 +111,7 @@ class SnapshotInstaller:
             logger.warning("the snapshot is no longer needed: %s", why)
             self.progress.end()
             self._alarms.clear(ALARM)
+            self._needless()
 
     async def _round(self, tail: LogTail) -> Snapshot | None:
         """Asks every peer once. Raises Needless."""

@@ -38,6 +38,8 @@ class FileRemoval:
         self._job, self._metrics, self._changed = job, metrics, changed
         self._gap_ms = rules.delete_gap_ms
         self._files: deque[Path] = deque()
+        self._failed: set[Path] = set()
+        """Files that could not be removed lately; they keep no other from being removed."""
         self._due_ms = 0
         self._removing = False
 
@@ -57,22 +59,26 @@ class FileRemoval:
     def tick(self, now_ms: int) -> None:
         """Begins to remove the next file when it is due."""
         if self._files and not self._removing and now_ms >= self._due_ms:
-            carry_out(self._remove(self._files[0]))
+            carry_out(self._remove(next(path for path in self._files if path not in self._failed)))
 
     def _remove(self, path: Path) -> Steps[None]:
         self._removing = True
         removed = yield from answer_to(self._job(Remove((path,))))
         self._removing = False
-        self._due_ms = self._clock.monotonic_ms() + (AGAIN_MS if removed.error else self._gap_ms)
         if removed.error:
+            self._failed.add(path)
             self._alarms.raise_alarm(
                 FILES,
                 f"{path.name} of the trimmed log cannot be removed; the node retries every "
                 f"{AGAIN_MS // 1000} s: {removed.error}",
             )
-            return
-        self._files.remove(path)
-        self._metrics.removed.inc()
-        if not self._files:
-            self._alarms.clear(FILES)
+        else:
+            self._files.remove(path)
+            self._metrics.removed.inc()
+            if not self._files:
+                self._alarms.clear(FILES)
+        waits = bool(self._failed) and len(self._failed) == len(self._files)
+        if waits:
+            self._failed.clear()
+        self._due_ms = self._clock.monotonic_ms() + (AGAIN_MS if waits else self._gap_ms)
         self._changed()

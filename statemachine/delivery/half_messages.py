@@ -137,14 +137,17 @@ class HalfMessages(Family):
                 if half is not None:  # else it ended since the scan began
                     yield half
 
-    def due(self, now_ms: int, count_max: int) -> list[HalfMessage]:
+    def due(self, now_ms: int, count_max: int, after: HalfMessage | None = None) -> list[HalfMessage]:
         """Returns up to `count_max` half messages whose producers must be asked by `now_ms`, in the order of their
-        check times."""
+        check times. With `after` only those behind that one, as it was found, whether it is still there or not."""
         found: list[HalfMessage] = []
         first_ms = self.check_ms
         if first_ms is None or first_ms > now_ms:
             return found
-        for key, _ in self._kv.scan(TRANS, *keys.half_check_range(first_ms, now_ms)):
+        start, end = keys.half_check_range(first_ms, now_ms)
+        if after is not None:
+            start = max(start, keys.half_check_key(after.check_ms, after.position) + b"\0")
+        for key, _ in self._kv.scan(TRANS, start, end) if start < end else ():
             half = self.get(keys.half_check_position(key))
             if half is not None:  # else it ended since the scan began
                 found.append(half)

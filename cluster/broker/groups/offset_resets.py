@@ -7,7 +7,7 @@ from there. Until then its pulls are answered MOVED, and its commits, which were
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
 from itertools import chain
@@ -23,7 +23,7 @@ from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import Command
-from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
+from statemachine.consuming.consumer_offsets import Commit, CommitOffsets, ResetOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.consuming.offset_resets import EndResets
 
@@ -207,14 +207,27 @@ class OffsetResets:
         return asked.value
 
     def clone(self, source: str, to: str, topic: str, party: Party, done: Callable[[ProposeResult], None]) -> None:
-        """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. `party`: who
-        asks. Raises Refused."""
-        rows = ((to, *row) for row in self.to_clone(source, to, topic, party))
-        runs: Iterator[list[Command]] = ([CommitOffsets(part)] for part in rows_in_parts(rows))
+        """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. A queue that
+        was reset, and whose consumer does not know of it yet, is reset once more. `party`: who asks. Raises Refused."""
+        rows = self.to_clone(source, to, topic, party)
+        runs: Iterator[list[Command]] = (self._given(to, part) for part in rows_in_parts(rows))
         first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
         if to not in self._services.state.groups:
             check_new_group(self._services.creations, to, party)
         propose_in_parts(self._services, chain([first], runs), done)
+
+    def _given(self, to: str, rows: Iterable[tuple[int, int, int]]) -> list[Command]:
+        """Returns the commands that give the group these offsets. A commit for a queue that is reset is left out."""
+        services = self._services
+        pending = services.state.resets_of_group(to)
+        commits: list[Commit] = []
+        reset: list[tuple[int, int, int]] = []
+        for topic_id, queue_id, offset in rows:
+            if (topic_id, queue_id) in pending:
+                reset.append((topic_id, queue_id, offset))
+            else:
+                commits.append((to, topic_id, queue_id, offset))
+        return [CommitOffsets(commits), *([ResetOffsets(to, services.log_time_ms(), reset)] if reset else [])]
 
     def to_clone(self, source: str, to: str, topic: str, party: Party) -> Iterator[tuple[int, int, int]]:
         """Returns the offsets that `clone` would give the group `to`, each as (topic id, queue, offset). Changes

@@ -368,6 +368,9 @@ class CheckBack:
         self._proposed = False
         """True while checks are under way into the log: until they are applied, their half messages are still due in
         the state."""
+        self._after: HalfMessage | None = None
+        """The last that was looked at; None to begin with the first. Those that can neither be read nor parked stay
+        due, and keep nobody behind them from being asked."""
 
     def tick(self, now_ms: int) -> None:
         """Runs on a timer. While nothing is due, it costs one comparison.
@@ -384,7 +387,9 @@ class CheckBack:
 
     def _look(self, log_ms: int) -> None:
         node, transactions = self._node, self._transactions
-        due = [half for half in node.state.halves.due(log_ms, BATCH_MAX) if not transactions.is_ending(half.position)]
+        found = node.state.halves.due(log_ms, BATCH_MAX, self._after)
+        self._after = found[-1] if len(found) == BATCH_MAX else None
+        due = [half for half in found if not transactions.is_ending(half.position)]
         topics = node.state.topics_by_id
         deleted = [half for half in due if half.topic_id not in topics]
         if deleted:

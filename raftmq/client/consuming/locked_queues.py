@@ -97,17 +97,26 @@ class QueueLocks:
         return granted
 
     async def unlock(self, queue_ids: Iterable[int]) -> None:
-        """Releases the locks of these queues. Raises RaftMQError; then each lock ends when it expires."""
+        """Releases the locks of these queues, in each group of brokers that answers. Raises RaftMQError if one does
+        not; then each lock there ends when it expires."""
         parts = _by_group(queue_ids)
         for queues in parts.values():
             for queue_id in queues:
                 self._confirmed_s.pop(queue_id, None)
+        if len(parts) == 1:
+            await self._unlock(*parts.popitem())
+            return
+        found = await of_each({group: self._unlock(group, queues) for group, queues in parts.items()})
+        if failures := [each for each in found.values() if each is not None]:
+            raise failures[0]
+
+    async def _unlock(self, group: int, queues: list[int]) -> None:
         what = f"unlocking queues of {self._topic}"
+        view, body = self._view.groups.known(group), self._body(queues)
+        if view is None:  # it has retired, and its locks with it
+            return
         code = RequestCode.UNLOCK_BATCH_MQ
-        for group, queues in parts.items():
-            view = self._view.groups.known(group)
-            if view is not None:
-                await view.call(code, {}, self._body(queues), what=what, timeout_s=_CALL_S, links=self._links(group))
+        await view.call(code, {}, body, what=what, timeout_s=_CALL_S, links=self._links(group))
 
     def _body(self, queues: list[int]) -> bytes:
         rows = [{"topic": self._topic, "brokerName": "", "queueId": queue_in_group(queue_id)} for queue_id in queues]

@@ -99,7 +99,7 @@ class Inbox:
     up.
 
     `acks`: the reader acknowledges each message. Then `on_acked()` runs, in the thread that acknowledges, when the
-    number of unacknowledged messages has fallen enough to hand out more.
+    number of unacknowledged messages has fallen enough to hand out more; also when a queue is rewound or revoked.
     """
 
     def __init__(
@@ -209,17 +209,20 @@ class Inbox:
                 done = [offset for offset in feed.unacked if offset <= queue_offset]
             else:
                 done = [queue_offset] if queue_offset in feed.unacked else []
-            full = self._unacked >= MAX_UNACKED
-            for offset in done:
-                del feed.unacked[offset]
-            self._unacked -= len(done)
-            room = full and self._unacked < MAX_UNACKED
+            room = self._settle_unacked(feed, done)
+        self._tell(room=room)
+
+    def _settle_unacked(self, feed: QueueFeed, done: list[int]) -> bool:
+        """Waits no longer for these offsets. Returns True if that makes room for messages that were not handed out."""
+        full = self._unacked >= MAX_UNACKED
+        for offset in done:
+            del feed.unacked[offset]
+        self._unacked -= len(done)
+        return full and self._unacked < MAX_UNACKED
+
+    def _tell(self, *, room: bool) -> None:
         if room and self._on_acked is not None:
             self._on_acked()
-
-    def _forget_unacked(self, feed: QueueFeed) -> None:
-        self._unacked -= len(feed.unacked)
-        feed.unacked.clear()
 
     def rewind(self, feed: QueueFeed, offset: int, *, stored: bool = True) -> None:
         """Continues the feed at `offset` and drops its buffered messages. A message that the reader is still handling
@@ -228,12 +231,13 @@ class Inbox:
             self._ready = deque(batch for batch in self._ready if batch.feed is not feed)
             self._resting.pop(feed, None)
             feed.buffered_messages = feed.buffered_bytes = 0
-            self._forget_unacked(feed)
+            room = self._settle_unacked(feed, [*feed.unacked])
             feed.next_offset = feed.position = offset
             feed.committed = offset if stored else feed.committed
             feed.resets += 1
             if self._current is not None and self._current[0] is feed:
                 self._current = (None, self._current[1])
+        self._tell(room=room)
 
     def revoke(self, feed: QueueFeed) -> int:
         """Stops handing out messages of `feed`; returns its position without the messages that are still being
@@ -242,8 +246,9 @@ class Inbox:
             feed.revoked = True
             self._resting.pop(feed, None)
             settled = self._settled(feed)
-            self._forget_unacked(feed)
-            return settled
+            room = self._settle_unacked(feed, [*feed.unacked])
+        self._tell(room=room)
+        return settled
 
     def in_hand(self, feed: QueueFeed) -> bool:
         """Returns True if the message handed out last belongs to the feed, and the reader may still be handling it."""

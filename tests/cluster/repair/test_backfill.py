@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from cluster.repair import backfill, peer_requests
 from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill
 from cluster.repair.fetch import LOG, Fetched
+from cluster.repair.install_service import InstallService
 from cluster.repair.progress import InstallMetrics
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
+from cluster.runtime.read_leases import Leases
+from raftlog.messages import InstallSnapshot
 from raftlog.storage.node_dir import NodeDir
-from raftlog.types import NOBODY, NodeId
+from raftlog.types import NOBODY, EntryId, NodeId
 from tests.support.contexts import context_of
 from tests.support.install_kit import DATA, Giver, Peers, Taker, progress
 from tests.support.node_kit import START_MS
@@ -37,7 +41,12 @@ class Core:
         self.holds: set[str] = set()
         self.trimmed_to: list[int] = []
         self.log: Any = None
+        self.tail: Any = None
         self.leader_id = NodeId(2)
+
+    @property
+    def last_index(self) -> int:
+        return int(self.tail.index)
 
     def hold_campaigns(self, reason: str, held: bool) -> None:
         self.holds.add(reason) if held else self.holds.discard(reason)
@@ -258,6 +267,44 @@ async def test_a_stop_in_the_middle_of_a_segment_is_resumed(node: Node, giver: G
         node.directory = node.taker.open()
         node.begin(node.peers)
     check_whole(node, giver)
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+async def test_an_offer_that_leads_to_nothing_does_not_end_it(node: Node, giver: Giver, trimmed: bool) -> None:
+    """This node fell behind what the leader's log begins with, and another leader had what it needs."""
+    loop, restarts, core = asyncio.get_running_loop(), list[str](), node.core
+    core.tail = node.log.tail
+    state = SimpleNamespace(trim_position=node.trim_position, applied=SimpleNamespace(index=node.applied))
+    service = InstallService(
+        context_of(core, node.alarms, environment=Environment(fs=node.taker.fs), loop=loop, wake=node._wake),
+        SimpleNamespace(  # type: ignore[arg-type]
+            directory=node.directory, state=state, checkpointer=None, recovery=SimpleNamespace(state_set_aside="")
+        ),
+        SimpleNamespace(  # type: ignore[arg-type]
+            client=node.peers,
+            peers=lambda: node.others,
+            givers=lambda: node.others,
+            server=SimpleNamespace(sources={}),
+        ),
+        Leases(lambda: 0),
+        restart=restarts.append,
+    )
+    service.start()
+    while len(node.peers.asked) < 5:
+        await asyncio.sleep(0)
+    assert core.holds == {HOLD}
+    first = core.tail.index + 10
+    service.offered(InstallSnapshot(NodeId(2), NodeId(1), 1, first, EntryId(1, first - 1)))
+    core.tail = core.tail._replace(index=first)
+    if trimmed:
+        state.trim_position = node.log.first_position
+    async with asyncio.timeout(at_most(20)):
+        while core.holds:
+            await asyncio.sleep(0)
+        await service.close()
+    assert restarts == []
+    if not trimmed:
+        check_whole(node, giver)
 
 
 async def test_who_is_alone_leads_without_and_says_so(node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import ROWS_FILE, MemoryKV
 from raftlog.errors import NotLeaderError, StorageError
 from raftlog.frame import make_entry, tail_after
+from raftlog.storage.files import layout
 from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
@@ -459,19 +461,42 @@ async def test_a_file_that_cannot_be_removed_is_tried_again(
 ) -> None:
     node = make()
     trimmed(node)
-    log, tries = type(node.log), [0]
+    log, tries, left = type(node.log), Counter[str](), node.files()[:-1]
+    assert len(left) > 2
 
     def refused(log: Any, paths: Any) -> int:
-        tries[0] += 1
+        tries.update(path.name for path in paths)
         raise StorageError("text file busy")
 
     with monkeypatch.context() as patch:
         patch.setattr(log, "remove_files", refused)
         node.pass_ms(1000)
         assert node.alarms.raised(FILES)
-        assert tries == [1]
+        assert list(tries.values()) == [1] * len(left)
         node.pass_ms(AGAIN_MS)
-        assert tries == [2]
+        assert list(tries.values()) == [2] * len(left)
+    node.pass_ms(AGAIN_MS + 1000)
+    assert not node.alarms.raised(FILES)
+    assert node.files() == [node.storage.state.trim_position]
+
+
+async def test_a_file_that_cannot_be_removed_keeps_no_other(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    trimmed(node)
+    log, first, remove = type(node.log), node.files()[0], node.log.remove_files
+
+    def one_refused(log: Any, paths: Any) -> int:
+        if any(layout.segment_name(first) == path.name for path in paths):
+            raise StorageError("text file busy")
+        return int(remove(paths))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "remove_files", one_refused)
+        node.pass_ms(1000)
+        assert node.files() == [first, node.storage.state.trim_position]
+        assert node.alarms.raised(FILES)
     node.pass_ms(AGAIN_MS + 1000)
     assert not node.alarms.raised(FILES)
     assert node.files() == [node.storage.state.trim_position]

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from raftmq_wire.codec import encode_frame
+from statemachine.consuming.groups import PutGroup
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
@@ -135,4 +136,23 @@ def test_a_commit_that_waits_goes_before_the_end_and_is_left_out(group: SimClust
     path.ask(commit(4, 4, oneway=True))
     group.loop.run_for(0.5)
     assert settled_offset(group) == 4
+    group.check_equal()
+
+
+def test_offsets_that_are_cloned_count_though_a_reset_is_not_known_yet(group: SimCluster) -> None:
+    """Otherwise the clone would be told as done, and the group go on where it was reset to."""
+    leader = group.leader()
+    made = group.propose(leader, PutGroup({"name": "h"}, False))
+    group.loop.run_until(lambda: made, 10, "the group is made")
+    path = leader.connect()
+    path.ask(commit(1, 7, consumerGroup="h"))
+    assert answered(group, path, 1) == OK
+    path.ask(encode_frame(314, 2, 0, ext={"srcGroup": "h", "destGroup": "g", "topic": "T", "offline": "true"}))
+    assert answered(group, path, 2) == OK
+    assert settled_offset(group) == 7
+    assert pulled(group, leader, 3, 9) == (MOVED, 7)
+    assert pulled(group, leader, 4, 7) == (OK, 8)
+    path.ask(commit(5, 8))
+    assert answered(group, path, 5) == OK
+    assert settled_offset(group) == 8
     group.check_equal()

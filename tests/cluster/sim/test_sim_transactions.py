@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.broker.transactions import transaction_end
 from cluster.flow.gate import ITSELF, Ask
 from cluster.replication.proposals import Proposals
 from raftlog.types import Entry, EntryType
@@ -409,6 +410,26 @@ def test_checks_end_and_the_message_is_parked(sim: SimCluster) -> None:
     producer.end(half, COMMIT)
     sim.loop.run_for(2.0)
     assert (stored(sim.leader()), len(stored(sim.leader(), PARKED))) == ([], 1)
+
+
+def test_what_cannot_be_parked_keeps_nobody_else_from_being_asked(
+    sim_of: Callable[..., SimCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be no more topics, so the one for them cannot be made; they stay the first that are due."""
+    monkeypatch.setattr(transaction_end, "BATCH_MAX", 4)
+    sim = sim_of(**CHECK, **{"limits.topics_max": 1})
+    producer = Producer(sim.leader())
+    for number in range(9):
+        producer.send(sim, f"K{number}")
+    sim.loop.run_for(10)
+    assert (pending(sim), len(producer.checks)) == (9, 27)
+    producer.checks.clear()
+    late = producer.send(sim, "K-late")
+    sim.loop.run_until(lambda: producer.checks, 20, "the producer is asked")
+    assert {fields["msgId"] for fields, _ in producer.checks} == {"K-late"}
+    producer.end(late, COMMIT)
+    sim.loop.run_for(1)
+    assert pending(sim) == 9
 
 
 def test_a_message_is_parked_in_its_group_of_brokers_though_the_topic_is_in_another_one(sim: SimCluster) -> None:

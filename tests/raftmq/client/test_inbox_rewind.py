@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
+from raftmq.client.consuming import message_buffer
 from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed
 
 
@@ -38,3 +42,23 @@ def test_what_is_buffered_is_dropped_and_others_go_on() -> None:
     assert offset_of(inbox.take()) == 2
     assert inbox.take() is None
     assert (one.position, one.resets, other.resets) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("how", [lambda inbox, feed: inbox.rewind(feed, 9), Inbox.revoke], ids=["reset", "lost"])
+def test_who_waits_for_room_is_told_when_a_queue_waits_for_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, how: Callable[[Inbox, QueueFeed], object]
+) -> None:
+    """Messages of other queues are there, and nothing else may come."""
+    monkeypatch.setattr(message_buffer, "MAX_UNACKED", 4)
+    told: list[bool] = []
+    inbox = Inbox(lambda feed: None, acks=True, on_acked=lambda: told.append(inbox.empty))
+    one, other = QueueFeed("orders", 0, 5), QueueFeed("orders", 1, 7)
+    inbox.put(batch(one, 5, 4))
+    inbox.put(batch(other, 7, 1))
+    assert [offset_of(inbox.take()) for _ in range(4)] == [5, 6, 7, 8]
+    assert (inbox.empty, told) == (True, [])
+    how(inbox, one)
+    assert told == [False]
+    assert offset_of(inbox.take()) == 7
+    how(inbox, other)
+    assert told == [False], "nobody waits for room"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from raftmq.client.consuming.locked_queues import CONFIRMED_S, QueueLocks
 from raftmq.client.consuming.message_buffer import QueueKey
 from raftmq.client.environment import REAL, Environment
 from raftmq_wire.codes import RequestCode
-from raftmq_wire.queue_numbers import number_of
+from raftmq_wire.queue_numbers import FIRST_GROUP, number_of
 from tests.support.consumer_parts import share_of
 
 STRANGER = "another client"
@@ -245,3 +246,24 @@ async def test_commits_say_who_makes_them(fake: Any, monkeypatch: pytest.MonkeyP
                 await anext(c)
                 name = share_of(c).member.client_id
             assert said.pop() == (f'["{name}"]' if ordered else "")
+
+
+async def test_a_group_of_brokers_that_does_not_answer_keeps_no_lock_in_another() -> None:
+    """Whoever leaves gives back what it can."""
+    asked: list[int] = []
+
+    def of(group: int) -> Any:
+        async def call(code: int, *_: Any, **__: Any) -> None:
+            assert code == RequestCode.UNLOCK_BATCH_MQ
+            if group == FIRST_GROUP:
+                raise Unreachable("no leader", retryable=True)
+            asked.append(group)
+
+        return SimpleNamespace(call=call)
+
+    view: Any = SimpleNamespace(groups=SimpleNamespace(known=of))
+    links: Any = lambda group: None  # noqa: E731
+    locks = QueueLocks(view, links, "billing", "orders", "c")
+    with pytest.raises(Unreachable):
+        await locks.unlock([number_of(group, 0) for group in (FIRST_GROUP, 2, 3)])
+    assert sorted(asked) == [2, 3]
