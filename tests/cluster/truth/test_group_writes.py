@@ -32,10 +32,10 @@ def requests(leader: Leader, propose: Any, group: int) -> GroupWriteRequests:
     return GroupWriteRequests(services)
 
 
-def prepare(two: Two, decider: int, *winners: tuple[int, int], write: int = 0) -> list[Any]:
+def prepare(two: Two, decider: int, *winners: tuple[int, int], write: int = 0, name: str = "q") -> list[Any]:
     told: list[Any] = []
     asked = requests(two.second, two.submit_in_second, 2)
-    asked.prepare(GroupWrite("q", write, decider, winners), told.append)
+    asked.prepare(GroupWrite(name, write, decider, winners), told.append)
     two.run(500)
     return told
 
@@ -127,9 +127,42 @@ def test_what_is_undecided_at_the_deadline_is_unknown(two: Two) -> None:
     decider, attempt = decider_of(two), open_staged(two)
     asked = requests(two.second, two.submit_in_second, 2)
     asked.prepare(GroupWrite("q", 0, decider, [(attempt, 2)]), told.append)
+    two.carry()
+    two.first.decide()
+    two.carry()
     two.second.decide(Outcome.UNKNOWN)
     [refused] = told
     assert refused.reason is Reason.UNKNOWN
+
+
+def test_a_decider_of_which_the_first_group_says_nothing_prepares_nothing(two: Two) -> None:
+    decider, attempt = decider_of(two), open_staged(two)
+    two.back.is_open = False
+    [refused] = prepare(two, decider, (attempt, 2))
+    assert refused.reason is Reason.UNAVAILABLE
+    assert states(two) == {attempt: "open"}
+
+
+@pytest.mark.usefixtures("alone")
+def test_nobody_prepares_under_the_decider_of_another(two: Two) -> None:
+    """Numbers of deciders are easily guessed. Of two later requests of mal each would find that of q in its way, and
+    have it ended: the second one after q has taken its place, and was promised that its part is there."""
+    decider, attempt, mine = decider_of(two), open_staged(two), [open_staged(two, "mal") for _ in range(3)]
+    told: list[Any] = []
+    asked = requests(two.second, two.submit_in_second, 2)
+    for later, wait_ms in ((0, 200), (100, 50), (101, 50)):
+        asked.prepare(GroupWrite("mal", 0, decider + later, [(mine.pop(), 2)]), told.append)
+        two.run(wait_ms)
+    done: list[Any] = []
+    for _ in range(10):
+        asked.prepare(GroupWrite("q", 0, decider, [(attempt, 2)]), done.append)
+        two.run(50)
+    two.run(500)
+    assert 2 in done
+    assert [each.reason for each in told] == [Reason.ILLEGAL] * 3
+    assert commit_at(two, two.first, decider) == [CommitAnswer(0, earlier=False)]
+    two.run(500)
+    assert states(two)[attempt] == "prepared"
 
 
 def test_the_first_group_prepares_nothing(two: Two) -> None:
