@@ -278,6 +278,22 @@ def test_314_without_a_topic_needs_a_right_to_each_that_it_finds(
     assert state.offset("eve", *places[0][:2]) == 0
 
 
+def test_the_order_of_a_topic_is_a_setting_of_that_topic(sim: SimCluster) -> None:
+    """A right on the cluster, as who acknowledges alarms has it, tells and changes nothing of a topic."""
+    keeper = add_user(sim, "keeper", ("Cluster:*", ["Get", "Update"]))
+    owner = add_user(sim, "owner", ("Topic:T", ["Update"]))
+    row = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+    put = row | {"value": f"{sim.leader().config.cluster.broker_name}:{sim.leader().state.topics['T'].write_queues}"}
+    for code, ext in ((RequestCode.PUT_KV_CONFIG, put), (RequestCode.GET_KV_CONFIG, row)):
+        assert ask(sim, sim.leader(), keeper, code, ext)[0] == ResponseCode.NO_PERMISSION
+    assert ask(sim, sim.leader(), owner, RequestCode.PUT_KV_CONFIG, put)[0] == 0
+    assert ask(sim, sim.leader(), SHOP, RequestCode.GET_KV_CONFIG, row)[0] == 0
+    assert ask(sim, sim.leader(), keeper, RequestCode.DELETE_KV_CONFIG, row)[0] == ResponseCode.NO_PERMISSION
+    assert sim.leader().state.topics["T"].order
+    assert ask(sim, sim.leader(), owner, RequestCode.DELETE_KV_CONFIG, row)[0] == 0
+    assert not sim.leader().state.topics["T"].order
+
+
 def _header(data: bytes) -> bytes:
     return data[8 : 8 + int.from_bytes(data[5:8], "big")]
 
