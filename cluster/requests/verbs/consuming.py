@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from cluster.broker.rights import READ
+from cluster.broker.rights import READ, UPDATE
 from cluster.requests import answer_sizes
 from cluster.requests.named_rights import (
     GET,
     ROUTE,
-    UPDATE,
     WRITE,
     named,
     nothing,

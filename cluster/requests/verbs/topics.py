@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cluster.broker.rights import UPDATE
 from cluster.requests import answer_sizes
 from cluster.requests.named_rights import (
     DELETE,
@@ -9,7 +10,6 @@ from cluster.requests.named_rights import (
     LIST,
     PUT,
     ROUTE,
-    UPDATE,
     named,
     nothing,
     of_counts,
