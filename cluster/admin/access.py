@@ -255,7 +255,7 @@ class HttpAccess:
             if not await self._lacks_nothing():
                 why = "no leader confirms that this node has all changes of users"
                 raise ApiError("cannot_judge", f"this node cannot tell who may do this: {why}", "try again")
-            caller = self._as_it_is_now(caller)
+            caller = self.as_it_is_now(caller)
         refused = self._denied(caller, needs, params, body, what)
         if refused is not None:
             raise refused
@@ -283,9 +283,9 @@ class HttpAccess:
             return True
         if caller.operator and not self.passes.knows(caller.operator):
             caller = caller._replace(operator=b"", why="the secret that proved the operator was replaced")
-        return self._refused(self._as_it_is_now(caller), needs, params, None) is None
+        return self._refused(self.as_it_is_now(caller), needs, params, None) is None
 
-    def _as_it_is_now(self, caller: Caller) -> Caller:
+    def as_it_is_now(self, caller: Caller) -> Caller:
         """Returns the caller with its user as this node has applied it by now."""
         if caller.token:
             return caller._replace(user=self._user_of(caller.token))

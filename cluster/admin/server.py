@@ -148,6 +148,8 @@ class _Admitted(NamedTuple):
     caller: Caller
     consistency: Consistency
     body: Any
+    version: int
+    """The version of users and rules by which it was judged last."""
 
 
 def _sheltered(
@@ -181,13 +183,15 @@ def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request
         if caller.is_proven:
             guard.proven(request)
         request[OF_NODE] = caller.by != 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
+        version = access.state.version  # what changes while it is judged counts as newer
         if not route.needs.reads_body:
             caller = await access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)
         if route.needs.reads_body:
-            caller = await access.admit(caller, route.needs, request.match_info, body, what)
+            version = access.state.version
+            caller = await access.admit(access.as_it_is_now(caller), route.needs, request.match_info, body, what)
         request[CALLER] = caller
-        return _Admitted(caller, consistency, body)
+        return _Admitted(caller, consistency, body, version)
 
     return admit
 
@@ -196,8 +200,11 @@ def _serve(
     route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsWatch
 ) -> Callable[[web.Request, _Admitted], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request, admitted: _Admitted) -> web.StreamResponse:
-        caller, consistency, body = admitted
+        caller, consistency, body, version = admitted
         access, changes = port.access, request.method not in ("GET", "HEAD")
+        if access.state.version != version:  # its body, or memory for its answer, was waited for
+            what, now = f"{request.method} {route.path}", access.as_it_is_now(caller)
+            request[CALLER] = caller = await access.admit(now, route.needs, request.match_info, body, what)
         own_group = port.config.cluster.group
         group = group_of(request.query, own_group) if route.of_any_group else own_group
         if group != own_group:

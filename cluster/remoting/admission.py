@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
     from cluster.peer.confirmed_index import ConfirmedIndex
+    from cluster.remoting.request import Request
     from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.user_rows import User
     from statemachine.access.users import Access
@@ -294,6 +295,23 @@ class Admission:
             return self._goes_on(frame, self._verdict(frame, user, ext_of(frame.header), None))
         except CodecError as error:
             return self._goes_on(frame, Refused(Reason.INVALID, str(error)))
+
+    def denied_since(self, request: Request) -> Refused | None:
+        """Judges a request again that has waited, if users or rules have changed since it was judged. Returns why it
+        may not go on: UNAVAILABLE if this node may lack a change that allows it."""
+        if request.judged in (0, self._access.version) or not self._judge.enforces:
+            return None
+        user = self._access.by_id.get(request.user)
+        if user is None:
+            return Refused(Reason.NO_PERMISSION, "the user of this request was removed")
+        address, what = request.connection.peer_address[0], name_of_request(request.code)
+        why = self._judge.why_not(user, address, self._judge.needs_of(request.code, request.ext, request.body))
+        if not why:
+            return None
+        if self._confirms.is_possible:
+            return Refused(Reason.UNAVAILABLE, UNSURE)
+        self._judge.refuses(user.id, address, why, what)
+        return Refused(Reason.NO_PERMISSION, why)
 
     def take_sends(self, take: Take, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
         """Has `take` take the plain sends that are signed and allowed, among the frames of a read, from index `at`

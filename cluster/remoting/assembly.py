@@ -170,6 +170,7 @@ class Remoting:
                 services=services,
                 limits=config.limits,
                 soon=context.loop.call_soon,
+                denied_since=self.admission.denied_since,
             ),
             sends=sends,
             replies=replies,

@@ -16,7 +16,7 @@ from cluster.remoting.connection.connection_memory import sizes, with_room
 from cluster.remoting.connection.server import LONG_FRAME_BYTES
 from cluster.remoting.costly_requests import CostlyRequests
 from cluster.remoting.request import handle_late, text
-from cluster.requests.table import VERBS, too_long
+from cluster.requests.table import VERBS, codes_where, too_long
 from cluster.requests.verb import Cost, Serves
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from cluster.requests.verb import Verb
     from cluster.runtime.resource_budget import Soon
 
+DeniedSince = Callable[["Request"], Refused | None]
+"""Judges a request that has waited by the rules of now (`cluster.remoting.admission.Admission.denied_since`)."""
+_WAITS = codes_where(
+    lambda verb: verb.answer_bytes is not None or verb.cost is not Cost.SMALL or verb.serves is Serves.CONFIRMED
+)
 RETRY_MS = 100
 RETRIES = 30
 """The number of tries, and the milliseconds between them, of a silent read that no leader confirms: longer than a
@@ -43,14 +48,15 @@ class HandlerTable:
         services: Services,
         limits: LimitsSection,
         soon: Soon,
+        denied_since: DeniedSince,
     ) -> None:
         """`refuse` answers a code without a handler. `services` confirms reads, and its state tells how large answers
-        are. `soon` calls a function in the next turn of the loop."""
+        are. `soon` calls a function in the next turn of the loop. `denied_since` judges what has waited."""
         self._refuse = refuse
         self._limits = limits
         self._large_answers = sizes(services.state, lambda: self._limits)
         self.costly = tuple([CostlyRequests(soon, cost) for cost in (Cost.READS_MUCH, Cost.WRITES_MUCH)])
-        self._handlers = with_room(once_confirmed(services, handlers), self._large_answers)
+        self._handlers = with_room(once_confirmed(services, judged(handlers, denied_since)), self._large_answers)
         for each in self.costly:
             self._handlers = each.dealt_out(self._handlers)
         self._handlers = within_limits(self._handlers)
@@ -75,6 +81,22 @@ class HandlerTable:
     def reload(self, limits: LimitsSection) -> None:
         """Takes other limits."""
         self._limits = limits
+
+
+def judged(handlers: Mapping[int, Handler], denied_since: DeniedSince) -> dict[int, Handler]:
+    """Returns the handlers; those that other requests, memory or a leader's confirmation may keep waiting judge again
+    before they answer. A client that does not read decides itself how long its requests wait."""
+
+    def after_waiting(handler: Handler) -> Handler:
+        def handle(request: Request) -> None:
+            refused = denied_since(request)
+            if refused is not None:
+                raise refused
+            handler(request)
+
+        return refusing(handle)
+
+    return {code: after_waiting(handler) if code in _WAITS else handler for code, handler in handlers.items()}
 
 
 def within_limits(handlers: Mapping[int, Handler]) -> dict[int, Handler]:

@@ -8,17 +8,29 @@ a later one prepares: deciders have ascending numbers, and only the newest may g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.transactions.staged_writes import CommitAnswer, commit_answer, no_result
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.delivery.prepared_writes import OPEN, CommitGroups, DecideWrite, EndPrepared, PrepareWrite
+from raftlog.types import FIRST_GROUP
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.delivery.prepared_writes import (
+    ABORTED,
+    OPEN,
+    CommitGroups,
+    DecideWrite,
+    EndPrepared,
+    PreparedState,
+    PrepareWrite,
+)
 from statemachine.delivery.staged_writes import COMMITTED, FULL, PREPARED
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from statemachine.commands import Command
+    from statemachine.delivery.prepared_writes import PreparedWrite
 
 
 class GroupWrite(NamedTuple):
@@ -40,9 +52,46 @@ class GroupWriteRequests:
 
     def prepare(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
         """Prepares this group's part; `done` gets the number of its messages, or the CommitAnswer if the write is
-        committed here. Refused if an attempt does not exist or is incomplete, if a newer driver has prepared, and in
-        the first group."""
-        self._prepare(part, done, again=True)
+        committed here. Refused if an attempt does not exist or is incomplete, if a newer driver has prepared, in the
+        first group, and unless the decider is an open attempt at this very write. Anybody can name its number: who
+        prepared under another's would have that one's part ended, also after it was promised (ADR 0109)."""
+        services = self._services
+        if services.config.cluster.group == FIRST_GROUP:
+            self._prepare(part, done, again=True)
+            return
+
+        def told(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                why = f"group {FIRST_GROUP} does not say if it still decides this write"
+                done(Refused(Reason.UNAVAILABLE, f"{why}; nothing was prepared, try again: {result.remark}"))
+            elif result.results[-1].value == ABORTED:
+                self._is_over(part, done)
+            else:
+                self._prepare(part, done, again=True)
+
+        ask = DecideWrite(part.name, part.write, part.decider, services.config.cluster.group, abort=False)
+        services.propose([ask], told)
+
+    def _is_over(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
+        """Answers about a part whose decider decides nothing (any more): as committed if it is, also by what another
+        driver has prepared here. Ends nothing that is not decided."""
+        writes = self._services.state.prepared_writes.prepared
+        charge(ITEM_UNITS * (1 + len(writes) // 16))
+        undecided = (each for each in writes.values() if each.state is PreparedState.UNDECIDED)
+        other = next((each for each in undecided if each.name == part.name), None)
+
+        def told() -> None:
+            newest = self._services.state.writes.committed(part.name)
+            if newest is not None and newest.write >= part.write:
+                done(CommitAnswer(newest.write, earlier=True))
+            else:
+                why = f"attempt {part.decider} of group {FIRST_GROUP} does not decide it (any more)"
+                done(Refused(Reason.ILLEGAL, f"write {part.write} of {part.name!r} is not prepared: {why}"))
+
+        if other is None:
+            told()
+        else:
+            self._follow(other, told, done, abort=False)
 
     def _prepare(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None], *, again: bool) -> None:
         services = self._services
@@ -70,30 +119,38 @@ class GroupWriteRequests:
 
     def _settle(self, older: int, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
         """Has what an older decider has prepared ended as the first group decides, and prepares then. What is of the
-        same name is decided now at the latest. What is of another name, under this decider, is none of its: the first
-        group says so, or that this decider is that one's."""
-        services = self._services
-        left = services.state.prepared_writes.prepared.get(older)
+        same name is decided now at the latest. What an older release prepared of another name, under this decider, is
+        none of its: the first group says so, or that this decider is that one's."""
+        left = self._services.state.prepared_writes.prepared.get(older)
+        again = partial(self._prepare, part, done, again=False)
         if left is None:  # it has just ended
-            self._prepare(part, done, again=False)
-            return
+            again()
+        else:
+            self._follow(left, again, done, abort=left.name == part.name)
+
+    def _follow(
+        self, left: PreparedWrite, then: Callable[[], None], done: Callable[[Refused], None], *, abort: bool
+    ) -> None:
+        """Has a prepared write ended as the first group decides, with `abort` at the latest now. Calls `then`, or
+        `done` with the reason if it cannot be known."""
+        services = self._services
 
         def ended(result: ProposeResult) -> None:
             if result.outcome is Outcome.OK:
-                self._prepare(part, done, again=False)
+                then()
             else:
                 done(no_result(result))
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
                 done(no_result(result))
-            elif (answer := result.results[-1].value) == OPEN:
-                done(_waits())
+            elif result.results[-1].value == OPEN:
+                then()
             else:
-                services.propose([EndPrepared(older, answer == COMMITTED, services.log_time_ms())], ended)
+                committed = result.results[-1].value == COMMITTED
+                services.propose([EndPrepared(left.decider, committed, services.log_time_ms())], ended)
 
-        is_mine = left.name == part.name
-        ask = DecideWrite(left.name, left.write, older, services.config.cluster.group, abort=is_mine)
+        ask = DecideWrite(left.name, left.write, left.decider, services.config.cluster.group, abort=abort)
         services.propose([ask], decided)
 
     def commit(self, part: GroupWrite, groups: Sequence[int], done: Callable[[CommitAnswer | Refused], None]) -> None:

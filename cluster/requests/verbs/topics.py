@@ -9,6 +9,7 @@ from cluster.requests.named_rights import (
     GET,
     LIST,
     PUT,
+    ROUTE,
     named,
     nothing,
     of_counts,
@@ -37,7 +38,7 @@ TOPICS = (
     Verb(
         100,
         "PUT_KV_CONFIG",
-        on_cluster(UPDATE),
+        named(topics="key", on=UPDATE),
         page=(
             "{fields} → 0: the topic `key` has `order` from then on; 17 no topic. 29 for a namespace other than "
             "ORDER_TOPIC_CONFIG, for a broker that is not in the cluster, and for a number of queues other than the "
@@ -52,7 +53,7 @@ TOPICS = (
     Verb(
         101,
         "GET_KV_CONFIG",
-        nothing,
+        named(topics="key", on=ROUTE),
         page=(
             "{fields} → `value`; only ORDER_TOPIC_CONFIG has rows: a topic with `order` and its `orderTopicConf`; "
             "else 22"
@@ -62,7 +63,7 @@ TOPICS = (
     Verb(
         102,
         "DELETE_KV_CONFIG",
-        on_cluster(UPDATE),
+        named(topics="key", on=UPDATE),
         page="{fields} → 0: the topic has no `order` from then on",
         fields="namespace! key!",
         is_administrative=True,

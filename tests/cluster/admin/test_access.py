@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from statemachine.access.access_commands import (
     SetAuthMode,
     SetRules,
 )
+from statemachine.access.user_rows import Mode
 from tests.support.fake_raw import CLUSTER
 from tests.support.rows import each_row
 
@@ -624,3 +626,31 @@ async def test_the_mode_is_a_change_like_any_other(node: Any) -> None:
     for mode in ("observe", "enforce", "off") * 3:
         node.apply([SetAuthMode(ASKED, mode)])
         assert node.state.access.mode == mode
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_request_whose_body_comes_late_is_judged_by_the_rules_of_then(
+    make_node: Any, serve: Any, stays: bool
+) -> None:
+    """A Super who was removed meanwhile does not end the judging."""
+    node = make_node()
+    token, _ = node.add_user("eve", is_super=True), node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    client, began, goes_on = await serve(node), asyncio.Event(), asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"mode":'
+        began.set()
+        await goes_on.wait()
+        yield b'"off"}'
+
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    asked = asyncio.create_task(client.put("/v1/auth", data=body(), headers=headers))
+    await began.wait()
+    await asyncio.sleep(0.2)
+    if not stays:
+        node.apply([RemoveUser(ASKED, node.state.access.users["eve"].id)])
+    goes_on.set()
+    got = await asked
+    assert (node.state.access.mode is Mode.OFF) == stays
+    assert got.status == (200 if stays else 401)

@@ -39,7 +39,12 @@ class Served(Counting):
         handlers: dict[int, Handler] = dict.fromkeys([*(VERBS.keys() - SENDS), NOBODY], self._reach)
         services: Any = FakeNode(load(None, None, {"node.id": 2, "node.data_dir": "unused"}))
         self._table = HandlerTable(
-            handlers, self._reach, services=services, limits=LimitsSection(), soon=loop.call_soon
+            handlers,
+            self._reach,
+            services=services,
+            limits=LimitsSection(),
+            soon=loop.call_soon,
+            denied_since=lambda request: None,
         )
 
     def _reach(self, request: Request) -> None:

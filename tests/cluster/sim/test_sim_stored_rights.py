@@ -33,6 +33,13 @@ OPAQUE = 70_001
 """Of requests of these tests: a node numbers those that it sends to clients from 1 on."""
 
 
+PULL = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "8", "sysFlag": "4"}
+PULL |= {"commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+BY_KEY = {"topic": "T", "key": "K", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(1 << 50)}
+ASK_AGAIN = (ResponseCode.PULL_NOT_FOUND, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""The answers of a node that may lack a rule which allows it."""
+
+
 class Place(NamedTuple):
     """Where a message of the topic T is stored."""
 
@@ -276,6 +283,58 @@ def test_314_without_a_topic_needs_a_right_to_each_that_it_finds(
     assert state.offset("eve", *places[0][:2]) is None
     assert ask(sim, node, ROOT, RequestCode.CLONE_GROUP_OFFSET, all_of_it)[0] == 0
     assert state.offset("eve", *places[0][:2]) == 0
+
+
+def test_the_order_of_a_topic_is_a_setting_of_that_topic(sim: SimCluster) -> None:
+    """A right on the cluster, as who acknowledges alarms has it, tells and changes nothing of a topic."""
+    keeper = add_user(sim, "keeper", ("Cluster:*", ["Get", "Update"]))
+    owner = add_user(sim, "owner", ("Topic:T", ["Update"]))
+    row = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+    put = row | {"value": f"{sim.leader().config.cluster.broker_name}:{sim.leader().state.topics['T'].write_queues}"}
+    for code, ext in ((RequestCode.PUT_KV_CONFIG, put), (RequestCode.GET_KV_CONFIG, row)):
+        assert ask(sim, sim.leader(), keeper, code, ext)[0] == ResponseCode.NO_PERMISSION
+    assert ask(sim, sim.leader(), owner, RequestCode.PUT_KV_CONFIG, put)[0] == 0
+    assert ask(sim, sim.leader(), SHOP, RequestCode.GET_KV_CONFIG, row)[0] == 0
+    assert ask(sim, sim.leader(), keeper, RequestCode.DELETE_KV_CONFIG, row)[0] == ResponseCode.NO_PERMISSION
+    assert sim.leader().state.topics["T"].order
+    assert ask(sim, sim.leader(), owner, RequestCode.DELETE_KV_CONFIG, row)[0] == 0
+    assert not sim.leader().state.topics["T"].order
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (RequestCode.PULL_MESSAGE, PULL),
+        (RequestCode.QUERY_MESSAGE, BY_KEY),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"}),
+    ],
+)
+def test_what_waits_for_memory_is_judged_by_the_rules_of_when_it_is_answered(
+    sim: SimCluster, leads: bool, code: RequestCode, ext: dict[str, str]
+) -> None:
+    """A client that does not read holds up its own answers, for as long as it likes."""
+    rules = [[1, "Topic:T", ["Sub"], [], True], [1, "Group:g", ["Sub", "Get"], [], True]]
+    assert ask_admin(sim, "set_rules", "shop", rules) is None
+    sim.propose(sim.leader(), PutGroup({"name": "g"}, True))
+    settle(sim)
+    send(sim, ROOT, "J")
+    node = sim.leader() if leads else sim.followers()[0]
+    held = [each.running.serving.remoting.router.memory.unsent for each in sim.running]
+    shares = [room.share(room.size) for room in held]
+    path = node.connect()
+    path.ask(request(SHOP, code, OPAQUE, ext))
+    sim.loop.run_for(0.5)
+    assert not path.replies, "it waits"
+    assert ask_admin(sim, "remove_rules", "shop", None, None) is None
+    settle(sim)
+    send(sim, ROOT, "K")
+    for share in shares:
+        share.hold(0)
+    sim.loop.run_until(lambda: path.replies.get(OPAQUE), 20, "an answer")
+    assert b"<<T>>" not in got(path)
+    allowed = {ResponseCode.NO_PERMISSION} if leads else {ResponseCode.NO_PERMISSION, *ASK_AGAIN}
+    assert path.replies[OPAQUE][0][0] in allowed
 
 
 def _header(data: bytes) -> bytes:

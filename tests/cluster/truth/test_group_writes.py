@@ -12,6 +12,7 @@ from cluster.broker.transactions.group_writes import GroupWrite, GroupWriteReque
 from cluster.broker.transactions.staged_writes import CommitAnswer
 from cluster.replication.outcome import Outcome
 from cluster.truth.write_decisions import WriteDecisions
+from statemachine.delivery.prepared_writes import PrepareWrite
 from statemachine.delivery.staged_writes import CommitWrite, DiscardAttempts, OpenAttempt
 from tests.support.two_groups import Leader, Two
 from tests.support.write_kit import commit, groups_of_writes, nothing_waits, open_staged, prepared, states
@@ -32,10 +33,10 @@ def requests(leader: Leader, propose: Any, group: int) -> GroupWriteRequests:
     return GroupWriteRequests(services)
 
 
-def prepare(two: Two, decider: int, *winners: tuple[int, int], write: int = 0) -> list[Any]:
+def prepare(two: Two, decider: int, *winners: tuple[int, int], write: int = 0, name: str = "q") -> list[Any]:
     told: list[Any] = []
     asked = requests(two.second, two.submit_in_second, 2)
-    asked.prepare(GroupWrite("q", write, decider, winners), told.append)
+    asked.prepare(GroupWrite(name, write, decider, winners), told.append)
     two.run(500)
     return told
 
@@ -107,20 +108,17 @@ def test_a_later_driver_finds_what_an_earlier_one_has_committed(two: Two) -> Non
 
 @pytest.mark.usefixtures("alone")
 def test_a_write_of_another_name_keeps_no_decider_from_its_own(two: Two) -> None:
-    """Deciders are numbers that anybody can guess, and who may write under one name may name any of them."""
+    """Deciders are numbers that anybody can guess. An older release prepared under any of them."""
     decider, attempt = decider_of(two), open_staged(two)
     theirs = two.second.log.one(OpenAttempt("theirs", 0, 5)).value
+    assert two.second.log.one(PrepareWrite("theirs", 0, 5, decider, [(theirs, 0)])).ok
+    assert prepare(two, decider, (attempt, 2)) == [2]
     told: list[Any] = []
     asked = requests(two.second, two.submit_in_second, 2)
-    asked.prepare(GroupWrite("theirs", 0, decider, [(theirs, 0)]), told.append)
+    more = two.second.log.one(OpenAttempt("theirs", 1, 5)).value
+    asked.prepare(GroupWrite("theirs", 1, decider, [(more, 0)]), told.append)
     two.run(500)
-    assert told == [0]
-    assert prepare(two, decider, (attempt, 2)) == [2]
-    asked.prepare(
-        GroupWrite("theirs", 1, decider, [(two.second.log.one(OpenAttempt("theirs", 1, 5)).value, 0)]), told.append
-    )
-    two.run(500)
-    assert told[1].reason is Reason.BUSY, "nor does it end what is not of its name"
+    assert told[0].reason is Reason.ILLEGAL, "nor does it end what is not of its name"
     assert commit_at(two, two.first, decider) == [CommitAnswer(0, earlier=False)]
     assert states(two)[attempt] == "prepared"
 
@@ -147,9 +145,42 @@ def test_what_is_undecided_at_the_deadline_is_unknown(two: Two) -> None:
     decider, attempt = decider_of(two), open_staged(two)
     asked = requests(two.second, two.submit_in_second, 2)
     asked.prepare(GroupWrite("q", 0, decider, [(attempt, 2)]), told.append)
+    two.carry()
+    two.first.decide()
+    two.carry()
     two.second.decide(Outcome.UNKNOWN)
     [refused] = told
     assert refused.reason is Reason.UNKNOWN
+
+
+def test_a_decider_of_which_the_first_group_says_nothing_prepares_nothing(two: Two) -> None:
+    decider, attempt = decider_of(two), open_staged(two)
+    two.back.is_open = False
+    [refused] = prepare(two, decider, (attempt, 2))
+    assert refused.reason is Reason.UNAVAILABLE
+    assert states(two) == {attempt: "open"}
+
+
+@pytest.mark.usefixtures("alone")
+def test_nobody_prepares_under_the_decider_of_another(two: Two) -> None:
+    """Numbers of deciders are easily guessed. Of two later requests of mal each would find that of q in its way, and
+    have it ended: the second one after q has taken its place, and was promised that its part is there."""
+    decider, attempt, mine = decider_of(two), open_staged(two), [open_staged(two, "mal") for _ in range(3)]
+    told: list[Any] = []
+    asked = requests(two.second, two.submit_in_second, 2)
+    for later, wait_ms in ((0, 200), (100, 50), (101, 50)):
+        asked.prepare(GroupWrite("mal", 0, decider + later, [(mine.pop(), 2)]), told.append)
+        two.run(wait_ms)
+    done: list[Any] = []
+    for _ in range(10):
+        asked.prepare(GroupWrite("q", 0, decider, [(attempt, 2)]), done.append)
+        two.run(50)
+    two.run(500)
+    assert 2 in done
+    assert [each.reason for each in told] == [Reason.ILLEGAL] * 3
+    assert commit_at(two, two.first, decider) == [CommitAnswer(0, earlier=False)]
+    two.run(500)
+    assert states(two)[attempt] == "prepared"
 
 
 def test_the_first_group_prepares_nothing(two: Two) -> None:
