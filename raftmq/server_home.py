@@ -1,5 +1,5 @@
 """The server's packages on the import path: they come first in RaftMQ's own processes, and never appear in a user's
-process.
+process, unless it reads a copy of the log with `read_arrow`.
 
 Their names are generic (`cluster`, `statemachine`), and programs have packages of the same names. So the distribution
 raftmq-server keeps them in a folder of its own, which is on no path until a process of RaftMQ adds it: the command
@@ -58,8 +58,8 @@ def become_ours() -> None:
 
 
 def use_formats(wanted: str) -> None:
-    """Lets a Spark task, whose process belongs to Spark, import the server's formats. `wanted` says in words what needs
-    them.
+    """Lets a Spark task, whose process belongs to Spark, or a program that reads a copy of the log, import the server's
+    formats. `wanted` says in words what needs them.
 
     Raises LocalError as `become_ours` does.
     """

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.frames import Frames
+from raftmq.arrow.plain_arrays import binary_of, column_of, repeated
 from raftmq.arrow.properties import MapParts, Texts, as_text, map_column, spans, split_properties, text_column
 from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
@@ -97,19 +98,19 @@ def _batch(frames: Frames, topic: str, names: Sequence[str], bodies: Sequence[by
     """Returns a batch with one row per frame. `bodies`: those that are not simply what the frames hold."""
     schema = arrow_schema(names)
     if not len(frames.head):
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     rows = _Rows(frames, topic, names, bodies)
     return pa.RecordBatch.from_arrays([_COLUMN[name](rows) for name in names], schema=schema)
 
 
 def _topic(rows: _Rows) -> pa.Array:
-    return pa.repeat(pa.scalar(rows.topic), len(rows.frames.head))
+    return repeated(rows.topic, len(rows.frames.head))
 
 
 def _body(rows: _Rows) -> pa.Array:
     if rows.bodies is None:
         return spans(rows.buffer, rows.frames.body_at, rows.frames.body_end)
-    return pa.array(rows.bodies, pa.binary())
+    return binary_of(rows.bodies)
 
 
 def _property(name: str) -> Callable[[_Rows], pa.Array]:
@@ -117,7 +118,8 @@ def _property(name: str) -> Callable[[_Rows], pa.Array]:
 
 
 def _message_id(rows: _Rows) -> pa.Array:
-    return _property("message_id")(rows).fill_null("")
+    found = _property("message_id")(rows)
+    return found.fill_null("") if found.null_count else found
 
 
 def _text(values: pa.BinaryArray) -> pa.StringArray:
@@ -140,11 +142,11 @@ def _properties(rows: _Rows) -> pa.Array:
 
 
 def _number(of: Callable[[Frames], Any], kind: type[np.generic]) -> Callable[[_Rows], pa.Array]:
-    return lambda rows: pa.array(of(rows.frames).astype(kind))
+    return lambda rows: column_of(of(rows.frames).astype(kind))
 
 
 def _store_time(rows: _Rows) -> pa.Array:
-    return pa.array(rows.frames.store_ms.astype(np.int64) * _US).cast(pa.timestamp("us", tz="UTC"))
+    return column_of(rows.frames.store_ms.astype(np.int64) * _US).cast(pa.timestamp("us", tz="UTC"))
 
 
 _COLUMN: dict[str, Callable[[_Rows], pa.Array]] = {

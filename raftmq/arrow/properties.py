@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raftmq.arrow.frames import windows
+from raftmq.arrow.plain_arrays import column_of
 from raftmq_wire.kernel import twin
 
 _NAME_ENDS, _ENTRY_ENDS = 1, 2
@@ -173,9 +174,9 @@ def spans(data: pa.Buffer, at: Any, end: Any) -> pa.BinaryArray:
     """Returns a column with `data[at:end]` for each pair; the pairs ascend and do not overlap."""
     count = len(at)
     if not count:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     bounds = np.empty(2 * count, dtype=np.int32)
     bounds[0::2], bounds[1::2] = at, end
     # One value for each pair and one for each gap between pairs, without a copy; the pairs are then taken out of it.
     both = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), data])
-    return both.take(pa.array(np.arange(0, 2 * count - 1, 2)))
+    return both.take(column_of(np.arange(0, 2 * count - 1, 2)))

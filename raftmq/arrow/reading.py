@@ -9,8 +9,9 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
 from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
-from raftmq.client.consuming.pull import PulledFrames, PullStatus
+from raftmq.client.consuming.pull import MAX_PULL_BYTES, PulledFrames, PullStatus
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq_wire.message_format import MessageFormatError
 from raftmq_wire.queue_numbers import group_of, queue_in_group
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PULL_MESSAGES = 1024
+PULLS = 2
+"""Pulls in flight per range: while one reply is on its way, the node works on the next."""
+_FILLED = 90
+"""Per cent of a reply's room that pulls ask for, where messages are so large that a reply has room for fewer than
+MAX_PULL_MESSAGES: they differ in size, and after a reply with fewer than asked for, the next pull is begun again."""
+_FULL_BYTES = MAX_PULL_BYTES // 2
+"""A reply of fewer messages than asked for that has so many bytes had no room for more."""
 POSITIONS_MAX = 1024
 """The most positions of the log that one request for entries may name."""
 _RUN = np.dtype([("index", ">u8"), ("term", ">u8"), ("count", ">u4")])
@@ -66,6 +74,39 @@ class Puller(Protocol):
         """Returns log entries, as `raftmq.client.sync.Client.entries_at` does."""
 
 
+class _Pull(NamedTuple):
+    """A pull in flight, of messages from offset `first` up to, not including, `end`."""
+
+    first: int
+    end: int
+    pending: concurrent.futures.Future[PulledFrames]
+
+
+def _cancel(flight: deque[_Pull]) -> None:
+    while flight:
+        flight.pop().pending.cancel()
+
+
+class _PullSize:
+    """Learns how many messages a reply has room for, so that the offset after it is known before it comes."""
+
+    def __init__(self) -> None:
+        self.count = MAX_PULL_MESSAGES
+        """The messages to ask for in one pull."""
+        self._reply_bytes = 0
+        """The size of a reply that had room for no more; 0 if there was none."""
+
+    def got(self, asked: int, came: int, size: int) -> None:
+        """Takes note of a reply of `came` messages, of `size` bytes together."""
+        if not size:
+            return
+        if came < asked and size >= _FULL_BYTES:
+            self._reply_bytes = size
+        if self._reply_bytes:
+            fit = came * self._reply_bytes * _FILLED // (size * 100)
+            self.count = max(1, min(MAX_PULL_MESSAGES, fit))
+
+
 class RangeReader:
     """Reads one range once. `node` ("host:port") is asked first; None: the leader.
 
@@ -93,6 +134,7 @@ class RangeReader:
         self._pace = pace or Pace(None)
         self._undecodable = undecodable or Undecodable()
         self._rows = rows
+        self._size = _PullSize()
         self._clock = clock
 
     @property
@@ -136,41 +178,51 @@ class RangeReader:
             yield first, following, b"".join(parts)
 
     def _pulls(self) -> Iterator[tuple[int, PulledFrames]]:
-        """Yields the result of each pull, with its first offset. The next pull is in flight while this one is used.
+        """Yields the result of each pull, with its first offset. The next pulls are in flight while this one is used.
 
         Invariant: the offsets handed out and those left out by `skip_lost` are all offsets from the start up to
-        `offset`.
+        `offset`. Pulls in flight follow each other from there; those that turn out not to are begun again.
         """
         offset = self._planned.start
         give_up_at = self._clock() + LAG_PATIENCE_S
-        pending = self._begin(offset) if offset < self._planned.end else None
+        flight: deque[_Pull] = deque()
         try:
-            while pending is not None:
-                pulled = self._result(pending, offset)
+            self._begin(flight, offset)
+            while flight:
+                pull = flight.popleft()
+                pulled = self._result(pull.pending, offset)
                 after = offset
                 if pulled is not None:
                     after = self._after(offset, pulled, too_late=self._clock() >= give_up_at)
+                    self._size.got(pull.end - offset, after - offset, len(pulled.frames))
                     self._pace.took(len(pulled.frames))
-                pending = self._begin(after) if after < self._planned.end else None
+                if pulled is None or pulled.status is not PullStatus.FOUND or after != pull.end:
+                    _cancel(flight)
+                self._begin(flight, after)
                 if pulled is not None and pulled.status is PullStatus.FOUND:
                     yield offset, pulled
                     give_up_at = self._clock() + LAG_PATIENCE_S
                 offset = after
         finally:
-            if pending is not None:
-                pending.cancel()
+            _cancel(flight)
 
-    def _begin(self, offset: int) -> concurrent.futures.Future[PulledFrames]:
+    def _begin(self, flight: deque[_Pull], offset: int) -> None:
+        """Begins pulls that follow those in flight; if there are none, from `offset` on."""
         patience_s = LAG_PATIENCE_S if self._node is None else _FOLLOWER_PATIENCE_S
-        return self._mq.pull_frames_soon(
-            self._planned.topic,
-            self._planned.queue_id,
-            offset,
-            min(MAX_PULL_MESSAGES, self._planned.end - offset),
-            node=self._node,
-            wait_s=_WAIT_S if self._node is None else 0.0,
-            timeout_s=patience_s,
-        )
+        first = flight[-1].end if flight else offset
+        while len(flight) < PULLS and first < self._planned.end:
+            count = min(self._size.count, self._planned.end - first)
+            pending = self._mq.pull_frames_soon(
+                self._planned.topic,
+                self._planned.queue_id,
+                first,
+                count,
+                node=self._node,
+                wait_s=_WAIT_S if self._node is None else 0.0,
+                timeout_s=patience_s,
+            )
+            flight.append(_Pull(first, first + count, pending))
+            first += count
 
     def _result(self, pending: concurrent.futures.Future[PulledFrames], offset: int) -> PulledFrames | None:
         """Returns the result of the pull; None if a follower failed, so that the leader is asked from now on."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, require_arrow
-from raftmq.arrow.ranges import EARLIEST, LATEST, QueueRange, Unreadable, bounds_of, plan_topic
+from raftmq.arrow.log_copy import FILES, TIER, CopySource
+from raftmq.arrow.ranges import EARLIEST, LATEST, Bounds, QueueRange, Unreadable, bounds_of, plan_topic
 from raftmq.arrow.undecodable import RAW, Undecodable
 from raftmq.client.errors import RaftMQError
 from raftmq.client.sync import Client, connect
 from raftmq.client.tls import Tls
+from raftmq.server_home import use_formats
+from raftmq_wire.local_path import check_local
 from raftmq_wire.queue_numbers import FIRST_GROUP, group_of
 from raftmq_wire.topic_identity import Position, why_another
 
@@ -59,13 +64,18 @@ def read_arrow(
     secret_key: str = "",
     tls: Tls | bool | None = None,
     read_from: str = FOLLOWER,
+    path: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
     on_undecodable: str = RAW,
 ) -> pa.Table:
     """Reads messages of `topic` into a table: queue by queue, in the order of their offsets.
 
     `start` is inclusive and `end` exclusive; each is one position for all queues, or a dict by queue id. Both are fixed
     before the first message is read, and everything acknowledged by then is included. `servers`, `access_key`,
-    `secret_key` and `tls` are those of `connect`. `read_from`: "follower" spares the leader. `on_undecodable` says what
+    `secret_key` and `tls` are those of `connect`. `read_from`: "follower" spares the leader; "leader"; or a copy of the
+    log, without a cluster: "files", where `path` is a backup or the directory of a stopped node, or "tier", where it is
+    the store's URL and `cluster` the uuid of its cluster, if several use the store. A copy needs the server's package,
+    and this process can import its modules from then on. `on_undecodable` says what
     becomes of a message whose body cannot be decompressed: "raw", the body is as stored, "skip", there is no row, or
     "fail", the read raises Unreadable, which names the message; without the column `body` nothing is decompressed.
 
@@ -75,9 +85,18 @@ def read_arrow(
     require_arrow()
     import pyarrow as pa
 
+    undecodable, names = Undecodable(on_undecodable), _names(columns)
+    if read_from in (FILES, TIER):
+        source = _source(read_from, path, cluster, {"servers": servers, "access_key": access_key, "tls": tls})
+        bounds = bounds_of("start", start, EARLIEST), bounds_of("end", end, LATEST)
+        table = _copy_table(source, topic, bounds, names, undecodable)
+        undecodable.tell(topic)
+        return table
+    if path is not None or cluster is not None:
+        raise ValueError(f'path and cluster are for read_from="files" or "tier", and read_from={read_from!r}')
     with connect(servers, access_key=access_key, secret_key=secret_key, tls=tls) as mq:
-        selection = select(mq, topic, start, end, columns=columns, read_from=read_from)
-        undecodable, reads = Undecodable(on_undecodable), QueueReads(mq, read_from)
+        selection = select(mq, topic, start, end, columns=names, read_from=read_from)
+        reads = QueueReads(mq, read_from)
 
         def read(planned: QueueRange) -> list[pa.RecordBatch]:
             return [*reads.batches(planned, selection.columns, BATCH_ROWS, undecodable)]
@@ -99,6 +118,8 @@ def read_pandas(
     secret_key: str = "",
     tls: Tls | bool | None = None,
     read_from: str = FOLLOWER,
+    path: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
     on_undecodable: str = RAW,
 ) -> pd.DataFrame:
     """Reads like `read_arrow` and returns a data frame of pandas, which has to be installed."""
@@ -112,9 +133,46 @@ def read_pandas(
         secret_key=secret_key,
         tls=tls,
         read_from=read_from,
+        path=path,
+        cluster=cluster,
         on_undecodable=on_undecodable,
     )
     return table.to_pandas()
+
+
+def _source(
+    kind: str, path: str | os.PathLike[str] | None, cluster: str | None, given: Mapping[str, object]
+) -> CopySource:
+    """Returns the copy to read. Raises ValueError for arguments that do not go together."""
+    if path is None:
+        what = "the folder of a backup or of a stopped node" if kind == FILES else "the URL of the store"
+        raise ValueError(f"read_from={kind!r} needs path: {what}")
+    if kind == FILES and cluster is not None:
+        raise ValueError('cluster is for read_from="tier": files are those of one cluster')
+    if kind == FILES:
+        check_local(path, "path")
+    if named := next((name for name, value in given.items() if value), ""):
+        raise ValueError(f"{named} was given, and read_from={kind!r} asks no cluster")
+    return CopySource(kind, os.fspath(path), cluster)
+
+
+def _copy_table(
+    source: CopySource, topic: str, bounds: tuple[Bounds, Bounds], names: tuple[str, ...], undecodable: Undecodable
+) -> pa.Table:
+    """Returns the messages of a copy. The module that reads it is of the server's package, and is imported by name: the
+    client has no other need of it. Raises LocalError without that package, CopyError and Unreadable."""
+    use_formats(f"read_from={source.kind!r}")
+    table: pa.Table = import_module("raftmq.copies.copy_tables").copy_table(source, topic, bounds, names, undecodable)
+    return table
+
+
+def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the columns to read. Raises ValueError for one that there is not."""
+    names = DEFAULT_COLUMNS if columns is None else tuple(columns)
+    for name in names:
+        if name not in COLUMNS:
+            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
+    return names
 
 
 def select(
@@ -127,12 +185,9 @@ def select(
     read_from: str = FOLLOWER,
 ) -> Selection:
     """Fixes the part of a topic that is to be read. Raises as `read_arrow` does."""
-    names = DEFAULT_COLUMNS if columns is None else tuple(columns)
-    for name in names:
-        if name not in COLUMNS:
-            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
+    names = _names(columns)
     if read_from not in (FOLLOWER, LEADER):
-        raise ValueError(f'read_from={read_from!r} is not "follower" or "leader"')
+        raise ValueError(f'read_from={read_from!r} is not "follower", "leader", "files" or "tier"')
     starting, ending = bounds_of("start", start, EARLIEST), bounds_of("end", end, LATEST)
     planned = plan_topic(mq.admin, topic, starting, ending, words=("start", "end"))
     return Selection(names, tuple(each for each in planned if each.start < each.end), read_from)

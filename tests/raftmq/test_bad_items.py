@@ -310,7 +310,11 @@ def by_tier_copy(place: Place) -> bytes:
         parts = cut(copy.segments(ranges), None, None)
         batches = [each for part in parts for each in part_batches(copy, part, ("body",), 8192, None, undecodable)]
     assert undecodable.count == len(UNDECODABLE)
-    return b"".join(body for batch in batches for body in batch.column("body").to_pylist())
+    bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
+    read: dict[str, Any] = {"read_from": TIER, "path": (place.folder / "store").as_uri(), "columns": ["body"]}
+    assert raftmq.read_arrow(TOPIC, **read)["body"].to_pylist() == bodies
+    assert raftmq.read_arrow(TOPIC, **read, on_undecodable="skip").num_rows == len(bodies) - len(UNDECODABLE)
+    return b"".join(bodies)
 
 
 def by_dashboard(place: Place) -> bytes:
@@ -357,6 +361,7 @@ ELSEWHERE = {
     "raftmq/client/sync_admin.py": "what `message` uses",
     "raftmq/client/producing/transaction_end.py": "only whether a message is there",
     "raftmq/client/producing/transaction_check.py": "one message of the producer's own",
+    "raftmq/copies/copy_tables.py": "by_tier_copy, above",
     "raftmq/copies/part_rows.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
     "pyspark_raftmq/read_task.py": "tests/pyspark_raftmq/test_spark_bad_items.py",
     "pyspark_raftmq/jobs/export.py": "tests/pyspark_raftmq/test_spark_bad_items.py",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import random
 import struct
 
 import pytest
 
 import raftmq
 from raftmq import PullStatus
+from raftmq.arrow import reading
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.read_rate import Pace
 from raftmq.arrow.reading import LAG_PATIENCE_S, MAX_BATCH_BYTES, RangeReader
@@ -89,6 +91,71 @@ def test_a_range_over_several_pulls() -> None:
     script = Script(found(message(5), message(6)), found(message(7), message(8), message(9)))
     assert offsets(script, 5, 10) == [[5, 6, 7, 8, 9]]
     assert script.asked == [(5, 5), (7, 3)]
+
+
+class Log:
+    """Answers each pull from a queue, as a node does: with as many messages as were asked for and as have room."""
+
+    def __init__(self, sizes: list[int], room: int) -> None:
+        self._frames = [encode_message(message(offset, body=b"x" * size)) for offset, size in enumerate(sizes)]
+        self._room = room
+        self.asked: list[int] = []
+
+    def pull_frames_soon(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        node: str | None,
+        wait_s: float,
+        timeout_s: float,
+    ) -> concurrent.futures.Future[PulledFrames]:
+        self.asked.append(offset)
+        frames = self._frames[offset : offset + 1]
+        for each in self._frames[offset + 1 : offset + max_messages]:
+            if sum(map(len, frames)) + len(each) > self._room:
+                break
+            frames.append(each)
+        future: concurrent.futures.Future[PulledFrames] = concurrent.futures.Future()
+        after = offset + len(frames)
+        future.set_result(PulledFrames(PullStatus.FOUND, b"".join(frames), after, 0, len(self._frames)))
+        return future
+
+    def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float, group: int = 1) -> bytes:
+        raise AssertionError
+
+
+def test_two_pulls_are_in_flight_while_rows_are_used() -> None:
+    log = Log([1] * 5000, 1 << 20)
+    batches = RangeReader(log, QueueRange(TOPIC, 0, 10, 5000)).batches(("queue_offset",), 100)
+    next(batches)
+    assert log.asked == [10, 1034, 2058]
+    assert 100 + sum(batch.num_rows for batch in batches) == 4990
+    assert log.asked == [10, 1034, 2058, 3082, 4106], "none was asked for in vain"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_replies_without_room_for_all_cost_few_pulls(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of any size: each row once, in order. Of those of one size, only the first pull is too large."""
+    chance = random.Random(seed)
+    room = 4000
+    monkeypatch.setattr(reading, "_FULL_BYTES", room // 2)
+    monkeypatch.setattr(reading, "MAX_PULL_MESSAGES", 40)
+    alike = chance.random() < 0.5
+    size = chance.randrange(1, 3000)
+    sizes = [size if alike else chance.randrange(1, 3000) for _ in range(chance.randrange(1, 300))]
+    log = Log(sizes, room)
+    found = [
+        n
+        for batch in RangeReader(log, QueueRange(TOPIC, 0, 0, len(sizes))).batches(("queue_offset",), 64)
+        for n in batch.column(0).to_pylist()
+    ]
+    assert found == [*range(len(sizes))]
+    if alike:
+        fits = min(40, max(1, room // len(encode_message(message(0, body=b"x" * size)))))
+        assert len(log.asked) <= 2 + len(sizes) / max(1, fits * 0.9 - 1)
 
 
 def test_messages_past_the_end_are_left_out() -> None:
