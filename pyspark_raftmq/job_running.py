@@ -72,6 +72,7 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
 
     Unless `quiet`, a bar on stderr shows the progress of the running tasks.
     """
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
@@ -81,7 +82,8 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
             yield running
     finally:
         if before is None:
-            running.stop()
+            with contextlib.suppress(OSError, Py4JError):  # Spark is gone: the job's error says so
+                running.stop()
 
 
 def tasks_of(tracker: Any) -> tuple[int, int]:
