@@ -75,6 +75,7 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
     it: the stack trace of a task that fails, which is some sixty lines, is in the error that the command explains.
     RAFTMQ_DEBUG=1 shows it.
     """
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
@@ -86,7 +87,8 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
             yield running
     finally:
         if before is None:
-            running.stop()
+            with contextlib.suppress(OSError, Py4JError):  # Spark is gone: the job's error says so
+                running.stop()
 
 
 def tasks_of(tracker: Any) -> tuple[int, int]:

@@ -86,16 +86,20 @@ def table_command(
             while not stop.asked:
                 began = time.monotonic()
                 with (
-                    passing(to, again=not once, more=(LostRace, QueryFailed)),
+                    passing(to, again=not once, more=(QueryFailed,)),
                     TableQuery(spark, mq, given, kept, on_round) as query,
                 ):
-                    query.start(None if once else every)
-                    while not stop.asked and not query.ended:
-                        tend(upkeep, to, as_json=as_json)
-                        wait(stop, time.monotonic() + every, lambda: query.ended)
-                    query.check()
-                    if once:
-                        break
+                    try:
+                        query.start(None if once else every)
+                        while not stop.asked and not query.ended:
+                            tend(upkeep, to, as_json=as_json)
+                            wait(stop, time.monotonic() + every, lambda: query.ended)
+                        query.check()
+                    except LostRace as error:
+                        click.echo(f"another writer was faster, and the query begins again: {error}", err=True)
+                    else:
+                        if once:
+                            break
                 wait(stop, began + every)
     if not as_json:
         click.echo(f"stopped after {counted(total)}", err=True)

@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-TASK_MESSAGES = 500_000
+_AGAIN = "the same command: it goes on where the table ends"
 _CHECKPOINT = "_raftmq.checkpoint"
 """The folder, in that of the table, with the checkpoint of the query that runs."""
 _TOLD = "told string"
 """Names what a task returns: its files, and the fields of bodies that it met, as JSON."""
 
 
-class QueryFailed(Exception):
+class QueryFailed(LocalError):
     """The query ended with an error of Spark or of a task. Another one, started where the table ends, may succeed."""
 
 
@@ -115,7 +115,7 @@ class TableQuery:
         try:
             return self._query is None or not self._query.isActive
         except (Py4JError, OSError) as error:
-            raise QueryFailed(_first_line(error)) from error
+            raise QueryFailed("Spark does not answer", _first_line(error), _AGAIN) from error
 
     def check(self) -> None:
         """Raises the error that ended the query, if one did: that of a commit, QueryFailed for what may pass, and
@@ -128,7 +128,7 @@ class TableQuery:
         told = told_by_task(str(error))
         if told is not None and f"{UndecodedRead.__qualname__}: " in str(error):
             raise LocalError(told[0], told[1], "the same command with --on-undecodable raw") from None
-        raise QueryFailed(": ".join(told[:2]) if told is not None else _first_line(error)) from None
+        raise QueryFailed(*(told or ("the streaming query has failed", _first_line(error), _AGAIN))) from None
 
     def _most(self) -> str:
         return str(self._kept.options.round_messages)
@@ -191,7 +191,7 @@ def _check_there(spark: SparkSession) -> None:
     except (Py4JError, OSError) as error:
         ended, why = True, _first_line(error)
     if ended:
-        raise LocalError("Spark has ended", why, "the same command: it goes on where the table ends")
+        raise LocalError("Spark has ended", why, _AGAIN)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The bar of a job shows the tasks of what runs, and its thread ends with the job. No Spark is needed."""
+"""The bar of a job shows the tasks of what runs, and its thread ends with the job; its error is told. No JVM starts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from pyspark_raftmq import job_running
 from pyspark_raftmq.job_running import tasks_of
+from raftmq_wire.errors import LocalError
 from tests.support.pace import at_most
 
 PATIENCE_S = at_most(60)
@@ -73,3 +74,16 @@ def test_only_a_session_of_a_command_says_nothing_of_failed_tasks(
     with job_running.job_session(None, "1g", quiet=True) as running:
         assert running is made
     assert set_to == levels
+
+
+@pytest.mark.spark
+def test_the_error_of_a_job_is_told_when_spark_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session cannot be stopped then, and that is no news."""
+
+    def gone() -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(job_running, "session", lambda *_, **__: SimpleNamespace(stop=gone))
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    with pytest.raises(LocalError, match="Spark has ended"), job_running.job_session(None, "1g", quiet=True):
+        raise LocalError("Spark has ended", "", "")

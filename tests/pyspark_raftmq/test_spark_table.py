@@ -21,6 +21,7 @@ from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.kept_table import LOCK, KeptTable, Round, TableOptions
 from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
+from raftmq.tables.upkeep import compact
 from tests.support.pace import at_most
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def test_each_of_the_two_goes_on_where_the_other_ended(
 def test_the_rows_are_those_of_a_run_without_spark(
     spark: SparkSession, mq: raftmq.Client, topic: str, tmp_path: Path
 ) -> None:
-    """With columns of fields and Kafka's names."""
+    """With columns of fields and Kafka's names, also after small files were merged, and for each reader."""
     bodies = [b'{"price": 1, "at": {"x": 1}}', b'{"price": 2.5}', b"no json", b'{"price": "free", "Price": true}']
     mq.send_batch(topic, bodies, queue_id=1, key="k", properties={"shop": "7"})
     options = OPTIONS._replace(more=MoreColumns(kafka=True, json=True, grows=True))
@@ -150,6 +151,16 @@ def test_the_rows_are_those_of_a_run_without_spark(
     assert ran.schema == streamed.schema
     assert ran.to_pylist() == streamed.to_pylist()
     assert ran["price"].to_pylist()[-4:] == [1.0, 2.5, None, None]
+    import duckdb
+    import polars
+
+    assert compact(tmp_path / "spark").made == 1
+    table = DeltaTable(str(tmp_path / "spark"))
+    one = polars.scan_delta(str(tmp_path / "spark")).filter(polars.col("price") > 1).select("offset").collect()
+    rows = table.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
+    two = duckdb.sql('SELECT "offset" FROM rows WHERE price > 1').fetchall()
+    three = spark.read.parquet(*table.file_uris()).where("price > 1").select("offset").collect()
+    assert one.rows() == two == [tuple(row) for row in three] == [(26,)]
 
 
 @pytest.mark.ci

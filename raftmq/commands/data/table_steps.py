@@ -109,7 +109,8 @@ def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) ->
     except (RaftMQError, OSError, DeltaError, *more) as error:
         if not again:
             raise
-        told = getattr(error, "strerror", None) or str(error)
+        told = f"{error.what}: {error.why}" if isinstance(error, LocalError) else getattr(error, "strerror", None)
+        told = told or str(error)
         click.echo(f"{to} stays as it is: {plain(told)}; trying again", err=True)
 
 

@@ -102,6 +102,30 @@ def test_a_commit_between_the_plan_and_new_columns_costs_a_round(
     assert rows(tmp_path, "a") == [(1,)]
 
 
+def test_a_run_that_dies_after_its_new_columns_goes_on(
+    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = DeltaTarget.add_fields
+
+    def die(self: DeltaTarget, fields: Any) -> None:
+        add(self, fields)
+        raise Died
+
+    send(mq, topic, {"a": 1}, {"b": 1})
+    monkeypatch.setattr(DeltaTarget, "add_fields", die)
+    with TableRun(mq, [topic], tmp_path, JSON) as run, pytest.raises(Died):
+        run.round()
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("day=*/*"))
+    with TableRun(mq, [topic], tmp_path, JSON) as run:
+        assert run.round().messages == 2
+    assert rows(tmp_path, "a", "b") == [(1, None), (None, 1)]
+
+
+class Died(BaseException):
+    """Nothing of a run may catch it."""
+
+
 def test_given_fields_and_kafkas_names(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
     send(mq, topic, {"price": 1, "name": "tea"}, {"price": "x"})
     file, folder = tmp_path / "schema.json", tmp_path / "t"
