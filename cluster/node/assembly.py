@@ -60,6 +60,7 @@ from cluster.replication.mode_assembly import Modes
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
 from cluster.replication.send_identity import RetryMemory
+from cluster.replication.thrifty_sender import ThriftySender
 from cluster.replication.traffic_metrics import TrafficMetrics
 from cluster.requests.request_metrics import RequestMetrics
 from cluster.retention.assembly import disk_of, retention_of
@@ -67,7 +68,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
-from cluster.runtime.failpoints.failpoints import FailpointLane, FailpointSet, FailpointTransport
+from cluster.runtime.failpoints.failpoints import FailpointLane, FailpointSet, FailpointTransport, SendsMessages
 from cluster.runtime.figures.counters import Rates, Totals
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.lanes import Lane, LaneRunner
@@ -83,6 +84,7 @@ from cluster.state.scrub import Scrubber
 from cluster.state.suspect_state import give_up
 from cluster.tier.tier_assembly import access_of, expiry_of, index_files_of, scrubs_of, tier_of
 from cluster.truth.assembly import truth_of
+from raftlog.core.held_appends import HeldAppends, Outside
 from raftlog.types import FIRST_GROUP, Entry, NodeId
 
 if TYPE_CHECKING:
@@ -473,6 +475,8 @@ class Assembly:
         """Makes the driver, which needs all other services, and then those that only observe."""
         context, loop, transport = self._context, self._context.loop, self.transport
         self.storage.corrupted.add(lambda error: loop.call_soon_threadsafe(self.failed, error))
+        sender = FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport
+        self.thrift = thrift = self._thrift(sender) if self.config.replication.thrifty == "on" else None
         self.driver = driver = RaftDriver(
             self.raw,
             self.node_id,
@@ -481,9 +485,9 @@ class Assembly:
             clock=self._clock,
             tick_ms=self.config.raft.tick_ms,
             on_stop=self._on_failure,
-            transport=FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport,
+            transport=thrift or sender,
             proposer=proposer,
-            flush=self.proposals.flush,
+            flush=thrift.flush if thrift else self.proposals.flush,
             append=self._lanes.append,
             apply=self._lanes.apply,
             stages=context.stages,
@@ -504,6 +508,21 @@ class Assembly:
         self._cluster_config = ClusterConfig(
             context, self.state, self.changes, self.membership, self.services, self.reloading, self.levels
         )
+
+    def _thrift(self, sender: SendsMessages) -> ThriftySender:
+        """Makes what holds appends back. It does so while the log is written on the event loop: then the disk is quick,
+        and nothing waits on the lane."""
+        proposals, append, changes = self.proposals, self._lanes.append, self.changes
+        outside = Outside(
+            plain=proposals.is_plain,
+            in_haste=(lambda: not append.at_once or bool(proposals.early.waiting))
+            if isinstance(append, AppendRunner)
+            else (lambda: True),
+            slow=self.links.slow_turns.is_slow,
+            preferred=lambda: changes.preferred,
+        )
+        appends = HeldAppends(self.raw.raft, outside)
+        return ThriftySender(sender, appends, self._context.loop, self._clock, self.inbox.receive, proposals.flush)
 
     @property
     def config(self) -> Config:

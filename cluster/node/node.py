@@ -126,7 +126,7 @@ class Node(Assembly):
         """Returns the parts that make the node run (its ports, its driver and its clock), and those that observe it."""
         watch, events, lag, status = self._turn_watch, self._event_watch, self.loop_lag, self._status_metrics()
         handlers = Handlers(
-            message=self.inbox.receive,
+            message=self.thrift.receive if self.thrift else self.inbox.receive,
             closed=self._on_peer_closed,
             frame=self._on_frame,
             refused=self.membership.refused,
