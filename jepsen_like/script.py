@@ -77,6 +77,8 @@ run [quiet]                     ready, sync, deliver, until nothing moves
 damage N LOW HIGH | repair N    entries LOW to HIGH of its disk cannot be read; they can again
 release N | resign N            gives its vote back; leads no longer
 fit N [yes|no]                  says whether it may vote, campaign; lets it campaign
+thrifty N [preferred=M] | at MS    N holds appends back from now on; the time by which it does
+look N | held N                    N sends what is due; prints what N holds back, and for whom it does not
 add N M [UUID]
 network | log N | state [N ...] | progress N | members [N ...]   prints them
 """

@@ -276,13 +276,17 @@ class FlowSection(_Section, frozen=True, kw_only=True):
 
 
 class ReplicationSection(_Section, frozen=True, kw_only=True):
-    """Degradation: the level at which a leader answers sends while the majority is slow. The same on every node."""
+    """Degradation: the level at which a leader answers sends while the majority is slow; and whether voters that no
+    commit waits for get entries in batches. The same on every node."""
 
     degrade: Annotated[Literal["off", "leader"], of_host(reload=True)] = "off"
     """With "leader", sends of the default level are answered at level `leader` while the majority is slow and the
     leader is not (`cluster.replication.acks.slow_quorum`)."""
     degrade_ms: Annotated[int, Meta(ge=1, le=60_000, extra=within(10, 60_000)), of_host(Unit.MS, reload=True)] = 100
     """The time between the leader's disk and those of a majority from which on the majority is slow."""
+    thrifty: Annotated[Literal["off", "on"], HOST] = "off"
+    """With "on", a leader with few entries in flight sends them at once only to the quickest voters that a majority
+    needs, and to the others a little later (`raftlog.core.held_appends`)."""
 
 
 class TopicsSection(_Section, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ One change at a time; each is a MEMBERSHIP entry, and the request is answered wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from uuid import UUID
 
@@ -83,6 +83,11 @@ class MemberChanges:
     def reload(self, preferred: str, lag_max: int) -> None:
         """Takes other preferred leaders. The times of the last election and transfer stay."""
         self._preference.reload(preferred, lag_max)
+
+    @property
+    def preferred(self) -> Collection[NodeId]:
+        """The nodes that should lead if they can."""
+        return self._preference.wished
 
     def _object_of(self, node: NodeId) -> str:
         return node_object(self._service.identity.group_id, node)
@@ -299,7 +304,7 @@ class Preference:
 
     def reload(self, wished: str, lag_max: int) -> None:
         """Takes another list of preferred leaders and another limit."""
-        self._wished = [NodeId(int(node)) for node in wished.split(";") if node]
+        self.wished = [NodeId(int(node)) for node in wished.split(";") if node]
         self._lag_max = lag_max
 
     def choose(self, term: int, voters: Sequence[NodeId], peers: Sequence[PeerStatus], now_ms: int) -> NodeId:
@@ -316,7 +321,7 @@ class Preference:
         return best
 
     def _best(self, voters: Sequence[NodeId], peers: dict[NodeId, PeerStatus]) -> NodeId:
-        for node in self._wished:
+        for node in self.wished:
             if node in voters and (node == self._own or (node in peers and self._is_near(peers[node]))):
                 return node
         return NOBODY

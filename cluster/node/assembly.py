@@ -24,19 +24,22 @@ from cluster.node.serving import Serving
 from cluster.peer.admission import Implausible
 from cluster.peer.sync_times import SyncTimes
 from cluster.replication.append_lane import Persisted
+from cluster.replication.append_runner import AppendRunner
 from cluster.replication.metrics import HaMetrics
 from cluster.replication.raft_driver import DriverInbox, DriverLanes, Proposer, RaftDriver
+from cluster.replication.thrifty_sender import ThriftySender
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
-from cluster.runtime.failpoints.failpoints import FailpointSet, FailpointTransport
+from cluster.runtime.failpoints.failpoints import FailpointSet, FailpointTransport, SendsMessages
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.leader_handover import Succession
 from cluster.runtime.listeners import Signal
 from cluster.runtime.read_leases import Leases
 from cluster.runtime.turns.work import Paused, Turns
 from cluster.state.node_storage import NodeStorage
+from raftlog.core.held_appends import HeldAppends, Outside
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -137,6 +140,8 @@ class Assembly:
         """Makes the driver, which needs all other services, and then those that only observe."""
         context, loop, transport = self._context, self._context.loop, self.peers.transport
         self.storage.corrupted.add(lambda error: loop.call_soon_threadsafe(self.failed, error))
+        sender = FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport
+        self.thrift = thrift = self._thrift(sender) if self.config.replication.thrifty == "on" else None
         self.driver = driver = RaftDriver(
             self.raw,
             self.node_id,
@@ -144,9 +149,9 @@ class Assembly:
             loop=loop,
             clock=self._clock,
             tick_ms=self.config.raft.tick_ms,
-            transport=FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport,
+            transport=thrift or sender,
             proposer=proposer,
-            flush=self.serving.proposals.flush,
+            flush=thrift.flush if thrift else self.serving.proposals.flush,
             lanes=DriverLanes(self._lanes.append, self._lanes.apply, self.environment.apply_bytes),
             stages=context.stages,
             on_install=self.integrity.installs.offered,
@@ -171,6 +176,21 @@ class Assembly:
             self.reloading,
             self.peers.levels,
         )
+
+    def _thrift(self, sender: SendsMessages) -> ThriftySender:
+        """Makes what holds appends back. It does so while the log is written on the event loop: then the disk is quick,
+        and nothing waits on the lane."""
+        proposals, append, changes = self.serving.proposals, self._lanes.append, self.peers.changes
+        outside = Outside(
+            plain=proposals.is_plain,
+            in_haste=(lambda: not append.at_once or bool(proposals.early.waiting))
+            if isinstance(append, AppendRunner)
+            else (lambda: True),
+            slow=self.peers.links.slow_turns.is_slow,
+            preferred=lambda: changes.preferred,
+        )
+        appends = HeldAppends(self.raw.raft, outside)
+        return ThriftySender(sender, appends, self._context.loop, self._clock, self.inbox.receive, proposals.flush)
 
     @property
     def config(self) -> Config:

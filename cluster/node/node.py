@@ -134,7 +134,7 @@ class Node(Assembly):
     async def _open_transport(self) -> None:
         await self.peers.transport.start(
             Handlers(
-                message=self.inbox.receive,
+                message=self.thrift.receive if self.thrift else self.inbox.receive,
                 closed=self._on_peer_closed,
                 frame=self._on_frame,
                 refused=self.peers.membership.refused,

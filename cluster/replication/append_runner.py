@@ -112,6 +112,8 @@ class AppendRunner:
         self._parked = False
         """True if the lane has put jobs aside: later jobs wait behind them, on the thread."""
         self._failed = False
+        self.at_once = False
+        """True if the last job was done on the loop: the disk is quick, and nothing waits on the lane."""
         self._next_index = -1
         """Index of the entry after those submitted. A job that begins at another index replaces a conflicting end of
         the log."""
@@ -136,6 +138,7 @@ class AppendRunner:
         except Exception as error:  # noqa: BLE001 - as on the thread: whatever it is, the node must hear of it
             self._fail(error)
             return
+        self.at_once = True
         self._on_inline(self._pace.note_inline(done.seconds, self._loop.time() + done.seconds))
         self._done(done)
 
@@ -157,6 +160,7 @@ class AppendRunner:
         return True
 
     def _to_thread(self, job: PersistJob) -> None:
+        self.at_once = False
         self._on_thread += 1
         self._runner.submit(job)
 

@@ -254,6 +254,7 @@ class PendingEntry:
         "behind",
         "built",
         "calls",
+        "effects",
         "id",
         "muted",
         "patience_ms",
@@ -271,6 +272,8 @@ class PendingEntry:
         self.sends: list[Send] = []
         self.built: Built | None = None
         self.calls: list[PendingCommands] = []
+        self.effects = False
+        """True if offsets or ends of sessions are in the entry, besides its sends."""
         self.proposed_s = 0.0
         self.answered = False
         """True once all requests were answered, the last of them with UNKNOWN; the entry itself still waits for the

@@ -78,6 +78,8 @@ their sends."""
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
 """The bytes of queued sends that justify another batch in flight in addition to the two that are always allowed."""
+PLAIN_SENDS_MAX = 64
+"""The sends above which an entry is not looked through, and does not count as plain."""
 _SENDS_PER_UNIT = 8
 """The number of sends whose connection is looked at in a microsecond (a unit of `raftlog.work`)."""
 
@@ -474,6 +476,21 @@ class Proposals:
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("proposing pauses: %s", error)
 
+    def pending_at(self, index: int) -> PendingEntry | None:
+        """Returns the entry there that this node proposed and that is not decided; None if there is none."""
+        return self._pending.get(index)
+
+    def is_plain(self, index: int) -> bool:
+        """Returns True if the entry there, which this node proposed, has nothing but few sends of the default level:
+        nobody waits for more than its commit."""
+        pending = self._pending.get(index)
+        if pending is None or pending.built is None or pending.effects or len(pending.sends) > PLAIN_SENDS_MAX:
+            return False
+        for send in pending.sends:  # noqa: SIM110 - a generator costs a lone message more than the check
+            if send.ack or send.effect is not None or send.done is not None:
+                return False
+        return True
+
     def on_committed(self, entries: list[Entry]) -> None:
         """Answers plain sends of entries that are committed, on this node's disk, and applied before anything else
         happens on the event loop. The entries stay pending until then. Whatever waits for an answer behind a request
@@ -684,12 +701,13 @@ class Proposals:
                 raise
             self._unbuildable_sends(sends, error)
             return
-        if effects:
-            self.offsets.carried(entry.index)
         first_ms = sends[0].received_ms if self._sends.is_ordered else min([send.received_ms for send in sends])
         pending = PendingEntry(entry.id, first_ms, self._deadline_ms)
         pending.sends = sends
         pending.built = built
+        if effects:
+            self.offsets.carried(entry.index)
+            pending.effects = True
         self._pending[entry.index] = pending
         self.figures.proposed(pending, built.message_count, len(built.payload))
         if self._acks:

@@ -39,6 +39,8 @@ PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote", "late_handover", 
 
 
 _ACKED_GOAL = 200
+_THRIFTY_FROM = 998_000_000
+"""First seed of those of which every other one is thrifty, so that earlier ones stay as they were."""
 
 
 class Knobs(NamedTuple):
@@ -75,6 +77,8 @@ class Knobs(NamedTuple):
     churn_gap_us: int = TICK_US
     voters_min: int = 3
     """The number of voters below which no voter is removed."""
+    thrifty: bool = False
+    """True if leaders hold appends back (`raftlog.core.held_appends`)."""
 
 
 def draw(seed: int) -> Knobs:
@@ -108,6 +112,9 @@ def draw(seed: int) -> Knobs:
     elif play == "stale_vote" and rng.random() < 0.8:
         raft["pre_vote"] = False
     clients, burst = rng.randint(2, 4), rng.choice([1, 3, 5, 8])
+    thrifty = seed >= _THRIFTY_FROM and (thrift := random.Random(f"{seed}/thrifty")).random() < 0.5
+    if thrifty and thrift.random() < 0.7:
+        burst = 1  # nothing is held with much in flight
     fault_gap_us = rng.choice([3, 8, 15]) * TICK_US
     faults = tuple(sorted(rng.sample(FAULTS, rng.randint(3, 7))))
     return Knobs(
@@ -136,4 +143,5 @@ def draw(seed: int) -> Knobs:
         churn_gap_us=rng.choice([4, 10, 20]) * TICK_US,
         # With fewer, the one whose clock is wrong makes log time.
         voters_min=3 if "clock" in faults else rng.choice([1, 2, 3]),
+        thrifty=thrifty,
     )

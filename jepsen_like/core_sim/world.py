@@ -17,6 +17,7 @@ from jepsen_like.core_sim.machine import Machine, members_of
 from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, Monitor
 from jepsen_like.core_sim.network import Link, SimNetwork
 from jepsen_like.core_sim.run_options import TICK_US, Knobs
+from jepsen_like.core_sim.thrift import Thrift
 from jepsen_like.core_sim.violation import Violation
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import ProposalDroppedError
@@ -56,6 +57,7 @@ class World:
         self.monitor: Monitor | None = None if black_box else Monitor(self.disks, self.seen)
         self.first_members = self.newest = members_of(voters)
         """The members of GENESIS, and those of the newest entry that any member applied."""
+        self.thrift = Thrift(self, on=knobs.thrifty)
         self.machines = {node: self._make(node) for node in voters}
         self.network = SimNetwork(
             random.Random(f"{seed}/network"), fifo=True, link_us=knobs.link_us, jitter_us=knobs.jitter_us
@@ -126,6 +128,7 @@ class World:
             raise Violation("event-budget", f"{self.events} events, {len(self._heap)} waiting, at {self.now} us")
 
     def _note(self, kind: int, machine: Machine, detail: int) -> None:
+        self.thrift.look(machine)
         raft = machine.raw.raft
         log = raft.log
         facts = (self.now, kind, machine.id, detail, raft.term, raft.role, log.tail.index, log.commit_index)
@@ -228,6 +231,11 @@ class World:
     # -- Surroundings: what members cause
 
     def send(self, machine: Machine, message: Message) -> None:
+        """Sends the message, unless the member holds it back."""
+        for leaving in self.thrift.leave(machine, message):
+            self.dispatch(machine, leaving)
+
+    def dispatch(self, machine: Machine, message: Message) -> None:
         """Sends the message over the network."""
         for hook in self.on_send:
             hook(machine, message)
@@ -258,6 +266,7 @@ class World:
 
     def _step(self, machine: Machine, message: Message) -> None:
         self._set_clock(machine)  # as a driver's turn does: after a pause, no message meets the clock from before it
+        self.thrift.replied(machine, message)
         machine.act(machine.raw.step, message)
         self._note(2, machine, message.term)
         for hook in self.on_receive:
@@ -389,6 +398,7 @@ class World:
         self.at(client.patience * self.knobs.timeout_us, self._timed_out, client, client.round)
         self._set_clock(machine)
         machine.act(self.propose, machine, client)
+        self.thrift.look(machine)
 
     def _find_leader(self, client: Client) -> Machine | None:
         """Returns the node that the client believes to be the leader, else any member that believes that it leads."""

@@ -103,6 +103,8 @@ GATHERS_FROM = 986_000_000
 """First seed of those of which every other one with nodes of a second group has a topic that leaves that group."""
 REGISTRY_FROM = 990_000_000
 """First seed of those of which half of those with nodes of a second group have a registry."""
+THRIFTY_FROM = 998_000_000
+"""First seed of those of which every other one has `replication.thrifty`."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -261,6 +263,8 @@ class Options(NamedTuple):
     """1: with `second`, a topic leaves that group in the end, and comes back (`sim/groups/gathering.py`)."""
     registry: int = 0
     """1: with `second`, there are three processes of a registry, with faults of their own (`sim/registry`)."""
+    thrifty: int = 0
+    """1: leaders hold appends back from voters that no commit waits for (`raftlog.core.held_appends`)."""
     plain: int = 0
     """1: half messages, and messages that wait while their topic is deleted, name no acknowledgement level, so that the
     native kernel may handle the sends."""
@@ -373,7 +377,18 @@ def draw(seed: int) -> Options:
         carried = carried._replace(gathers=stream(seed, "gathers").choice((0, 1)))
     if seed >= REGISTRY_FROM and carried.second:
         carried = carried._replace(registry=stream(seed, "registry").choice((0, 1)))
+    if seed >= THRIFTY_FROM and stream(seed, "thrifty").choice((0, 1)):
+        carried = _with_thrift(carried, stream(seed, "thrift"))
     return _with_tier(carried, seed)
+
+
+def _with_thrift(drawn: Options, rng: random.Random) -> Options:
+    """Holds appends back. A leader does so while its disk is quick and, in most of these runs, few entries are in
+    flight."""
+    thrifty = drawn._replace(thrifty=1, append_inline=rng.choice((0.5, 1.0, 1.0)))
+    if drawn.surges or rng.random() < 1 / 3:
+        return thrifty
+    return thrifty._replace(window=1, batch_messages_max=4096, batches_inflight_max=min(2, drawn.batches_inflight_max))
 
 
 def _with_surges(drawn: Options) -> Options:

@@ -51,10 +51,10 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
     """Examine this installation: its Python, the kernel, the checksums.
 
     It looks at the Python that runs this command. What running nodes use is shown by `raftmq status`. With --host also
-    kernel settings, memory, swap, file system, disk, how busy it is in one second, measured sync speed, open files,
-    clock. Of the nodes of a local cluster, and of those with --config, also whether they listen on every address,
-    whether other users can enter their data directories, and whether their certificates count. Exit code: 1 if
-    something should be changed, else 0.
+    kernel settings, memory, swap, file system, disk, how busy it is in one second, measured sync speed, whether
+    O_DSYNC would be quicker, open files, clock. Of the nodes of a local cluster, and of those with --config, also
+    whether they listen on every address, whether other users can enter their data directories, and whether their
+    certificates count. Exit code: 1 if something should be changed, else 0.
     """
     checks = [_python(), _kernel(), _checksums(), _control_group(), *_registry()]
     for path in configs or _local_configs():

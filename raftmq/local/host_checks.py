@@ -13,13 +13,17 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 FILES_MIN = 65_536
 SYNC_SLOW_MS = 20.0
 SYNCS = 30
+WIN = 0.9
+"""The share of the other's time up to which one way to sync a write is the quicker one,"""
+SURE = 2 / 3
+"""if it was so in this share of the turns."""
 _UNSYNCED = 0x40
 """The flag STA_UNSYNC of adjtimex(2): the clock is not synchronized."""
 
@@ -98,7 +102,7 @@ def host_checks(
     yield _file_system(directory, root)
     yield from _disk(directory, root)
     yield _disk_times(directory, root, wait)
-    yield _sync_speed(directory)
+    yield from _sync_speed(directory, root)
     yield _open_files()
     yield _clock()
     yield _clock_source(root)
@@ -194,7 +198,7 @@ def _file_system(directory: Path, root: Path) -> HostCheck:
 def _disk(directory: Path, root: Path) -> Iterator[HostCheck]:
     try:
         device = _device(directory, root)
-        queue = next(place / "queue" for place in (device, device.parent) if (place / "queue").is_dir())
+        queue = _queue(device)
         rotates = (queue / "rotational").read_text().strip() == "1"
         chosen = _chosen((queue / "scheduler").read_text())
     except (OSError, StopIteration):
@@ -204,6 +208,12 @@ def _disk(directory: Path, root: Path) -> Iterator[HostCheck]:
     yield HostCheck("disk", "rotational" if rotates else "solid state", slow if rotates else "")
     other = f"use one of {', '.join(SCHEDULERS[:2])}: {chosen} may hold a sync back in favour of other programs"
     yield HostCheck("io scheduler", chosen, "" if chosen in SCHEDULERS else other)
+
+
+def _queue(device: Path) -> Path:
+    """Returns the folder of the device's request queue, which a partition has from its disk. Raises StopIteration if
+    there is none."""
+    return next(place / "queue" for place in (device, device.parent) if (place / "queue").is_dir())
 
 
 def _device(directory: Path, root: Path) -> Path:
@@ -262,23 +272,63 @@ def _disk_times(directory: Path, root: Path, wait: Callable[[float], None]) -> H
     return HostCheck("disk times", found, "; ".join(findings))
 
 
-def _sync_speed(directory: Path) -> HostCheck:
-    """Measures the median and the worst of some writes of 4 KiB, each with fdatasync, to a file that is removed
-    afterwards."""
-    times = []
+def _sync_speed(directory: Path, root: Path) -> Iterator[HostCheck]:
+    """Measures some writes of 4 KiB, in turns with fdatasync and with O_DSYNC, over what a file that is removed
+    afterwards has already. The log does the first: it syncs what several writes have written."""
+    page = b"\0" * 4096
+    both: list[tuple[float, float]] = []
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
+            number = file.fileno()
+            os.pwrite(number, page, 0)
+            os.fdatasync(number)
             for _ in range(SYNCS):
                 began = time.perf_counter()
-                os.pwrite(file.fileno(), b"\0" * 4096, 0)
-                os.fdatasync(file.fileno())
-                times.append(1000 * (time.perf_counter() - began))
+                os.pwrite(number, page, 0)
+                os.fdatasync(number)
+                between = time.perf_counter()
+                if hasattr(os, "RWF_DSYNC"):
+                    os.pwritev(number, [page], 0, os.RWF_DSYNC)
+                both.append((1000 * (between - began), 1000 * (time.perf_counter() - between)))
     except OSError as error:
-        return HostCheck("sync", f"not measured: {error.strerror}", "the directory must be writable")
+        yield HostCheck("sync", f"not measured: {error.strerror}", "the directory must be writable")
+        return
+    times = [each for each, _ in both]
     median = statistics.median(times)
     slow = f"every batch of messages waits for this; {SYNC_SLOW_MS:g} ms and more make the alarm disk_slow likely"
     found = f"fdatasync takes {median:.2f} ms (median of {SYNCS}), at most {max(times):.1f} ms"
-    return HostCheck("sync", found, slow if median >= SYNC_SLOW_MS else "")
+    yield HostCheck("sync", found, slow if median >= SYNC_SLOW_MS else "")
+    if not hasattr(os, "RWF_DSYNC"):
+        yield HostCheck("synced write", "not known on this system")
+        return
+    yield HostCheck("synced write", f"{_forced_access(directory, root)}; {compared(both)}")
+
+
+def _forced_access(directory: Path, root: Path) -> str:
+    """Returns whether the disk writes one request through its cache (FUA) instead of emptying the cache for it."""
+    try:
+        queue = _queue(_device(directory, root))
+        caches = (queue / "write_cache").read_text().strip() == "write back"
+        forces = (queue / "fua").read_text().strip() == "1"
+    except (OSError, StopIteration):
+        return "FUA not known on this system"
+    if not caches:
+        return "no volatile cache, so nothing for FUA to pass by"
+    return "the disk has FUA" if forces else "the disk has no FUA, so each sync empties its cache"
+
+
+def compared(both: Sequence[tuple[float, float]]) -> str:
+    """Returns what pairs of milliseconds say, of a write with fdatasync and one with O_DSYNC right after it. The disk's
+    speed changes by the minute, so each is compared with its neighbour."""
+    fdatasync, dsync = (statistics.median(column) for column in zip(*both, strict=True))
+    quicker = sum(with_dsync < with_fdatasync for with_fdatasync, with_dsync in both)
+    if dsync <= WIN * fdatasync and quicker >= SURE * len(both):
+        told = "would win"
+    elif fdatasync <= WIN * dsync and len(both) - quicker >= SURE * len(both):
+        told = "would lose"
+    else:
+        told = "would change little"
+    return f"with O_DSYNC it takes {dsync:.2f} ms, quicker in {quicker} of {len(both)} turns: O_DSYNC {told}"
 
 
 def _open_files() -> HostCheck:

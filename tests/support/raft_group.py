@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
+from raftlog.core.held_appends import HeldAppends
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.frame import check_follows, genesis_entry, make_entry, tail_after
 from raftlog.membership import Membership, decode
-from raftlog.messages import Message
+from raftlog.messages import AppendEntriesReply, Message
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail, NodeId, Voter
 
 GROUP = 1
@@ -156,6 +157,9 @@ class Group:
         self.first_members = members_of(self.voters)
         self.invariants = GroupInvariants()
         self.nodes: dict[NodeId, RawNode] = {}
+        self.appends: dict[NodeId, HeldAppends] = {}
+        """What members hold back that are thrifty; the others have none."""
+        self.now_ms = 0.0
         self.starts = 0
         for node in self.voters:
             self.start(node)
@@ -218,6 +222,7 @@ class Group:
         """Loses all that was not synced."""
         self.disks[node].writes.clear()
         del self.nodes[node]
+        self.appends.pop(node, None)
 
     def act(self, node: NodeId, action: Callable[[RawNode], object]) -> object:
         """Runs one input on `node` and checks the invariants, also when it raised."""
@@ -238,7 +243,8 @@ class Group:
         """Takes a Ready: messages to the network, writes to the disk's queue, applies at once."""
         raw = self.nodes[node]
         ready = raw.ready()
-        self.network.extend(ready.messages)
+        appends = self.appends.get(node)
+        self.network.extend(ready.messages if appends is None else appends.leave(ready.messages, self.now_ms))
         if ready.hard_state is not None or ready.entries or ready.messages_after_persist:
             self.disks[node].writes.append(ready)
         if ready.committed_entries:
@@ -264,6 +270,8 @@ class Group:
 
     def deliver(self, message: Message) -> None:
         """Steps `message` at its target, if that is up."""
+        if message.to_id in self.appends and isinstance(message, AppendEntriesReply):
+            self.appends[message.to_id].on_reply(message, self.now_ms)
         if message.to_id in self.nodes:
             self.act(message.to_id, lambda raw: raw.step(message))
 

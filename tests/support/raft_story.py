@@ -12,6 +12,7 @@ from typing import Any
 
 from jepsen_like.core_sim.commands import CoreCommands
 from jepsen_like.script import Line, ScriptError, lines_of, link_of, node_of
+from raftlog.core.held_appends import HeldAppends, Outside
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import RaftLogError
@@ -179,6 +180,30 @@ class Story(CoreCommands):
     def act(self, node: NodeId, action: str, *arguments: object) -> object:
         """Acts on the node's core, as CoreCommands.act asks."""
         return self.group.act(node, lambda raw: getattr(raw, action)(*arguments))
+
+    def do_thrifty(self, node: str, *, preferred: str = "0") -> None:
+        outside = Outside(
+            plain=lambda index: True,
+            in_haste=lambda: False,
+            slow=lambda node: False,
+            preferred=lambda: (NodeId(int(preferred)),),
+        )
+        self.group.appends[node_of(node)] = HeldAppends(self.group.nodes[node_of(node)].raft, outside)
+
+    def do_at(self, now_ms: str) -> None:
+        self.group.now_ms = float(now_ms)
+
+    def do_look(self, node: str) -> Iterator[str]:
+        due = self.group.appends[node_of(node)].look(self.group.now_ms)
+        self.group.network += due
+        return iter([show_message(message) for message in due] or ["nothing is due"])
+
+    def do_held(self, node: str) -> Iterator[str]:
+        appends = self.group.appends[node_of(node)]
+        quick = " ".join(map(str, appends.quick)) or "not known"
+        yield f"{node} quick: {quick}; {appends.why_whole() or 'may hold'}"
+        for message in (each for queued in appends.held.values() for each in queued):
+            yield f"  held {show_message(message)}"
 
     # -- disk and network
 

@@ -12,6 +12,7 @@ from zlib import crc32
 from cluster.node.node import Node
 from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.state.opening_cases import StateCase
+from jepsen_like.invariants.held_appends import HeldCheck
 from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
 from jepsen_like.sim.checks.allowed_losses import Excuses
 from jepsen_like.sim.checks.expected_disk import DurableLog
@@ -149,6 +150,8 @@ class Monitor:
         self.hash = 0
         self._group = GroupInvariants()
         self._disks: dict[NodeId, DurableLog] = {}
+        self.held: dict[NodeId, HeldCheck] = {}
+        """Node -> the check of what it holds back as leader."""
         self._turns: dict[NodeId, int] = {}
         self._before: dict[NodeId, Before] = {}
         self._process: dict[Process, Machine] = {}
@@ -175,6 +178,7 @@ class Monitor:
         """Registers a machine whose node is a member of the Raft group."""
         self.machines[machine.node_id] = machine
         self._disks[machine.node_id] = DurableLog(machine.genesis.entry())
+        self.held[machine.node_id] = HeldCheck()
 
     def report(self, checker: str, what: str) -> None:
         """Records a violation and stops the loop, which ends the run."""
@@ -221,6 +225,7 @@ class Monitor:
         self.sometimes["request forwarded"] += machine.node.serving.remoting.forwarder.gate.forwarded.bytes > 0
         try:
             self._check(machine.node_id, raft)
+            self._check_held(machine.node, raft)
         except InvariantViolationError as error:
             self.report("invariant", str(error))
             return
@@ -248,6 +253,13 @@ class Monitor:
                 self.sometimes["leader deposed with an uncommitted suffix"] += 1
             self.log(f"node {node_id} no longer leads (term {raft.term})")
         self._before[node_id] = Before.of(raft)
+
+    def _check_held(self, node: Node, raft: Raft) -> None:
+        thrift = node.thrift
+        if thrift is not None and not self.black_box and not node.inbox.turn_queued:
+            looks_ms = None if thrift.timer is None else 1000 * thrift.timer.when()
+            self.held[raft.id].look(thrift.appends, raft, 1000 * self.loop.now, looks_ms)
+            _require_plain(node)
 
     def _unread(self, node_id: NodeId) -> bool:
         """Returns True if, after a long turn, this node's loop has not yet polled bytes that peers have sent."""
@@ -497,6 +509,19 @@ def _require_whole(raft: Raft, missing_bytes: int) -> None:
             f"node {raft.id}, term {raft.term}: whoever leads has all of the log above the trim position, and "
             f"{missing_bytes} bytes are missing"
         )
+
+
+def _require_plain(node: Node) -> None:
+    """Checks that nobody waits for the disk of a voter from which an entry is held back."""
+    assert node.thrift is not None
+    for queued in node.thrift.appends.held.values():
+        for entry in (entry for append in queued for entry in append.entries):
+            pending = node.serving.proposals.pending_at(entry.index)
+            levels = {send.ack for send in pending.sends} if pending is not None else set()
+            if levels - {0}:
+                raise InvariantViolationError(
+                    f"node {node.node_id} holds entry {entry.id}, with sends of levels {levels}"
+                )
 
 
 def grants_vote(done: Persisted) -> bool:

@@ -28,6 +28,7 @@ from cluster.config.config import (
     PeerSection,
     RaftSection,
     RepairSection,
+    ReplicationSection,
     RetentionSection,
     SendSection,
     TierSection,
@@ -618,6 +619,7 @@ def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
             flush_disk_type="ASYNC_FLUSH" if options.flush_async else "SYNC_FLUSH",
             transient_store_pool_enable=bool(options.memory_pool),
         ),
+        replication=ReplicationSection(thrifty="on" if options.thrifty else "off"),
         timer=TimerSection(delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S)),
         # A late send must not make a deleted topic again.
         topics=TopicsSection(auto_create=not (options.remakes or options.legacies)),

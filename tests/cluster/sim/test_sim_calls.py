@@ -61,11 +61,14 @@ def send(sim: SimCluster, path: Any, opaque: int, batch: int) -> None:
 
 
 @pytest.mark.skipif(kernel.WHY == PYTHON_CHOSEN, reason="the budgets are those of the native kernel's short way")
-@pytest.mark.parametrize(("batch", "inline", "budget"), [(1, 0.0, 506), (1, 1.0, 494), (100, 0.0, 628)])
-def test_a_send_costs_no_more_calls_than_its_budget(batch: int, inline: float, budget: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "inline", "thrifty", "budget"),
+    [(1, 0.0, "off", 506), (1, 1.0, "off", 494), (1, 1.0, "on", 480), (100, 0.0, "off", 628)],
+)
+def test_a_send_costs_no_more_calls_than_its_budget(batch: int, inline: float, thrifty: str, budget: int) -> None:
     """`inline` 1: on a quick disk, where a lone message needs no other thread."""
     native_kernel()
-    with SimCluster(7, segment_size=1 << 24, inline=inline) as sim:
+    with SimCluster(7, segment_size=1 << 24, inline=inline, **{"replication.thrifty": thrifty}) as sim:
         sim.leader()
         sim.create_topic("bench", 4)
         path = sim.leader().connect()

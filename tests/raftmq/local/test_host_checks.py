@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.local.host_checks import LOOK_S, SETTINGS, HostCheck, host_checks
+from raftmq.local.host_checks import LOOK_S, SETTINGS, HostCheck, compared, host_checks
 
 GOOD = {
     "vm/dirty_background_ratio": 10,
@@ -246,3 +246,41 @@ def test_another_system_is_not_guessed_at(tmp_path: Path) -> None:
     found = {each.name: each.found for each in host_checks(tmp_path, tmp_path / "nothing")}
     assert {found[name] for name in NOT_KNOWN} == {"not known on this system"}
     assert found["sync"].startswith("fdatasync takes ")
+
+
+@pytest.mark.parametrize(
+    ("write_cache", "fua", "says"),
+    [
+        ("write back", "1", "the disk has FUA;"),
+        ("write back", "0", "no FUA, so each sync empties its cache;"),
+        ("write through", "0", "no volatile cache"),
+    ],
+)
+def test_whether_the_disk_writes_through_its_cache(machine: Path, write_cache: str, fua: str, says: str) -> None:
+    """A partition has the queue of its disk. Nothing of it is a finding: no setting of a node depends on it."""
+    number = machine.stat().st_dev
+    link = machine / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
+    link.mkdir(parents=True)
+    queue = link.parent / "queue"
+    queue.mkdir()
+    (queue / "write_cache").write_text(f"{write_cache}\n")
+    (queue / "fua").write_text(f"{fua}\n")
+    (found,) = [each for each in host_checks(machine, machine, lambda _: None) if each.name == "synced write"]
+    assert says in found.found
+    assert "with O_DSYNC it takes" in found.found
+    assert not found.finding
+
+
+@pytest.mark.parametrize(
+    ("both", "says"),
+    [
+        ([(1.0, 0.5)] * 3, "quicker in 3 of 3 turns: O_DSYNC would win"),
+        ([(0.5, 1.0)] * 3, "quicker in 0 of 3 turns: O_DSYNC would lose"),
+        ([(1.0, 0.95)] * 3, "O_DSYNC would change little"),
+        ([(1.0, 0.5), (0.4, 0.5), (0.4, 0.5)], "quicker in 1 of 3 turns: O_DSYNC would lose"),
+        ([(9.0, 1.0), (1.0, 1.1), (1.0, 1.1)], "O_DSYNC would change little"),
+    ],
+)
+def test_what_pairs_of_times_say(both: list[tuple[float, float]], says: str) -> None:
+    """One slow turn decides nothing."""
+    assert says in compared(both)

@@ -1,0 +1,78 @@
+"""Sends the driver's messages with `replication.thrifty`: some appends wait in `raftlog.core.held_appends`, which says
+which and why. This is its clock, its timer, and its view of acknowledgements.
+
+It stands between the driver and the transport, and the driver knows nothing of it: a message that waits here is one on
+a slow network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cluster.runtime.clock import Clock
+from cluster.runtime.failpoints.failpoints import SendsMessages
+from raftlog.core.held_appends import HeldAppends
+from raftlog.core.raw_node import RawNode
+from raftlog.messages import AppendEntriesReply, Message
+
+ROUNDING_MS: Final = 0.6
+"""Milliseconds by which a timer is set later: the loop's are whole ones, and one that comes early is set again."""
+
+
+class ThriftySender:
+    """A MessageSender that holds appends back. Event loop only."""
+
+    def __init__(
+        self,
+        inner: SendsMessages,
+        appends: HeldAppends,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        receive: Callable[[Message], None],
+        flush: Callable[[RawNode], object],
+    ) -> None:
+        """`receive` takes each message from a peer; `flush` is that of `RaftDriver`."""
+        self._inner = inner
+        self.appends = appends
+        self._loop = loop
+        self._clock_s = clock.monotonic_s
+        self._receive = receive
+        self._flush = flush
+        self.timer: asyncio.TimerHandle | None = None
+        """Set while anything is held; one timer serves many appends."""
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Sends those messages that need not wait, and what waited and is due."""
+        appends, now_ms = self.appends, 1000 * self._clock_s()
+        leaving = appends.leave(messages if isinstance(messages, list) else list(messages), now_ms)
+        if leaving:
+            self._inner.send(leaving)
+        if appends.held and self.timer is None:
+            self._wait(now_ms)
+
+    def receive(self, message: Message) -> None:
+        """Passes on a message from a peer, and notes if it acknowledges entries."""
+        if type(message) is AppendEntriesReply:
+            self.appends.on_reply(message, 1000 * self._clock_s())
+        self._receive(message)
+
+    def flush(self, raw: RawNode) -> None:
+        """Sends what is held if the turn has begun with a reason for it, before anything is proposed."""
+        if self.appends.held and self.appends.why_whole():
+            self._inner.send(self.appends.give_out())
+        self._flush(raw)
+
+    def _wait(self, now_ms: float) -> None:
+        delay_ms = self.appends.wake_ms(now_ms) - now_ms + ROUNDING_MS
+        self.timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.timer = None
+        now_ms = 1000 * self._clock_s()
+        due = self.appends.look(now_ms)
+        if due:
+            self._inner.send(due)
+        if self.appends.held:
+            self._wait(now_ms)

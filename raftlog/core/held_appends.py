@@ -1,0 +1,332 @@
+"""Holds back the appends to voters that no commit waits for, and gives them out in batches (`replication.thrifty`).
+
+A majority commits an entry, so of three voters the slower follower's disk decides nothing. While few entries are in
+flight, they leave at once for as many of the quickest voters as a majority needs, and for the others HOLD_MS later.
+
+To the core a held append is one on a slow network: it has left, it is in flight, it may be lost. So nothing here can
+commit, elect or promote, and all that reads progress sees a follower to which everything was sent. What a follower
+answers meanwhile, to a heartbeat or to an earlier append, gives out nothing: a probe queues behind what is held.
+
+Nothing is held unless that is safe for latency: `why_whole` has the reasons against it. If a quick voter is late, the
+others get at once what it may never acknowledge.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from raftlog.core.raft import Raft
+from raftlog.core.state.progress import ProgressState
+from raftlog.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.types import FLAG_ROLL, NOBODY, Entry, EntryType, NodeId, Role
+
+HOLD_MS: Final = 10.0
+"""Milliseconds after which everything held is given out."""
+ENTRIES_MAX: Final = 16
+"""Held entries at which all are given out."""
+BYTES_MAX: Final = 64 * 1024
+"""Bytes of held entries above which all are given out."""
+FEW: Final = 2
+"""The most entries in flight, the newest included, with which anything is held."""
+BEHIND_MAX: Final = 64
+"""The most entries that a voter may lack and not count as one that catches up."""
+LATE_MS: Final = 2.0
+"""Milliseconds below which an acknowledgement is never late; else it is late after the 95th percentile."""
+DELAYS: Final = 64
+"""Acknowledgements of which the percentile is taken."""
+PACE: Final = 8
+"""Acknowledgements after which it is taken anew."""
+TRIAL: Final = 8
+"""Acknowledged entries, sent to all voters, after which the quickest voters are known."""
+BATCHES: Final = 256
+"""Batches after which the voters are compared anew."""
+
+
+class Outside(NamedTuple):
+    """Answers of the driver's side, which knows what the core does not."""
+
+    plain: Callable[[int], bool]
+    """Returns True if the entry holds nothing but messages, and nobody waits for more than its commit."""
+    in_haste: Callable[[], bool]
+    """Returns True while every voter should get everything at once, for a reason outside of the core."""
+    slow: Callable[[NodeId], bool]
+    """Returns True if that node reported slow turns of its event loop."""
+    preferred: Callable[[], Collection[NodeId]]
+    """Returns the nodes that should lead if they can: their logs are always whole."""
+
+
+class HeldAppends:
+    """Decides which messages of one member leave at once. Times are in milliseconds of one clock of the caller."""
+
+    __slots__ = (
+        "_batches",
+        "_delays",
+        "_first_index",
+        "_firsts",
+        "_judged",
+        "_late_ms",
+        "_later",
+        "_left",
+        "_need",
+        "_not_plain",
+        "_open",
+        "_outside",
+        "_raft",
+        "_size",
+        "_term",
+        "_tried",
+        "_voters",
+        "held",
+        "quick",
+        "since_ms",
+    )
+
+    def __init__(self, raft: Raft, outside: Outside) -> None:
+        self._raft = raft
+        self._outside = outside
+        self.held: dict[NodeId, list[AppendEntries]] = {}
+        """The appends that have not left, per voter, in order."""
+        self.since_ms = 0.0
+        """The time at which the oldest of them was held."""
+        self.quick: tuple[NodeId, ...] = ()
+        """The voters that get everything at once, as many as make a majority with this leader; empty if not known."""
+        self._term = -1
+        """The term that the fields below are about."""
+        self._voters = raft.members.voters
+        self._need = 0
+        """The number of voters that make a majority of `_voters` with this leader."""
+        self._judged = -1
+        self._not_plain = -1
+        """The newest entry that was looked at, and the newest of these that must not wait."""
+        self._left: dict[NodeId, int] = {}
+        """Member -> the newest entry that the core has sent to it, held or not."""
+        self._open: dict[int, tuple[float, list[NodeId]]] = {}
+        """Index -> when the entry left for the quick voters, and who has acknowledged it; until enough have."""
+        self._delays: deque[float] = deque(maxlen=DELAYS)
+        self._late_ms = LATE_MS
+        self._firsts: dict[NodeId, int] = {}
+        self._tried = 0
+        self._batches = 0
+        self._later: frozenset[NodeId] = frozenset()
+        """The voters for which the batch is."""
+        self._first_index = 0
+        self._size = 0
+
+    # -- messages
+
+    def leave(self, messages: Sequence[Message], now_ms: float) -> Sequence[Message]:
+        """Returns the messages that leave now: those of `messages` that are not held, and held ones that are due."""
+        raft = self._raft
+        if raft.role is not Role.LEADER or raft.term != self._term:
+            return self._leave_anew(messages) if self.held or raft.role is Role.LEADER else messages
+        whole, found = None, False
+        for message in messages:
+            if type(message) is AppendEntries:
+                if whole is None:
+                    whole = bool(self.why_whole() or self._outside.in_haste())
+                found = True
+                if message.entries and not self._may_wait(message, now_ms, whole=whole):
+                    whole = True
+        if whole:
+            return [*self.give_out(), *messages]
+        if not found or not self.quick:
+            return messages  # nothing is held: whatever forgets the quick ones gives it out
+        if not self.held and not self._begin_batch(now_ms):
+            return messages
+        return self._divided(messages)
+
+    def _divided(self, messages: Sequence[Message]) -> list[Message]:
+        """Holds what is for later: appends with entries, and those behind held ones. Returns the others, and all that
+        is held if that is enough. A window that is full would make its follower look slow."""
+        held, later = self.held, self._later
+        leaving: list[Message] = []
+        full = False
+        for message in messages:
+            to = message.to_id
+            if to not in later or type(message) is not AppendEntries or not (message.entries or to in held):
+                leaving.append(message)
+                continue
+            if not held:
+                self._first_index = message.prev.index + 1
+            held.setdefault(to, []).append(message)
+            if message.entries:
+                self._size += message.entries[-1].end_position - message.entries[0].position
+            full = full or self._raft.members.peers[to].inflights.full
+        if full or self._raft.log.tail.index - self._first_index + 1 >= ENTRIES_MAX or self._size > BYTES_MAX:
+            leaving += self.give_out()
+        return leaving
+
+    def _begin_batch(self, now_ms: float) -> bool:
+        """Decides for whom a batch is; False if it would be for nobody."""
+        if self._batches > BATCHES or any(map(self._outside.slow, self.quick)):
+            self._forget()
+            return False
+        preferred = self._outside.preferred()
+        whole = (self._raft.id, *self.quick, *preferred)
+        self._later = frozenset(node for node in self._voters if node not in whole)
+        self.since_ms, self._size = now_ms, 0
+        self._batches += 1
+        return bool(self._later)
+
+    def _leave_anew(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Gives out what an ended term has held, and begins one in which nothing is known of any voter."""
+        given = self.give_out()
+        if self._raft.role is Role.LEADER:
+            self._term, self._late_ms = self._raft.term, LATE_MS
+            self._judged = self._not_plain = -1
+            self._delays.clear()
+            self._left.clear()
+            self._forget()
+        return [*given, *messages]
+
+    def _may_wait(self, append: AppendEntries, now_ms: float, *, whole: bool) -> bool:
+        """Notes the entries that leave for the first time, and when. Returns True if all are plain, none left while the
+        leader sent them `whole`, and none was sent to that member before: else something was lost or refused."""
+        first, last, to = append.entries[0].index, append.entries[-1].index, append.to_id
+        before = self._left.get(to, -1)
+        self._left[to] = max(before, last)
+        for entry in append.entries:
+            if entry.index > self._judged:
+                self._judged = entry.index
+                if not whole and self._is_plain(entry):
+                    self._open[entry.index] = (now_ms, [])
+                else:
+                    self._not_plain = entry.index
+        return first > before and first > self._not_plain
+
+    def _is_plain(self, entry: Entry) -> bool:
+        return (
+            entry.type == EntryType.MESSAGES
+            and not entry.flags & FLAG_ROLL
+            and entry.end_position - entry.position <= BYTES_MAX
+            and self._outside.plain(entry.index)
+        )
+
+    def give_out(self) -> list[Message]:
+        """Returns everything held, and holds it no longer. What follows upon each other is one message."""
+        if not self.held:
+            return []
+        held, self.held = self.held, {}
+        return [message for appends in held.values() for message in _joined(appends)]
+
+    # -- time
+
+    def wake_ms(self, now_ms: float) -> float:
+        """Returns the time at which to `look` while anything is held, whatever is sent until then."""
+        oldest = next(iter(self._open.values()), None)
+        return min(self.since_ms + HOLD_MS, (now_ms if oldest is None else oldest[0]) + self._late_ms)
+
+    def look(self, now_ms: float) -> list[Message]:
+        """Returns what was held and is due by now. Called at that time, and whenever anything may have changed."""
+        if not self.held:
+            return []
+        if now_ms >= self.since_ms + HOLD_MS or self.why_whole() or self._outside.in_haste():
+            return self.give_out()
+        oldest = next(iter(self._open.values()), None)
+        if oldest is not None and now_ms >= oldest[0] + self._late_ms:
+            self._forget()
+            return self.give_out()
+        return []
+
+    # -- who is quick
+
+    def on_reply(self, reply: AppendEntriesReply, now_ms: float) -> None:
+        """Notes which voters acknowledge first, and how long that takes."""
+        if reply.term != self._term or reply.rejected or reply.from_id not in self._voters:
+            return
+        done = 0
+        for index, (_, who) in self._open.items():
+            if index > reply.match_index:
+                break
+            if reply.from_id not in who:
+                who.append(reply.from_id)
+            if len(who) >= self._need:
+                done += 1
+        for index in list(self._open)[:done]:
+            self._acknowledged(now_ms - self._open[index][0], self._open[index][1])
+            del self._open[index]
+        if self._tried >= TRIAL and not self.quick:
+            self._choose()
+
+    def _acknowledged(self, delay_ms: float, who: list[NodeId]) -> None:
+        self._delays.append(delay_ms)
+        self._tried += 1
+        if self._tried % PACE == 0:
+            ordered = sorted(self._delays)
+            self._late_ms = max(LATE_MS, ordered[len(ordered) * 95 // 100])
+        if not self.quick:
+            for node in who:
+                self._firsts[node] = self._firsts.get(node, 0) + 1
+
+    def _choose(self) -> None:
+        """Takes the voters that were most often among the first, if there are enough and others are left over."""
+        firsts = self._firsts
+        able = sorted((node for node in firsts if self._may_be_quick(node)), key=lambda node: (-firsts[node], node))
+        self._forget()
+        if len(able) >= self._need:
+            self.quick = tuple(able[: self._need])
+
+    def _may_be_quick(self, node: NodeId) -> bool:
+        peer = self._raft.members.peers.get(node)
+        if peer is None or not peer.fit or not peer.is_live or peer.state is not ProgressState.REPLICATE:
+            return False
+        return not self._outside.slow(node)
+
+    def _forget(self) -> None:
+        """Compares the voters anew: until that is done all of them get everything."""
+        self.quick = ()
+        self._voters = self._raft.members.voters
+        self._need = self._raft.members.quorum - 1
+        self._firsts.clear()
+        self._open.clear()
+        self._tried = self._batches = 0
+
+    # -- when nothing is held
+
+    def why_whole(self) -> str:
+        """Returns the reason within the core to send everything at once to every voter; "" if there is none. Called
+        in each turn, so it makes no calls."""
+        raft = self._raft
+        log, members = raft.log, raft.members
+        voters, peers = members.voters, members.peers
+        if voters is not self._voters:  # made anew with each change: another majority
+            self._forget()
+            return "members change"
+        if raft.role is not Role.LEADER or raft.term != self._term or log.commit_index < raft.term_start_index:
+            return "a term begins or ends"
+        if log.tail.index - log.commit_index > FEW:
+            return "more is in flight"
+        if raft.transferee != NOBODY:
+            return "leadership is being transferred"
+        if raft.reads.waiting or raft.reads.rounds:
+            return "a read waits for a round"
+        if members.history[-1].index > log.commit_index or not members.is_own_voter:
+            return "members change"
+        if len(voters) <= self._need + 1:
+            return "every voter is needed"
+        for node in voters:
+            if node != raft.id:
+                peer = peers[node]
+                behind = peer.match_index + BEHIND_MAX < log.tail.index
+                if behind or peer.state is not ProgressState.REPLICATE or peer.held:
+                    return "a voter catches up"
+                live = (peer.recent_active or peer.was_active) and not peer.gone  # `is_live`
+                if node in self.quick and not (live and peer.fit):
+                    self._forget()
+                    return "a quick voter is gone"
+        return ""
+
+
+def _joined(appends: list[AppendEntries]) -> Iterator[AppendEntries]:
+    """Yields the appends, as one as long as each follows the one before. The last one's commit index is true of all."""
+    first, entries, last = appends[0], list(appends[0].entries), appends[0]
+    for append in appends[1:]:
+        if append.term == first.term and append.prev.index == first.prev.index + len(entries):
+            entries += append.entries
+        else:
+            yield first._replace(entries=tuple(entries), commit_index=last.commit_index)
+            first, entries = append, list(append.entries)
+        last = append
+    yield first._replace(entries=tuple(entries), commit_index=last.commit_index)
