@@ -22,16 +22,18 @@ from msgspec.structs import replace
 from pull_load import heartbeat_frame, pull_frame
 
 from cluster.config.config import Config
+from cluster.node.node import Node
 from cluster.replication.raft_driver import APPLY_GATHER_MS
 from jepsen_like.sim.machines.lone_node import ELECTED_S, LoneNode, Unwatched, lone_options
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, config_of
 from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, stream
-from raftlog.types import NodeId
+from raftlog.types import NodeId, Role
 from raftmq.commands.bench_load import PREFIX, batch_body, request_frame
 from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.commands import Command
 from statemachine.levels import LEVEL
 
 STAGES = {
@@ -97,6 +99,11 @@ class Client(asyncio.Protocol):
             asyncio.get_running_loop().stop()
 
 
+def _takes_writes(node: Node) -> bool:
+    """Asks the core and the state, which older commits have in the same place: this file runs in their trees too."""
+    return node.raw.role is Role.LEADER and node.state.applied.term == node.raw.term
+
+
 class Three:
     """Three simulated nodes. Raises SystemExit if one fails, or none leads."""
 
@@ -134,9 +141,7 @@ class Three:
         return client, [task.result()[0] for task in tasks]
 
     def _connecting(self, make: Callable[[], Client]) -> Any:
-        leads = [
-            each.host for each in self._machines if each.node is not None and each.node.serving.services.writes_open()
-        ]
+        leads = [each.host for each in self._machines if each.node is not None and _takes_writes(each.node)]
         if not leads:
             raise SystemExit("none of the three nodes leads")
         return self.client.run(self.loop.create_task, self._network.connect(make, leads[0], BROKER_PORT))
@@ -279,17 +284,22 @@ def under_quota() -> Iterator[tuple[str, int]]:
     node = leading()
     limits = {"send_messages": 10**9, "send_bytes": 10**12}
     change = SetQuotas([("address=*", limits)], 1, "bench")
-    assert node.machine.process is not None
-    node.machine.process.run(node.machine.nodes[-1].services.propose, [change], lambda _: None)
+    propose(node, change)
     node.pass_time(1.0)
     yield from sends(Driver(node), UNDER_QUOTA, "before sends under a quota")
+
+
+def propose(node: LoneNode, command: Command) -> None:
+    """Has the node propose a command. The services are where the tree has them in which this file runs."""
+    process, made = node.machine.process, node.machine.nodes[-1]
+    assert process is not None
+    process.run(getattr(made, "serving", made).services.propose, [command], lambda _: None)
 
 
 def leading() -> LoneNode:
     """Returns a node that leads, with all that this version can do."""
     node = LoneNode(quiet_options(), long_messages)
-    assert node.machine.process is not None
-    node.machine.process.run(node.machine.nodes[-1].services.propose, [Finalize(LEVEL)], lambda _: None)
+    propose(node, Finalize(LEVEL))
     node.pass_time(1.0)
     return node
 

@@ -81,7 +81,7 @@ class Losers(NamedTuple):
     """An upper bound of the attempts' numbers: all are below it."""
 
 
-class Place(NamedTuple):
+class RemovalPlace(NamedTuple):
     """The place that the first removal has reached: its step (a number), and the key below which the step is done."""
 
     step: int
@@ -97,7 +97,7 @@ class Done(NamedTuple):
     """The key at which the next slice continues; None if the step is finished."""
 
 
-BEGIN = Place(0, keys.FIRST)
+BEGIN = RemovalPlace(0, keys.FIRST)
 
 
 class Removals(Family):
@@ -126,7 +126,7 @@ class Removals(Family):
         for key, row in kv.scan(META, *keys.REMOVALS):
             self._add(keys.removal_number(key), _unpack(row))
         row_at = kv.get(META, keys.REMOVAL_AT_KEY) if self._removals else None
-        self._place = BEGIN if row_at is None else Place(row_at[0], row_at[1:])
+        self._place = BEGIN if row_at is None else RemovalPlace(row_at[0], row_at[1:])
         self.changed: bool = True
         self.pending = 0
         """The number of removals that are not finished, as readers see it."""
@@ -139,7 +139,7 @@ class Removals(Family):
         return next(iter(self._removals.values()), None)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RemovalPlace:
         """The place that the first removal has reached."""
         return self._place
 
@@ -173,7 +173,7 @@ class Removals(Family):
         ended."""
         number, removal = next(iter(self._removals.items()))
         step = self._place.step
-        self._place = Place(step, at) if at is not None else Place(step + 1, keys.FIRST)
+        self._place = RemovalPlace(step, at) if at is not None else RemovalPlace(step + 1, keys.FIRST)
         self.changed = True
         if self._place.step < len(removal.steps):
             stage.put(META, keys.REMOVAL_AT_KEY, bytes([self._place.step]) + self._place.at)

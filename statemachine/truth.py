@@ -23,7 +23,7 @@ from statemachine.access.user_rows import CopiedUser, Mode, Token, User, checked
 from statemachine.access.users import Access
 from statemachine.cluster_wide.broker_groups import BrokerGroups, parse_group
 from statemachine.cluster_wide.settings import Setting, Settings, checked_value
-from statemachine.cluster_wide.truth_journal import Name, Place, TruthJournal, TruthKind
+from statemachine.cluster_wide.truth_journal import Name, SlicePlace, TruthJournal, TruthKind
 from statemachine.commands import (
     U63,
     U64,
@@ -196,21 +196,21 @@ class Truth(Family):
                     journal.note(stage, kind, name)
                 left -= len(fresh)
                 if left <= 0:
-                    reached = Place(place.kind, at)
+                    reached = SlicePlace(place.kind, at)
                     break
             journal.go_on(stage, reached)
         return done(journal.place is None)
 
-    def _next(self, kind: TruthKind) -> Place | None:
+    def _next(self, kind: TruthKind) -> SlicePlace | None:
         """Returns the place after the last name of a kind; None if there is no further one."""
         last = TruthKind.BROKER_GROUP
         if self._quotas.current:
             last = TruthKind.QUOTA
         if self._learnt.is_there:
             last = TruthKind.LEARNT
-        return Place(TruthKind(kind + 1), None) if kind < last else None
+        return SlicePlace(TruthKind(kind + 1), None) if kind < last else None
 
-    def _units(self, place: Place) -> Iterator[tuple[Name, list[tuple[TruthKind, Name]]]]:
+    def _units(self, place: SlicePlace) -> Iterator[tuple[Name, list[tuple[TruthKind, Name]]]]:
         """Yields the names of a kind above the place, ascending, each with the names that get rows with it: those that
         exist with the changes of the batch being applied, which may have made some before it began the journal."""
         kind, after = place

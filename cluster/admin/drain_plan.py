@@ -85,7 +85,7 @@ class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
     tier_bytes: int
 
 
-class Topics(NamedTuple):
+class SendableTopics(NamedTuple):
     """The topics with queues in the group that producers write to, by name."""
 
     alone: tuple[str, ...]
@@ -101,7 +101,7 @@ def active_others(state: BrokerState) -> list[int]:
     return sorted(active_groups(state.broker_groups.by_number) - {state.broker_groups.own})
 
 
-def topics_of(state: BrokerState) -> Generator[None, None, Topics]:
+def topics_of(state: BrokerState) -> Generator[None, None, SendableTopics]:
     """Finds the topics with queues in the state's group, in steps."""
     own, others = state.broker_groups.own, set(active_others(state))
     alone: list[str] = []
@@ -119,7 +119,7 @@ def topics_of(state: BrokerState) -> Generator[None, None, Topics]:
             alone.append(name)
         else:
             shared += 1
-    return Topics(tuple(alone), tuple(ordered), shared)
+    return SendableTopics(tuple(alone), tuple(ordered), shared)
 
 
 def plan_of(

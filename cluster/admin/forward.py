@@ -48,7 +48,7 @@ def asker_of(request: web.Request, *, proven: bool) -> str:
     return str(caller)
 
 
-class Forwarder:
+class LeaderForwarder:
     """Sends requests to the leader."""
 
     def __init__(self, port: AdminPort) -> None:

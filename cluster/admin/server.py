@@ -24,7 +24,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
-from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, Forwarder, asker_of
+from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, LeaderForwarder, asker_of
 from cluster.admin.handler_request import Answer, Call, Consistency, Raw, Stream, comes_true, confirm_read
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
@@ -126,7 +126,7 @@ def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch 
     watch = watch or FindingsWatch(port)
     tell_in_one_line()
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
-    forwarder = Forwarder(port)
+    forwarder = LeaderForwarder(port)
     for route in ROUTES:
         served = _serve(route, port, forwarder, watch)
         handler = _sheltered(_admit(route, port, guard), served, route, guard, port)
@@ -197,7 +197,7 @@ def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request
 
 
 def _serve(
-    route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsWatch
+    route: Route, port: AdminPort, forwarder: LeaderForwarder, watch: FindingsWatch
 ) -> Callable[[web.Request, _Admitted], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request, admitted: _Admitted) -> web.StreamResponse:
         caller, consistency, body, version = admitted

@@ -18,7 +18,7 @@ from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
-from cluster.backup.segments import Part, parts_below, walk
+from cluster.backup.segments import BackedUpSegment, parts_below, walk
 from cluster.config.config import TierSection
 from cluster.config.local_layout import node_object
 from raftlog.errors import CorruptLogError, RaftLogError
@@ -44,7 +44,7 @@ TABLE = ".sst"
 """Suffix of RocksDB's table files, which are never written again once they are complete."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class BackupOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The node's request to the process that makes the backup."""
 
     data: str
@@ -77,11 +77,11 @@ class _Source(NamedTuple):
     identity: Identity
     cut: LogTail
     genesis: Entry
-    parts: list[Part]
+    parts: list[BackedUpSegment]
 
 
 def create(
-    request: Request, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
+    request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
 ) -> Made:
     """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup stays there, or the error
     names what is left.
@@ -119,7 +119,7 @@ def create(
     return Made(path=str(target / name), manifest=manifest, removed=removed)
 
 
-def _look_at(request: Request) -> _Source:
+def _look_at(request: BackupOrder) -> _Source:
     """Reads the directory and the checkpoint, and returns what the backup is made from. Changes nothing."""
     data = Path(request.data)
     try:
@@ -144,7 +144,7 @@ def _look_at(request: Request) -> _Source:
         raise _source_vanished(error, request, "") from error
 
 
-def _genesis(data: Path, first: Part, group_id: int) -> Entry:
+def _genesis(data: Path, first: BackedUpSegment, group_id: int) -> Entry:
     """Returns the entry at index 0, from a copy if the log was trimmed and no longer holds it."""
     if first.header.base_position > 0:
         return read_copy(OsFileSystem(), data, group_id)
@@ -208,7 +208,7 @@ def _other_node(path: Path, data: Path) -> Path | None:
 class _Work:
     """The making of one backup."""
 
-    def __init__(self, request: Request, source: _Source, partial: Path, on_stage: Callable[[str], None]) -> None:
+    def __init__(self, request: BackupOrder, source: _Source, partial: Path, on_stage: Callable[[str], None]) -> None:
         self._request = request
         self._source = source
         self._partial = partial
@@ -276,7 +276,7 @@ class _Work:
                 return
         self._copy(path, path.stat().st_size, target)
 
-    def _put_segment(self, part: Part) -> None:
+    def _put_segment(self, part: BackedUpSegment) -> None:
         target = self._partial / LOG / part.path.name
         if part.whole:
             earlier = self._earlier_segment(part)
@@ -300,7 +300,7 @@ class _Work:
         self._copy(*self._reused.pop(target), target=target)
         return True
 
-    def _earlier_segment(self, part: Part) -> Path | None:
+    def _earlier_segment(self, part: BackedUpSegment) -> Path | None:
         """Returns the file of an earlier backup that holds the same frames, or None. An equal header_crc at an index
         means equal logs up to there."""
         if self._earlier is None:
@@ -372,7 +372,7 @@ class _Work:
         assert tail is not None
         return tail, records
 
-    def _walk(self, path: Path, tail: LogTail | None, part: Part) -> tuple[LogTail, SegmentRecord]:
+    def _walk(self, path: Path, tail: LogTail | None, part: BackedUpSegment) -> tuple[LogTail, SegmentRecord]:
         after, record = walk(path, tail, part.end_position, self._source.identity.group_id)
         if record.last_header_crc != part.last_header_crc:
             raise CorruptLogError(f"{path} holds another log than {part.path}")
@@ -420,7 +420,7 @@ def _source_damaged(error: Exception, identity: Identity | None, left: str) -> L
     )
 
 
-def _source_vanished(error: OSError, request: Request, left: str) -> LocalError:
+def _source_vanished(error: OSError, request: BackupOrder, left: str) -> LocalError:
     return LocalError(
         f"the backup was not made: {error.filename} went away meanwhile",
         f"{error.strerror or error}{left}; the log may have been trimmed while it was copied",

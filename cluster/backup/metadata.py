@@ -58,7 +58,7 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     has. With it, `read_queues` and `write_queues` are the most that one of them has."""
 
 
-class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A consumer group with everything that was ever set on it, and its subscriptions."""
 
     name: NewGroup
@@ -114,7 +114,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     applied_index: int
     """The last log entry that is reflected in the document."""
     topics: list[TopicRecord]
-    groups: list[GroupRecord]
+    groups: list[ConsumerGroupRecord]
     offsets: list[OffsetRecord]
     ends: dict[str, list[int]]
     """Topic -> the offset after the last message of each queue. It is not imported, but tells which consumer offsets
@@ -183,9 +183,9 @@ def of_cluster(told: Mapping[int, Metadata]) -> Metadata:
     return msgspec.structs.replace(first, further=further)
 
 
-def group_record(group: GroupConfig) -> GroupRecord:
+def group_record(group: GroupConfig) -> ConsumerGroupRecord:
     """Converts a group into its record in the document."""
-    return GroupRecord(**group.to_map(), subscriptions=dict(group.subscriptions))
+    return ConsumerGroupRecord(**group.to_map(), subscriptions=dict(group.subscriptions))
 
 
 def _offsets(state: BrokerState, group: str) -> list[OffsetRecord]:
@@ -230,7 +230,7 @@ class Plan(NamedTuple):
     """The changes that an import would make."""
 
     topics: list[TopicRecord]
-    groups: list[GroupRecord]
+    groups: list[ConsumerGroupRecord]
     offsets: list[OffsetRecord]
     changes: list[Change]
     kept: int
@@ -245,7 +245,7 @@ class Plan(NamedTuple):
         return len(self.topics) + len(self.groups) + offsets
 
 
-Record = TypeVar("Record", TopicRecord, GroupRecord)
+Record = TypeVar("Record", TopicRecord, ConsumerGroupRecord)
 
 
 def plan(wanted: Metadata, present: Metadata) -> Plan:
@@ -318,7 +318,7 @@ def _offset_changes(
     return taken
 
 
-def commands_for(record: TopicRecord | GroupRecord) -> list[Command]:
+def commands_for(record: TopicRecord | ConsumerGroupRecord) -> list[Command]:
     """Returns the state machine's commands that create or change the topic or group to match `record`."""
     config = msgspec.to_builtins(record)
     if isinstance(record, TopicRecord):

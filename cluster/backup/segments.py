@@ -18,7 +18,7 @@ from raftlog.types import EMPTY_TAIL, LogTail
 from raftmq_wire.checksums import crc32c
 
 
-class Part(NamedTuple):
+class BackedUpSegment(NamedTuple):
     """A segment file of the node, up to the end of the part that goes into a backup."""
 
     path: Path
@@ -35,20 +35,20 @@ class Part(NamedTuple):
         return LOCAL_HEADER_SIZE + self.end_position - self.header.base_position
 
 
-def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) -> list[Part]:
+def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) -> list[BackedUpSegment]:
     """Returns the files with the log's bytes below `end_position`, whose last frame has `header_crc`.
 
     Raises CorruptLogError if a file in the middle is missing or its local header damaged, OSError if one vanishes.
     """
     bases = [base for base in bases_of(log, group_id) if base < end_position]
     headers = [read_header(log / layout.segment_name(base), group_id) for base in bases]
-    parts: list[Part] = []
+    parts: list[BackedUpSegment] = []
     for number, (path, header) in enumerate(headers):
         following = headers[number + 1][1].previous if number + 1 < len(headers) else None
         end = end_position if following is None else following.end_position
         crc = header_crc if following is None else following.header_crc
         whole = following is not None or _is_sealed_at(log, end_position)
-        parts.append(Part(path, header, end, crc, whole))
+        parts.append(BackedUpSegment(path, header, end, crc, whole))
     return parts
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from cluster.backup import files
-from cluster.backup.create import Made, Request
+from cluster.backup.create import BackupOrder, Made
 from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
@@ -178,7 +178,7 @@ class Backups:
         self.schedule = Schedule(to=to, every_s=every_s, keep=keep) if every_s is not None else self._configured
         last = self.attempt.started_ms if self.attempt else 0
         self.attempt = Attempt(started_ms=max(self._wall_ms(), last + 1), to=to)
-        request = Request(
+        request = BackupOrder(
             data=self._config.node.data_dir,
             checkpoint=str(self._checkpoint),
             to=to,
@@ -197,7 +197,7 @@ class Backups:
     def _checkpoint(self) -> Path:
         return Path(self._config.node.data_dir) / layout.CHECKPOINTS / CHECKPOINT
 
-    async def _run(self, request: Request, attempt: Attempt) -> None:
+    async def _run(self, request: BackupOrder, attempt: Attempt) -> None:
         loop = asyncio.get_running_loop()
         if self._leases is not None:
             self._leases.touch(LEASE, 0, LEASE_MS)
@@ -273,7 +273,7 @@ class Backups:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         shutil.rmtree(self._checkpoint.with_name(STAGING), ignore_errors=True)
 
-    async def _work(self, request: Request, attempt: Attempt) -> Made:
+    async def _work(self, request: BackupOrder, attempt: Attempt) -> Made:
         """Lets a worker process make the backup. Raises LocalError."""
         worker = await asyncio.create_subprocess_exec(
             *background("cluster.backup.worker"),

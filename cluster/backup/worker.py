@@ -1,6 +1,6 @@
 """`python -m cluster.backup.worker`: makes one backup in a process of its own.
 
-The node writes a `create.Request` as one line of JSON to its stdin and keeps that open: if the node dies, the worker
+The node writes `create.BackupOrder` as one line of JSON to its stdin and keeps that open: if the node dies, the worker
 removes the unfinished backup and ends. It answers in lines of JSON: `{"stage": ...}` for progress, then
 `{"made": ...}` or `{"error": {"what", "why", "fix"}}`.
 """
@@ -15,7 +15,7 @@ from types import FrameType
 
 import msgspec
 
-from cluster.backup.create import Made, Request, create
+from cluster.backup.create import BackupOrder, Made, create
 from cluster.backup.remote import create_remote, is_url
 from cluster.runtime.host.helper_process import end_with_the_node
 from raftmq_wire.errors import LocalError
@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def main() -> int:
     """Reads a request from stdin, makes the backup, and reports the result on stdout."""
-    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
+    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=BackupOrder)
     signal.signal(signal.SIGTERM, _stop)
     end_with_the_node()
     try:

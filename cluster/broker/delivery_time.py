@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.config.cross_key_rules import parse_delay_levels
-from cluster.replication.message_head import SCHEDULE_TOPIC, UNIQUE_MARK, Schedule, property_of, topic_field
+from cluster.replication.message_head import SCHEDULE_TOPIC, UNIQUE_MARK, DeliverySchedule, property_of, topic_field
 from raftmq_wire.properties import without
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _SCHEDULE_FIELD = topic_field(SCHEDULE_TOPIC)
 class Delayed(NamedTuple):
     """A message that waits, and its properties as stored, without REAL_TOPIC and REAL_QID."""
 
-    schedule: Schedule
+    schedule: DeliverySchedule
     properties: bytes
 
 
@@ -69,23 +69,26 @@ class Delays:
         name, text = asked[0]
         number = _number(name, text)
         if name == _DELIVER_MS:
-            schedule, delay_ms = Schedule(_TIMER_FIELD, 0, due_ms=max(number, 0), names_due=True), number - now_ms
+            schedule, delay_ms = (
+                DeliverySchedule(_TIMER_FIELD, 0, due_ms=max(number, 0), names_due=True),
+                number - now_ms,
+            )
         else:
             delay_ms = number * 1000 if name == _DELAY_SEC else number
-            schedule = Schedule(_TIMER_FIELD, 0, delay_ms=max(delay_ms, 0), names_due=True)
+            schedule = DeliverySchedule(_TIMER_FIELD, 0, delay_ms=max(delay_ms, 0), names_due=True)
         if delay_ms > self._max_ms:
             remark = f"property {name[:-1].decode()}={number}: timer.max_delay_ms = {self._max_ms}"
             raise Refused(Reason.MESSAGE_ILLEGAL, remark)
         return Delayed(schedule, properties) if delay_ms > 0 else None
 
-    def of_level(self, level: int) -> Schedule:
+    def of_level(self, level: int) -> DeliverySchedule:
         """Returns the delay of a level, counted from 1. A level above the last one counts as the last."""
         level = min(level, len(self._levels_ms))
-        return Schedule(_SCHEDULE_FIELD, level - 1, delay_ms=self._levels_ms[level - 1])
+        return DeliverySchedule(_SCHEDULE_FIELD, level - 1, delay_ms=self._levels_ms[level - 1])
 
-    def after(self, delay_ms: int) -> Schedule:
+    def after(self, delay_ms: int) -> DeliverySchedule:
         """Returns a delay of its own, of at most `timer.max_delay_ms`."""
-        return Schedule(_TIMER_FIELD, 0, delay_ms=min(delay_ms, self._max_ms))
+        return DeliverySchedule(_TIMER_FIELD, 0, delay_ms=min(delay_ms, self._max_ms))
 
 
 def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> bytes:
@@ -151,13 +154,13 @@ def half_of(properties: bytes, topic: str, queue_id: int, timeout_ms: int, bytes
     return half._replace(properties=addressed(half, topic, queue_id, bytes_max))
 
 
-def _schedule(properties: bytes, timeout_ms: int) -> Schedule:
+def _schedule(properties: bytes, timeout_ms: int) -> DeliverySchedule:
     """Returns the topic under which the message waits, and its delay. Raises Refused if the message's own is not a
     number: RocketMQ then takes its default, in silence."""
     said = property_of(properties, _IMMUNITY_MARK)
     if said:
         timeout_ms = min(max(_number(_IMMUNITY_MARK, said), 0), IMMUNITY_S_MAX) * 1000
-    return Schedule(_FIELD, 0, timeout_ms)
+    return DeliverySchedule(_FIELD, 0, timeout_ms)
 
 
 def producer_group_of(properties: bytes) -> str:

@@ -87,7 +87,7 @@ class Prober(Protocol):
         """Returns the reason why the node's HTTP API was not found at its address; "" if it was."""
 
 
-class Group(Protocol):
+class MemberGroup(Protocol):
     """The members of the cluster (`cluster.members.service`)."""
 
     @property
@@ -112,7 +112,7 @@ def place_of(
 class Moves:
     """Checks of new addresses: asks the voters, on the leader, and answers the leader, on a voter. Event loop only."""
 
-    def __init__(self, members: Group, ask: Ask, connected: Callable[[NodeId], bool], prober: Prober) -> None:
+    def __init__(self, members: MemberGroup, ask: Ask, connected: Callable[[NodeId], bool], prober: Prober) -> None:
         """`connected(peer)` returns True if the peer can be asked now."""
         self._members = members
         self._ask = ask

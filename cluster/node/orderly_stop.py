@@ -51,12 +51,12 @@ async def retire(node: Assembly) -> None:
     """Runs the first part of `Node.close`. It always ends in bounded time, and does nothing for a failed node."""
     try:
         if node.failure is None:
-            await Retirement(node).run()
+            await OrderlyStop(node).run()
     except Exception:
         logger.exception("not everything could be transferred before the stop")
 
 
-class Retirement:
+class OrderlyStop:
     """The steps of an orderly stop. Event loop only."""
 
     def __init__(self, node: Assembly) -> None:

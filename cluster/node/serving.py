@@ -19,7 +19,7 @@ from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups, own_record
 from cluster.placement.quota_exchange import QuotaExchange
 from cluster.placement.route_map import BrokerGroup, RouteMap
-from cluster.remoting.assembly import Remoting, SendAnswers, Trust
+from cluster.remoting.assembly import AnswerPaths, Remoting, Trust
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
 from cluster.remoting.handlers.broker_stats import NodeFigures
@@ -161,7 +161,7 @@ class Serving:
             proposals,
             peers.transport,
             arrived=arrived,
-            answers=SendAnswers(replies, closings, outcomes),
+            answers=AnswerPaths(replies, closings, outcomes),
             figures=figures.by_name,
             read_entries=entries.ask,
             log_begins=integrity.installs.log_begins,

@@ -32,7 +32,7 @@ CHANNEL_INLETS_MAX = 4
 """The most connections of one peer on one channel. An honest peer has one, and perhaps some that broke unnoticed."""
 
 
-class Admission:
+class ConnectionAdmission:
     """Chooses the connections to close, and logs refusals. Event loop only."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 from cluster.config.local_layout import node_object
 from cluster.peer import handshake
-from cluster.peer.admission import Admission
+from cluster.peer.admission import ConnectionAdmission
 from cluster.peer.allowed_peers import BELOW, REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.allowed_peers import LEVEL as TOO_OLD
 from cluster.peer.connections import BULK, CONTROL, GROUP, Inlet, Link
@@ -150,7 +150,7 @@ class PeerTransport:
         self.challengers: set[NodeId] = set()
         """Peers that have asked this node to prove that it has the cluster's secret. They have it too, so this node
         sends them nothing before they have proven that, even where no proof is required yet."""
-        self.admission = Admission()
+        self.admission = ConnectionAdmission()
         self._entropy = entropy
         self._renewals: dict[tuple[NodeId, str], asyncio.Task[None]] = {}
         self._renew_again: set[tuple[NodeId, str]] = set()

@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True):
     password: Annotated[str, Meta(min_length=16)]
 
 
-class Status(msgspec.Struct, frozen=True):
+class RegistryStatus(msgspec.Struct, frozen=True):
     """The state of a registry process."""
 
     term: int
@@ -64,7 +64,7 @@ Reply = tuple[int, str, str, bytes]
 
 _replies = msgspec.msgpack.Decoder(Reply)
 _settings = msgspec.msgpack.Decoder(Settings)
-_status = msgspec.msgpack.Decoder(Status)
+_status = msgspec.msgpack.Decoder(RegistryStatus)
 _requests = msgspec.msgpack.Decoder(list[Any])
 
 
@@ -114,6 +114,6 @@ def read_reply(data: bytes) -> Reply:
     return reply
 
 
-def read_status(data: bytes) -> Status:
+def read_status(data: bytes) -> RegistryStatus:
     """Returns the state of a process, from the value of an answer."""
     return _status.decode(data)

@@ -44,7 +44,7 @@ REFUSED = frozenset({FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_RE
 """Reasons which mean that no log has the operation. With any other it may still be carried out."""
 
 
-class Peers(NamedTuple):
+class RegistryPeers(NamedTuple):
     """The processes of a registry: number -> the "host:port" at which pysyncobj listens."""
 
     addresses: Mapping[int, str]
@@ -60,7 +60,7 @@ class Peers(NamedTuple):
 class _Log:
     """The journal as pysyncobj calls it."""
 
-    def __init__(self, store: Store, peers: Peers, every_second: Callable[[], None]) -> None:
+    def __init__(self, store: Store, peers: RegistryPeers, every_second: Callable[[], None]) -> None:
         self._store = store
         self._peers = peers
         self.onOneSecondTimer = every_second
@@ -117,7 +117,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
 
     def __init__(
         self,
-        peers: Peers,
+        peers: RegistryPeers,
         password: str,
         store: Store,
         records: Records,

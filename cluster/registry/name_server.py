@@ -13,7 +13,7 @@ from cluster.peer.keyring import Keyring
 from cluster.placement.registry_state import RegistryState
 from cluster.registry.front import Front
 from cluster.registry.records import Records
-from cluster.registry.registrations import Identity, Registrations
+from cluster.registry.registrations import Registrations, RegistryIdentity
 from cluster.registry.registry_file import RegistryFile
 from cluster.registry.supervisor import Supervisor
 from cluster.registry.surroundings import Surroundings
@@ -41,7 +41,7 @@ class NameServer:
         """All that this process knows."""
         self.supervisor = Supervisor(file.settings(self._keys), self.records, log, found)
         self.registrations = Registrations(
-            Identity(file.cluster_id, file.id, (file.bind, file.peer_port)),
+            RegistryIdentity(file.cluster_id, file.id, (file.bind, file.peer_port)),
             Keyring(self._keys, demanded=True),
             self.records,
             found.entropy,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cluster.registry import frames, pysyncobj_check
-from cluster.registry.frames import FAIL, OK, READY, UNKNOWN, Settings, Status, frame
+from cluster.registry.frames import FAIL, OK, READY, UNKNOWN, RegistryStatus, Settings, frame
 from cluster.registry.records import Answer, Records
 from cluster.registry.store import Store
 from cluster.runtime.peer_frames import WireError
@@ -73,13 +73,13 @@ class RaftThread:
         if self._raft is not None:
             self._raft.propose(operation, done)
 
-    def status(self) -> Status:
+    def status(self) -> RegistryStatus:
         """Returns the state; figures that the thread changes meanwhile may be of two moments."""
         raft, store = self._raft, self._store
         assert raft is not None
         assert store is not None
         journal = store.journal
-        return Status(
+        return RegistryStatus(
             term=raft.raftCurrentTerm,
             leader=raft.leader_number(),
             applied=raft.raftLastApplied,
@@ -123,12 +123,12 @@ class RaftThread:
         pysyncobj_check.check_installed()
         from pysyncobj.syncobj import SyncObjException
 
-        from cluster.registry.hardened import HardenedRaft, Peers
+        from cluster.registry.hardened import HardenedRaft, RegistryPeers
 
         settings = self._settings
         directory = Path(settings.directory)
         self._store = Store(OsFileSystem(), directory, settings.cluster, settings.node, self._records)
-        peers = Peers(settings.addresses, settings.node, settings.bind)
+        peers = RegistryPeers(settings.addresses, settings.node, settings.bind)
         try:
             self._raft = HardenedRaft(peers, settings.password, self._store, self._records)
         except SyncObjException as error:

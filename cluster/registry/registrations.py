@@ -48,7 +48,7 @@ WHOLE_EVERY = 10
 """Looks between two times at which all records are told."""
 
 
-class Identity(NamedTuple):
+class RegistryIdentity(NamedTuple):
     """A process of the registry, as nodes see it."""
 
     cluster: uuid.UUID
@@ -62,7 +62,7 @@ class Registrations:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: RegistryIdentity,
         keyring: Keyring,
         records: Records,
         entropy: Callable[[int], bytes],

@@ -30,7 +30,7 @@ _NO_GROUP = 0
 """The group in the heads of files: none, so no file of a broker is taken for one of these."""
 
 
-class Snapshot(NamedTuple):
+class RecordSnapshot(NamedTuple):
     """All records as of the entry `last`. `previous` is the one before it."""
 
     previous: Entry
@@ -38,7 +38,7 @@ class Snapshot(NamedTuple):
     records: bytes
 
 
-def encode_snapshot(cluster: bytes, snapshot: Snapshot) -> bytes:
+def encode_snapshot(cluster: bytes, snapshot: RecordSnapshot) -> bytes:
     """Returns the bytes of a snapshot, in its file and on the wire."""
     content = {
         "cluster": cluster,
@@ -49,7 +49,7 @@ def encode_snapshot(cluster: bytes, snapshot: Snapshot) -> bytes:
     return seal(SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, _NO_GROUP, content)
 
 
-def decode_snapshot(cluster: bytes, data: bytes, origin: str) -> Snapshot:
+def decode_snapshot(cluster: bytes, data: bytes, origin: str) -> RecordSnapshot:
     """Returns the snapshot in these bytes. Raises WireError if they are none of this cluster, CorruptLogError if they
     are of a newer format."""
     content = unseal(data, SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, _NO_GROUP, origin)
@@ -61,7 +61,7 @@ def decode_snapshot(cluster: bytes, data: bytes, origin: str) -> Snapshot:
     records = content.get("records")
     if type(records) is not bytes or last.index != previous.index + 1 or last.term < previous.term:
         raise WireError("its parts do not fit together")
-    return Snapshot(previous, last, records)
+    return RecordSnapshot(previous, last, records)
 
 
 def _entry(fields: object) -> Entry:
@@ -153,7 +153,7 @@ class Store:
             self._begin_with(snapshot)
         return data
 
-    def _begin_with(self, snapshot: Snapshot) -> None:
+    def _begin_with(self, snapshot: RecordSnapshot) -> None:
         """Replaces the journal by one that begins with the snapshot, and keeps what follows it. If the journal has
         another entry there, all that follows that one is refuted, too."""
         kept: list[Entry] = []
@@ -214,9 +214,9 @@ class Store:
         Raises OutOfSpaceError, and then nothing is lost; StorageError."""
         previous, last = self.journal.at(applied - 1), self.journal.at(applied)
         if previous is not None and last is not None:
-            self._keep(Snapshot(previous, last, self._records.dump()))
+            self._keep(RecordSnapshot(previous, last, self._records.dump()))
 
-    def install(self, data: bytes) -> Snapshot | None:
+    def install(self, data: bytes) -> RecordSnapshot | None:
         """Takes a snapshot of the leader; returns None, and does nothing, if this process has all of it. Raises
         WireError if it is none, OutOfSpaceError, StorageError."""
         snapshot = decode_snapshot(self._cluster, data, "the leader's snapshot")
@@ -227,7 +227,7 @@ class Store:
         self.committed = max(self.committed, snapshot.last.index)
         return snapshot
 
-    def _keep(self, snapshot: Snapshot) -> None:
+    def _keep(self, snapshot: RecordSnapshot) -> None:
         data = encode_snapshot(self._cluster, snapshot)
         try:
             write_file(self._fs, self._snapshot_path, data)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TypeVar
 
 from cluster.placement.group_map import GroupRecord, rank
-from cluster.registry.frames import OK, UNKNOWN, Reply, Settings, Status, read_status
+from cluster.registry.frames import OK, UNKNOWN, RegistryStatus, Reply, Settings, read_status
 from cluster.registry.records import (
     NOTHING,
     PLACES_PER_OPERATION,
@@ -56,7 +56,7 @@ AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 10.0
 WRITE_AGAIN_S = 1.0
 
 
-class Figures:
+class AcceptedCount:
     """Counts what the child has accepted."""
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class Supervisor:
         self._child: Replica | None = None
         self._task: asyncio.Task[None] | None = None
         self._told = Seldom(logger)
-        self.figures = Figures()
-        self.status: Status | None = None
+        self.figures = AcceptedCount()
+        self.status: RegistryStatus | None = None
         """The state of the child as of the last beat, for whoever looks; None while there is none."""
         self.starts = 0
         """Children that were started."""
@@ -232,7 +232,7 @@ class Supervisor:
                     del pending[name]
         return True
 
-    async def _status(self, child: Replica) -> Status | None:
+    async def _status(self, child: Replica) -> RegistryStatus | None:
         """Returns the state of the child, which decides nothing: it may look well while its loop stands."""
         reply = await child.status(LIMIT_S)
         return read_status(reply[3]) if reply[1] == OK else None

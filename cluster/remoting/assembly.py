@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from cluster.runtime.tls.port_security import Security
 
 
-class SendAnswers(NamedTuple):
+class AnswerPaths(NamedTuple):
     """The ways in which sends are answered. They are made before the proposals, which answer through them."""
 
     replies: SendReplyWriter
@@ -92,7 +92,7 @@ class Remoting:
         transport: PeerLinks,
         *,
         arrived: Signal[[Frame]],
-        answers: SendAnswers,
+        answers: AnswerPaths,
         figures: NamedFigures,
         read_entries: ReadEntries,
         log_begins: Callable[[], int],

@@ -14,7 +14,7 @@ from cluster.repair.fetch import PIECE, STATE
 from cluster.repair.peer_requests import Blocking, Fetches, ask
 from cluster.runtime.figures.row_count import Counted
 from cluster.state import manifest as manifests
-from cluster.state.manifest import CheckpointFile, Manifest
+from cluster.state.manifest import CheckpointFile, CheckpointManifest
 from cluster.state.table_checksums import file_crc
 from raftlog.storage.files.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
@@ -53,7 +53,7 @@ class CheckpointCopy:
         self._blocking = blocking
         self._progress = progress
 
-    async def manifest(self, peer: NodeId, name: str) -> Manifest:
+    async def manifest(self, peer: NodeId, name: str) -> CheckpointManifest:
         """Returns the checkpoint's manifest. The peer compares every file with it before it answers."""
         answer = await ask(self._client, peer, STATE, ["manifest", name], PROVE_MS)
         manifest = manifests.decode(answer.payload, self._group_id, Path(name))
@@ -70,7 +70,7 @@ class CheckpointCopy:
         names = fs.listdir(folder) if fs.exists(folder) else []
         return sum(_size(fs, folder / name) for name in names)
 
-    def begun(self) -> Manifest | None:
+    def begun(self) -> CheckpointManifest | None:
         """Returns the manifest that an earlier attempt began to copy, with its `peer`; None if there is none. Raises
         OSError."""
         part = self._folder / PART
@@ -78,14 +78,14 @@ class CheckpointCopy:
             return None
         return manifests.decode(read_file(self._fs, part), self._group_id, part)
 
-    async def run(self, peer: NodeId, manifest: Manifest) -> None:
+    async def run(self, peer: NodeId, manifest: CheckpointManifest) -> None:
         """Copies the checkpoint; returns when every file is here, synced and proved."""
         await self._blocking(self._prepare, manifest._replace(peer=int(peer)))
         for file in manifest.files:
             await self._copy(peer, manifest.name, file)
         await self._blocking(self._finish, manifest)
 
-    def _prepare(self, manifest: Manifest) -> None:
+    def _prepare(self, manifest: CheckpointManifest) -> None:
         """Removes files of another checkpoint, and records which one is being copied."""
         fs, folder = self._fs, self._folder
         told = manifests.encode(manifest, self._group_id)
@@ -135,7 +135,7 @@ class CheckpointCopy:
             self._progress(len(data))
         return at, crc
 
-    def _finish(self, manifest: Manifest) -> None:
+    def _finish(self, manifest: CheckpointManifest) -> None:
         fs, folder = self._fs, self._folder
         wanted = {file.name for file in manifest.files}
         for name in fs.listdir(folder):
@@ -145,7 +145,7 @@ class CheckpointCopy:
         check_rows(self._count_rows(folder), manifest)
 
 
-def check_rows(counted: Counted, manifest: Manifest) -> None:
+def check_rows(counted: Counted, manifest: CheckpointManifest) -> None:
     """Raises ValueError unless the rows are those of the manifest."""
     if counted.mark != manifest.mark:
         raise ValueError(f"its rows end at entry {counted.mark.index}, its manifest at {manifest.mark.index}")

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgpack
 
 from cluster.config.local_layout import names_of, node_object
-from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
+from cluster.repair.fetch import Fetched, FetchError, FetchRefused, Source, Status
 from cluster.repair.repair_service import Repairs
 from cluster.runtime.context import NodeContext
 from cluster.runtime.figures.service_metrics import ServiceMetrics
@@ -326,7 +326,7 @@ def sums_source(state: State) -> Source:
         (index,) = arguments
         sums = state.sums.at(index) if type(index) is int else None
         if sums is None:
-            raise Refused(Status.MISSING, f"no sums are remembered of index {index}")
+            raise FetchRefused(Status.MISSING, f"no sums are remembered of index {index}")
         return Fetched([VERSION, dict(sums)], b"")
 
     return read

@@ -85,7 +85,7 @@ class FetchError(Exception):
         self.remark = remark
 
 
-class Refused(Exception):
+class FetchRefused(Exception):
     """Raised by a source that has nothing to give."""
 
     def __init__(self, status: Status, remark: str) -> None:
@@ -148,7 +148,7 @@ class FetchLane(NeverIdle):
 
 def refused(job: FetchJob, error: Exception) -> FetchReply:
     """Returns the answer to a request that failed with this error."""
-    if isinstance(error, Refused):
+    if isinstance(error, FetchRefused):
         return FetchReply(job, error.status, NOTHING, str(error)[:500])
     if isinstance(error, BlockingIOError):
         return FetchReply(job, Status.BUSY, NOTHING, str(error)[:500])

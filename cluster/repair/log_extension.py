@@ -34,7 +34,7 @@ FETCH_MS = 10_000
 BUSY_PAUSE_S = 0.1
 
 
-class Forwarded(NamedTuple):
+class RolledForward(NamedTuple):
     """The entries that were fetched; first > last if none was missing."""
 
     first: int
@@ -56,7 +56,7 @@ class LogForward:
         self._peer = peer
         self._committed = committed_index
 
-    async def run(self, mark: AppliedMark) -> Forwarded:
+    async def run(self, mark: AppliedMark) -> RolledForward:
         """Returns when this log durably contains the entry of `mark`. Raises FetchError, StorageError, and FrameError
         if the peer's frames and this log do not share one history. Entries written until then are committed and stay.
         """
@@ -79,7 +79,7 @@ class LogForward:
                 self._giver,
                 before,
             )
-        return Forwarded(shared.index + 1, mark.index, before)
+        return RolledForward(shared.index + 1, mark.index, before)
 
     # --- the point where the two logs part ----------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from cluster.config.local_layout import node_object
-from cluster.repair.fetch import PAYLOAD_MAX, Fetched, Refused, Source, Status
+from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchRefused, Source, Status
 from cluster.repair.peer_requests import Fetches, ask
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import Checkpoint, Checkpoints
-from cluster.state.manifest import Manifest
+from cluster.state.manifest import CheckpointManifest
 from raftlog.errors import DamagedLogError, FrameError, OutOfRangeError
 from raftlog.storage.files.fs import FileSystem, read_file
 from raftlog.storage.log.log_reader import SegmentSpan
@@ -45,10 +45,10 @@ def log_source(
         try:
             frames = log.read_raw(position, min(size, PAYLOAD_MAX))
         except (OutOfRangeError, DamagedLogError) as error:
-            raise Refused(Status.MISSING, str(error)) from error
+            raise FetchRefused(Status.MISSING, str(error)) from error
         piece = frames[skip : skip + min(size, PAYLOAD_MAX)]
         if not piece:
-            raise Refused(Status.MISSING, f"the frame at position {position} has no byte {skip}")
+            raise FetchRefused(Status.MISSING, f"the frame at position {position} has no byte {skip}")
         return Fetched([commit_index()], piece)
 
     return read
@@ -92,7 +92,7 @@ def segment_source(log: Spans) -> Source:
         try:
             span = log.segment_at(position)
         except OutOfRangeError as error:
-            raise Refused(Status.MISSING, str(error)) from error
+            raise FetchRefused(Status.MISSING, str(error)) from error
         return Fetched([*span.previous, span.end_position, int(span.sealed)], b"")
 
     return answer
@@ -156,16 +156,16 @@ class _StateSource:
         self._fs = fs
         self._checkpointer = checkpointer
         self._hold_log = hold_log
-        self._sound: Manifest | None = None
+        self._sound: CheckpointManifest | None = None
         """The manifest of the checkpoint whose files were last all found sound."""
-        self._damaged: list[Manifest] = []
+        self._damaged: list[CheckpointManifest] = []
         self._asked = False
         """True if the checkpointer was asked for another checkpoint."""
 
     def answer(self, arguments: list[Any]) -> Fetched:
         """Answers one request for a checkpoint of this node (`fetch.Source`)."""
         if self._checkpointer.frozen:
-            raise Refused(Status.MISSING, "its own rows are not to be trusted")
+            raise FetchRefused(Status.MISSING, "its own rows are not to be trusted")
         match arguments:
             case ["list"]:
                 return Fetched(self._list(-1), b"")
@@ -177,7 +177,7 @@ class _StateSource:
             case ["file", str() as name, str() as file, int() as offset, int() as size] if offset >= 0 < size:
                 known = self._known(name)
                 if file not in {one.name for one in known.manifest.files}:
-                    raise Refused(Status.MISSING, f"checkpoint {name} has no file {file[:80]}")
+                    raise FetchRefused(Status.MISSING, f"checkpoint {name} has no file {file[:80]}")
                 opened = self._fs.open(known.path / file)
                 data = opened.pread(min(size, PAYLOAD_MAX), offset)
                 opened.close()
@@ -198,13 +198,13 @@ class _StateSource:
             self._asked = False  # the next request tries again
             if marks:
                 return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
-            raise Refused(Status.MISSING, "it has no sound checkpoint, and could not make one")
-        raise Refused(Status.BUSY, "it makes a checkpoint first")
+            raise FetchRefused(Status.MISSING, "it has no sound checkpoint, and could not make one")
+        raise FetchRefused(Status.BUSY, "it makes a checkpoint first")
 
     def _known(self, name: str) -> Checkpoint:
         found = self._checkpointer.checkpoints.load(name) if manifests.is_name(name) else None
         if found is None:
-            raise Refused(Status.MISSING, f"there is no checkpoint {name[:80]} any more")
+            raise FetchRefused(Status.MISSING, f"there is no checkpoint {name[:80]} any more")
         self._checkpointer.hold(name)
         self._hold_log(max(0, found.manifest.mark.end_position - 1))
         return found
@@ -223,4 +223,4 @@ class _StateSource:
         logger.error(
             "checkpoint %s is not offered to other nodes: %s. The state may share that file: raftmq scrub", name, what
         )
-        raise Refused(Status.MISSING, f"checkpoint {name} is damaged here: {what}")
+        raise FetchRefused(Status.MISSING, f"checkpoint {name} is damaged here: {what}")

@@ -46,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose own checksums fail at that place. They have noticed it now, and repair it from the others."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome. If there are neither findings nor unknown parts, everything that was compared is equal."""
 
     nodes: list[int]
@@ -73,7 +73,7 @@ class Inspection:
         self._damaged: set[tuple[int, int]] = set()
         """(node, index) of entries that a node could not read when it was asked. It may have repaired them since."""
 
-    def run(self, marker: int | None) -> Report:
+    def run(self, marker: int | None) -> Comparison:
         """Compares the nodes. `marker`: the entry at which sums are compared, None if there is none."""
         views = {node: asks.view(marker) for node, asks in self._nodes.items()}
         if len(views) < 2:
@@ -87,7 +87,7 @@ class Inspection:
             self._compare_chain(first, last)
             self._compare_bytes(start, end, first, last)
         self._compare_rows(marker, views)
-        return Report(
+        return Comparison(
             nodes=sorted(views),
             index=last,
             position=end,

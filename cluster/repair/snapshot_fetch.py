@@ -21,7 +21,7 @@ from cluster.repair.log_source import ask_place
 from cluster.repair.peer_requests import Blocking, Fetches, ask, fill
 from cluster.repair.progress import InstallProgress
 from cluster.state.checkpoints import INSTALLING, Checkpoints
-from cluster.state.manifest import Manifest
+from cluster.state.manifest import CheckpointManifest
 from raftlog.errors import FrameError, StorageError
 from raftlog.storage.files.fs import FileSystem
 from raftlog.storage.log_build import LogBuild
@@ -49,7 +49,7 @@ class Where(NamedTuple):
 class Snapshot(NamedTuple):
     """A snapshot that is complete and proved, and not yet in use."""
 
-    manifest: Manifest
+    manifest: CheckpointManifest
     build: LogBuild
     peer: NodeId
 
@@ -128,7 +128,7 @@ class SnapshotTake:
         build = await self._log(peer, peers, manifest.mark)
         return Snapshot(manifest, build, peer)
 
-    def _check_space(self, manifest: Manifest) -> None:
+    def _check_space(self, manifest: CheckpointManifest) -> None:
         """Raises StorageError if the copy would take the last space that this node's log needs."""
         fs, path = self._where.fs, self._where.path
         free, kept = fs.free_bytes(path), fs.total_bytes(path) // FREE_SHARE

@@ -58,7 +58,7 @@ class Persisted(NamedTuple):
     """The part of `seconds` that fdatasync took."""
 
 
-class Log(Protocol):
+class WrittenLog(Protocol):
     """The part of SegmentedLog through which the append lane writes."""
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -120,7 +120,7 @@ class AppendLane:
 
     def __init__(
         self,
-        log: Log,
+        log: WrittenLog,
         hard_states: HardStates,
         idle_mark_ms: int,
         reserved: Callable[[], str] = lambda: "",

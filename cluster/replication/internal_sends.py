@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from cluster.flow.gate import Gate
-    from cluster.replication.message_head import Schedule
+    from cluster.replication.message_head import DeliverySchedule
     from cluster.replication.outcome import Outcome, ReplyTo
     from cluster.replication.proposals import Proposals
     from cluster.replication.send_identity import ConnectionSession
@@ -54,7 +54,7 @@ def submit_own(
     properties: bytes = b"",
     tag_hash: int = 0,
     unique_key: str = "",
-    schedule: Schedule | None = None,
+    schedule: DeliverySchedule | None = None,
     failure: tuple[int, int] | None = None,
     effect: Effect | None = None,
     carried: int | None = None,

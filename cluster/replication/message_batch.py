@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cluster.flow.hold import NO_HOLD, Hold
-from cluster.replication.message_head import KEYS_MARK, MessageHead, NamedAs, Schedule, key_words, topic_field
+from cluster.replication.message_head import KEYS_MARK, DeliverySchedule, MessageHead, NamedAs, key_words, topic_field
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.crc import crc32
 from raftmq_wire.kernel import twin
@@ -170,7 +170,7 @@ class Send(msgspec.Struct, gc=False):
     """The acknowledgement level, which says when the send is answered (`cluster.replication.acks.ack_levels.Ack`)."""
     prepared_position: int = 0
     """The position of the half message whose transaction is committed by this copy; otherwise 0."""
-    schedule: Schedule | None = None
+    schedule: DeliverySchedule | None = None
     """The due time of a message of kind SCHEDULED, which is in no queue until then, and its place meanwhile."""
     failure: tuple[int, int] | None = None
     """(key hash, mark in place of the body's CRC) of the unique row by which a second report of one failed consumption
@@ -338,7 +338,7 @@ class _Builder:
         """Returns `effects`, followed by one command for each class among the effects of the sends."""
         return extend(effects, [kind(rows) for kind, rows in self.effects.items()])
 
-    def _add_scheduled(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...] | int]:
+    def _add_scheduled(self, send: Send, schedule: DeliverySchedule) -> tuple[int, tuple[int, ...] | int]:
         """Stores a message that waits until it is due, or until its transaction ends; its keys are indexed when it
         comes into its queue. Returns the queue offset for its answer, and its position.
 
@@ -369,7 +369,7 @@ class _Builder:
             self._add_session(send, slot.topic_id, offset, first)
         return offset, first
 
-    def _add_staged(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...]]:
+    def _add_staged(self, send: Send, schedule: DeliverySchedule) -> tuple[int, tuple[int, ...]]:
         """Stores a batch of a staged write, which waits for a commit (docs/adr/0068). Returns the same as
         `_add_scheduled`."""
         slot, due = send.slot, schedule.due_ms

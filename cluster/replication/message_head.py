@@ -62,7 +62,7 @@ class MessageHead(msgspec.Struct, gc=False):
     """The position of the half message whose transaction is committed by this copy; otherwise 0."""
 
 
-class Schedule(msgspec.Struct, gc=False, frozen=True):
+class DeliverySchedule(msgspec.Struct, gc=False, frozen=True):
     """The due time of a message, and the topic and queue under which it is stored until then."""
 
     topic: TopicField
@@ -76,7 +76,7 @@ class Schedule(msgspec.Struct, gc=False, frozen=True):
     owner: int = 0
     """Id of the user whose half message it is; 0 if that is not recorded."""
 
-    def owned_by(self, user: int) -> Schedule:
+    def owned_by(self, user: int) -> DeliverySchedule:
         """Returns the schedule of a half message of this user."""
         return msgspec.structs.replace(self, owner=user)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from cluster.runtime.environment import Rows
 from cluster.state import manifest as manifests
-from cluster.state.manifest import CheckpointFile, Manifest
+from cluster.state.manifest import CheckpointFile, CheckpointManifest
 from cluster.state.table_checksums import Crcs, file_crc
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file
@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
     """A directory with a sound manifest. Its files match the manifest once `problems` has found none."""
 
     path: Path
-    manifest: Manifest
+    manifest: CheckpointManifest
 
 
 class Checkpoints:
@@ -117,7 +117,7 @@ class Checkpoints:
             size, crc = tables[name] if name in tables else file_crc(self._fs, copy / name)
             files.append(CheckpointFile(name, size, crc))
         level = level_in(kv.get(META, keys.LEVEL_KEY))
-        return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files), level=level))
+        return self.adopt(copy, CheckpointManifest(mark, now_ms, summed, tuple(files), level=level))
 
     def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:
         """Copies the database; returns the last applied entry and the sums in the copy. They are known only if nothing
@@ -133,7 +133,7 @@ class Checkpoints:
                 return before
         raise CheckpointBusyError(f"rows were written during each of {_TRIES} attempts to make a checkpoint")
 
-    def adopt(self, source: Path, manifest: Manifest) -> Checkpoint:
+    def adopt(self, source: Path, manifest: CheckpointManifest) -> Checkpoint:
         """Gives a complete directory its manifest and its name, durably."""
         target = self.path / manifest.name
         write_file(self._fs, source / manifests.FILE, manifests.encode(manifest, self._group_id))

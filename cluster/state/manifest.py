@@ -39,7 +39,7 @@ class CheckpointFile(NamedTuple):
     crc32c: int
 
 
-class Manifest(NamedTuple):
+class CheckpointManifest(NamedTuple):
     """The contents of a checkpoint's manifest, as drawn in the module. `mark.end_position` is `position`."""
 
     mark: AppliedMark
@@ -72,7 +72,7 @@ def index_of(name: str) -> int:
     return int(name[:20])
 
 
-def encode(manifest: Manifest, group_id: int) -> bytes:
+def encode(manifest: CheckpointManifest, group_id: int) -> bytes:
     """Returns the bytes of the manifest file."""
     mark = manifest.mark
     content = {
@@ -91,7 +91,7 @@ def encode(manifest: Manifest, group_id: int) -> bytes:
     return seal(MAGIC, FORMAT, group_id, content)
 
 
-def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
+def decode(data: bytes, group_id: int, path: Path) -> CheckpointManifest | None:
     """Decodes a manifest; returns None if it is damaged. Raises CorruptLogError for a newer format or level."""
     content = unseal(data, MAGIC, FORMAT, group_id, path)
     if content is None:
@@ -102,7 +102,7 @@ def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
         )
         files = tuple(CheckpointFile(*file) for file in content["files"])
         peer, note, level = content.get("peer", 0), content.get("note", ""), int(content.get("level", BASELINE))
-        found = Manifest(mark, content["made_ms"], dict(content["sums"]), files, peer, note, level)
+        found = CheckpointManifest(mark, content["made_ms"], dict(content["sums"]), files, peer, note, level)
     except (KeyError, TypeError, ValueError):
         return None
     if level > LEVEL:

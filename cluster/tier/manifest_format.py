@@ -53,7 +53,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     index: list[Part]
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class ManifestPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page: an object with a JSON list of segments."""
 
     base: int
@@ -66,7 +66,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TierManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One version of the manifest."""
 
     schema: int
@@ -78,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     segments: list[Segment]
     """The newest segments, lowest first. If a segment does not begin at the end of the one before, the log between them
     was trimmed before it was uploaded."""
-    pages: list[Page] = []
+    pages: list[ManifestPage] = []
     """Pages of all older segments, lowest first."""
 
 
@@ -165,7 +165,7 @@ async def segments_of(rows: Sequence[TierSegment]) -> list[Segment]:
     return found
 
 
-async def all_segments(manifest: Manifest, get: Callable[[str, int], Awaitable[Data]]) -> list[Segment]:
+async def all_segments(manifest: TierManifest, get: Callable[[str, int], Awaitable[Data]]) -> list[Segment]:
     """Returns all segments, including those of the pages, lowest first. `get` (name below the cluster's folder, size)
     reads an object. Raises BadAnswer if a page is not what the manifest says, and what `get` raises."""
     found: list[Segment] = []
@@ -174,7 +174,7 @@ async def all_segments(manifest: Manifest, get: Callable[[str, int], Awaitable[D
     return found + manifest.segments
 
 
-def decode_page(page: Page, data: Data) -> list[Segment]:
+def decode_page(page: ManifestPage, data: Data) -> list[Segment]:
     """Returns the page's segments. Raises BadAnswer."""
     if sha256(data).hexdigest() != page.sha256:
         raise BadAnswer(f"{page.name} is not what the manifest says", "the leader writes it again")

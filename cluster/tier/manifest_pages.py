@@ -16,7 +16,7 @@ from operator import attrgetter
 
 import msgspec
 
-from cluster.tier.manifest_format import Page, segments_of
+from cluster.tier.manifest_format import ManifestPage, segments_of
 from cluster.tier.object_names import PAGES, page_base, page_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore
@@ -75,7 +75,7 @@ class ManifestPages:
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = folder
-        self._known: dict[int, tuple[Rows, Page]] = {}
+        self._known: dict[int, tuple[Rows, ManifestPage]] = {}
         """Pages of the newest version, by the position at which they begin."""
         self._begins: deque[int] = deque(maxlen=KEPT + 1)
         """Positions at which the tier began in the last versions that this node published."""
@@ -86,13 +86,13 @@ class ManifestPages:
         """Returns True if this node has published no page since it started."""
         return not self._known
 
-    async def write(self, older: Sequence[Rows], published: Sequence[Page] = ()) -> list[Page]:
+    async def write(self, older: Sequence[Rows], published: Sequence[ManifestPage] = ()) -> list[ManifestPage]:
         """Returns one page for each group of rows, and writes those that are absent. Pages that this node has written,
         and those in `published`, which another leader has read back, are not written again. Each call still checks one
         of them, in rotation, so that damage does not stay unnoticed. Raises StoreError."""
         trusted = {page.base: page for page in published}
         self._turn = (self._turn + 1) % max(1, len(older))
-        found: dict[int, tuple[Rows, Page]] = {}
+        found: dict[int, tuple[Rows, ManifestPage]] = {}
         for number, rows in enumerate(older):
             base = rows[0].base
             known = self._known.get(base)
@@ -103,7 +103,7 @@ class ManifestPages:
         self._known = found
         return [page for _, page in found.values()]
 
-    async def _page(self, rows: Rows, trusted: Page | None) -> Page:
+    async def _page(self, rows: Rows, trusted: ManifestPage | None) -> ManifestPage:
         """Returns the rows' page, which is then in the store and intact."""
         body = msgspec.json.encode(await segments_of(rows))
         digest = sha256(body).hexdigest()
@@ -116,7 +116,7 @@ class ManifestPages:
                     await self._store.create(f"{self._folder}/{name}", body)
                 if not await holds(self._store, f"{self._folder}/{name}", body):
                     continue
-            return Page(
+            return ManifestPage(
                 base=rows[0].base,
                 end=rows[-1].end,
                 name=name,

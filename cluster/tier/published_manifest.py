@@ -19,9 +19,9 @@ from cluster.tier.manifest_format import (
     HEAD_BYTES_MAX,
     SCHEMA,
     Head,
-    Manifest,
-    Page,
+    ManifestPage,
     Segment,
+    TierManifest,
     decode,
     decode_head,
     segments_of,
@@ -106,9 +106,9 @@ class ManifestPublisher:
         return Published(version, applied_index, True)
 
     def _manifest(
-        self, pages: list[Page], segments: list[Segment], version: int, term: int, applied_index: int
-    ) -> Manifest:
-        return Manifest(
+        self, pages: list[ManifestPage], segments: list[Segment], version: int, term: int, applied_index: int
+    ) -> TierManifest:
+        return TierManifest(
             schema=SCHEMA,
             cluster_id=self._cluster_id,
             version=version,
@@ -118,7 +118,7 @@ class ManifestPublisher:
             pages=pages,
         )
 
-    async def _published_pages(self, head: Head | None) -> Sequence[Page]:
+    async def _published_pages(self, head: Head | None) -> Sequence[ManifestPage]:
         """Returns the pages of the newest version, for a node that has published none itself; () if they cannot be
         read."""
         if head is None or not self._pages.is_empty:
@@ -126,7 +126,7 @@ class ManifestPublisher:
         try:
             body = (await self._store.get(f"{self._folder}/{head.key}", OBJECT_BYTES_MAX)).data
             if sha256(body).hexdigest() == head.sha256:
-                return decode(body, Manifest).pages
+                return decode(body, TierManifest).pages
         except (NotFound, BadAnswer, msgspec.DecodeError) as error:
             logger.warning("tier: %s cannot be read, so every page of the manifest is: %s", head.key, error)
         return ()
@@ -151,7 +151,7 @@ class ManifestPublisher:
         leader's manifest is gone because there are newer ones, HEAD has changed too, so that replacing it fails."""
         try:
             body = (await self._store.get(f"{self._folder}/{head.key}", OBJECT_BYTES_MAX)).data
-            if sha256(body).hexdigest() == head.sha256 and _who(decode(body, Manifest)) == _who(head):
+            if sha256(body).hexdigest() == head.sha256 and _who(decode(body, TierManifest)) == _who(head):
                 return True
         except (NotFound, BadAnswer, msgspec.DecodeError) as error:
             logger.warning("tier: %s names %s, which cannot be read: %s", HEAD, head.key, error)
@@ -179,11 +179,11 @@ class ManifestPublisher:
         await self._pages.drop_old()
 
 
-def _who(of: Head | Manifest) -> tuple[int, int, int, str]:
+def _who(of: Head | TierManifest) -> tuple[int, int, int, str]:
     return of.version, of.term, of.applied_index, of.cluster_id
 
 
-def encode(manifest: Manifest) -> tuple[str, bytes]:
+def encode(manifest: TierManifest) -> tuple[str, bytes]:
     """Returns a version's name and content."""
     body = msgspec.json.encode(manifest)
     return manifest_name(manifest.version, sha256(body).hexdigest()[:16]), body

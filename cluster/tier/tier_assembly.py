@@ -23,7 +23,7 @@ from cluster.tier.fetch.tier_log import OtherSource, TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.index_file.index_files import IndexFiles, LocalIndexParts
 from cluster.tier.scrub.scrub_service import TierScrubs
-from cluster.tier.scrub.scrubber import IndexOfTier, Scrubber, Source
+from cluster.tier.scrub.scrubber import IndexOfTier, PartSource, TierScrubber
 from cluster.tier.store.errors import NotFound
 from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, Stored
 from cluster.tier.store.retrying_store import Bandwidth, RequestCounts, RetryingStore, RetryPolicy
@@ -374,14 +374,14 @@ def scrubs_of(
         return None
     folder = str(storage.directory.identity.cluster_uuid)
     index = IndexOfTier(access.store, folder, storage.directory.log.genesis)
-    scrubber = Scrubber(
+    scrubber = TierScrubber(
         access.store,
         folder,
         rows=lambda: storage.state.tier.rows,
         kept_from=lambda: storage.state.kept.position,
         wall_ms=context.clock.wall_ms,
         leads=services.writes_open,
-        sources=[Source("this node", tier.content_of), Source("the segment's objects", index.content_of)],
+        sources=[PartSource("this node", tier.content_of), PartSource("the segment's objects", index.content_of)],
         where=where_of(access.store),
     )
     scrubs = TierScrubs(

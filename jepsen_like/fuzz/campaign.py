@@ -24,7 +24,7 @@ from jepsen_like.fuzz.guest_handshake import Greeting
 from jepsen_like.fuzz.honest import TOPIC, Honest, Orders, Seen
 from jepsen_like.fuzz.loads import Ground, Load, Pace, handlers_of, loads_of
 from jepsen_like.fuzz.shot import Port, Shot, save
-from jepsen_like.fuzz.shot_connections import Finding, PeerLane, RemotingLane
+from jepsen_like.fuzz.shot_connections import PeerLane, RemotingLane, ShotDefect
 from jepsen_like.fuzz.vandal import KINDS, Vandal
 from jepsen_like.hostile import almost_valid
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
@@ -327,7 +327,7 @@ class Campaign:
         self._remember(node, shots)
         try:
             reached = await fire(shots)
-        except Finding as finding:
+        except ShotDefect as finding:
             handlers = ", ".join(dict.fromkeys(shot.handler for shot in finding.shots[:5]))
             self._note(f"node {node}: {finding.what}: {handlers}", [(node, shot) for shot in finding.shots])
             return

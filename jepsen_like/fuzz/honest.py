@@ -23,7 +23,7 @@ import msgspec
 from jepsen_like.checkers.availability import quantile
 from jepsen_like.client_kit.frames import request
 from jepsen_like.fuzz.shot import Port, Shot
-from jepsen_like.fuzz.shot_connections import AGAIN_EVERY, ANSWER_S, Finding, RemotingLane
+from jepsen_like.fuzz.shot_connections import AGAIN_EVERY, ANSWER_S, RemotingLane, ShotDefect
 from jepsen_like.live.subjects.processes import Processes
 from raftmq.commands.bench_load import signed_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -123,7 +123,7 @@ async def _send_on(port: int, number: int, context: ssl.SSLContext | None, crede
         start_ns = time.monotonic_ns()
         try:
             code = UNANSWERED if not await lane.fire([Shot(Port.REMOTING, "", frame, opaque)]) else lane.code
-        except (Finding, OSError):
+        except (ShotDefect, OSError):
             code = UNANSWERED
         took_us = (time.monotonic_ns() - start_ns) // 1000 if code != UNANSWERED else round(ANSWER_S * 1e6)
         sys.stdout.write(json.dumps([start_ns, took_us, code]) + "\n")

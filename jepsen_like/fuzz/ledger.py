@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jepsen_like.fuzz.campaign import Result
 
 
-class Run(msgspec.Struct):
+class FuzzRun(msgspec.Struct):
     """One run."""
 
     seed: int
@@ -37,7 +37,7 @@ class Run(msgspec.Struct):
 class Ledger:
     """The runs in a file; none if there is no file."""
 
-    def __init__(self, path: Path | None, runs: list[Run]) -> None:
+    def __init__(self, path: Path | None, runs: list[FuzzRun]) -> None:
         self._path = path
         self._runs = runs
 
@@ -55,7 +55,7 @@ class Ledger:
         if path is None or not path.exists():
             return cls(path, [])
         try:
-            return cls(path, msgspec.json.decode(path.read_bytes(), type=list[Run]))
+            return cls(path, msgspec.json.decode(path.read_bytes(), type=list[FuzzRun]))
         except (OSError, ValueError) as error:
             raise LocalError(
                 f"{path} cannot be continued",
@@ -75,7 +75,7 @@ class Ledger:
         """Adds a run, and writes the file if there is to be one. Raises OSError."""
         hostile, harmless = result.honest
         self._runs.append(
-            Run(
+            FuzzRun(
                 seed,
                 round(result.seconds, 1),
                 {port.value: count for port, count in result.fired_at.items()},

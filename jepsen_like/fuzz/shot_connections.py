@@ -21,7 +21,7 @@ AGAIN_EVERY = 20
 """The number of batches after which a connection for requests is replaced by another one."""
 
 
-class Finding(Exception):
+class ShotDefect(Exception):
     """A defect was found. It says what is wrong, and which shots may have caused it."""
 
     def __init__(self, what: str, shots: Sequence[Shot]) -> None:
@@ -136,7 +136,7 @@ class RemotingLane:
             except TimeoutError:
                 left = [shot for shot in shots if shot.opaque in line.wanted]
                 line.abort()
-                raise Finding(f"{len(left)} requests were not answered in {ANSWER_S:.0f} s", left) from None
+                raise ShotDefect(f"{len(left)} requests were not answered in {ANSWER_S:.0f} s", left) from None
         self._check(line, wanted, shots)
         if line.closed:
             return [shot for shot in shots if shot.opaque in line.answers]
@@ -144,13 +144,13 @@ class RemotingLane:
 
     def _check(self, line: ShotLine, wanted: set[int], shots: Sequence[Shot]) -> None:
         if line.broken:
-            raise Finding(line.broken, shots)
+            raise ShotDefect(line.broken, shots)
         for opaque, count in line.answers.items():
             if opaque not in wanted:
                 named = [shot for shot in shots if b"%d" % opaque in shot.data] or shots
-                raise Finding(f"an answer that nobody asked for, opaque {opaque}", named)
+                raise ShotDefect(f"an answer that nobody asked for, opaque {opaque}", named)
             if count > 1:
-                raise Finding(f"{count} answers to one request", [shot for shot in shots if shot.opaque == opaque])
+                raise ShotDefect(f"{count} answers to one request", [shot for shot in shots if shot.opaque == opaque])
 
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
         """Sends each shot on a connection of its own, which the node may close. Raises OSError if the node does not
@@ -183,9 +183,9 @@ class HttpLane:
                 status = await asyncio.wait_for(self._ask(shot), ANSWER_S)
             except TimeoutError:
                 self.close()
-                raise Finding(f"an HTTP request was not answered in {ANSWER_S:.0f} s", [shot]) from None
+                raise ShotDefect(f"an HTTP request was not answered in {ANSWER_S:.0f} s", [shot]) from None
             if status == 500:
-                raise Finding("an HTTP request was answered 500", [shot])
+                raise ShotDefect("an HTTP request was answered 500", [shot])
             if status is not None:
                 self.statuses[status] += 1
                 reached.append(shot)
@@ -208,7 +208,7 @@ class HttpLane:
                 if (answer := http.parse(buffer)) is not None:
                     break
             except (ValueError, IndexError):
-                raise Finding("an answer that is no HTTP", [shot]) from None
+                raise ShotDefect("an answer that is no HTTP", [shot]) from None
         head = bytes(buffer[:1000]).lower()
         if len(buffer) > answer[1] or b"connection: close" in head or b"text/event-stream" in head:
             self.close()  # a stream of events does not end

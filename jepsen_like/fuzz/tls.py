@@ -19,7 +19,7 @@ from cluster.config.local_layout import NodeRecord
 from jepsen_like.client_kit.frames import HOST, request
 from jepsen_like.fuzz.guard import Ways
 from jepsen_like.fuzz.shot import Port, Shot
-from jepsen_like.fuzz.shot_connections import ANSWER_S, Finding
+from jepsen_like.fuzz.shot_connections import ANSWER_S, ShotDefect
 from raftmq.local.tls.certificates import new_ca, new_node, read_ca, write_pair
 
 INSIDE = "TLS inside"
@@ -167,7 +167,7 @@ class TlsLane:
                 async with asyncio.timeout(ANSWER_S):
                     await self._play(shot)
             except TimeoutError:
-                raise Finding(f"{shot.handler} was not over in {ANSWER_S:.0f} s", [shot]) from None
+                raise ShotDefect(f"{shot.handler} was not over in {ANSWER_S:.0f} s", [shot]) from None
             reached.append(shot)
         return reached
 
@@ -198,7 +198,7 @@ class TlsLane:
     async def _honest(self, shot: Shot, line: Line, ask: bytes, port: str) -> None:
         line.writer.write(line.sealed(ask))
         if port != "peer" and not await line.answer():
-            raise Finding(f"an honest request over TLS to the port {port} got no answer", [shot])
+            raise ShotDefect(f"an honest request over TLS to the port {port} got no answer", [shot])
 
     async def _send(self, rng: random.Random, line: Line, data: bytes) -> None:
         step = rng.choice((1, 7, len(data), len(data)))

@@ -23,7 +23,7 @@ from raftmq_wire.errors import LocalError
 _NAMESPACES = "ip link add jl-a type veth peer name jl-b && nft add table inet jl && nft delete table inet jl"
 
 
-class Finding(NamedTuple):
+class Trial(NamedTuple):
     """The result of trying one kind of fault on this machine."""
 
     name: str
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     """False for an optional kind of fault that no fault of `raftmq chaos` uses yet."""
 
 
-def examine(folder: Path, tell: Callable[[str], None]) -> list[Finding]:
+def examine(folder: Path, tell: Callable[[str], None]) -> list[Trial]:
     """Tries every kind of fault, in a temporary directory under `folder`."""
     with owning(folder, tell) as owned:
         place = Path(tempfile.mkdtemp(prefix="raftmq-chaos-doctor-", dir=folder))
@@ -45,12 +45,12 @@ def examine(folder: Path, tell: Callable[[str], None]) -> list[Finding]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _space(place: Path) -> Finding:
+def _space(place: Path) -> Trial:
     free = shutil.disk_usage(place).free
-    return Finding("disk space", free >= FREE_BYTES_MIN, f"{free / (1 << 30):.1f} GiB free, 2 are needed", "every run")
+    return Trial("disk space", free >= FREE_BYTES_MIN, f"{free / (1 << 30):.1f} GiB free, 2 are needed", "every run")
 
 
-def _signals(place: Path, owned: Owned) -> Finding:
+def _signals(place: Path, owned: Owned) -> Trial:
     processes = Processes(owned)
     processes.start(1, ["sleep", "60"], place / "sleep.log", dict(os.environ))
     try:
@@ -59,50 +59,50 @@ def _signals(place: Path, owned: Owned) -> Finding:
         works = processes.kill(1) and works
     finally:
         processes.stop_all()
-    return Finding("signals", works, "SIGKILL, SIGSTOP and SIGCONT on own processes", "kill, pause, rolling restart")
+    return Trial("signals", works, "SIGKILL, SIGSTOP and SIGCONT on own processes", "kill, pause, rolling restart")
 
 
-def _proxies() -> Finding:
+def _proxies() -> Trial:
     try:
         fabric = Fabric({1: 1, 2: 2})
     except OSError as error:
-        return Finding("proxies", False, str(error), "partitions, slow network")
+        return Trial("proxies", False, str(error), "partitions, slow network")
     fabric.close()
-    return Finding("proxies", True, "a TCP proxy on each directed edge", "partitions, slow network")
+    return Trial("proxies", True, "a TCP proxy on each directed edge", "partitions, slow network")
 
 
-def _shim(place: Path, owned: Owned) -> Finding:
+def _shim(place: Path, owned: Owned) -> Trial:
     faults = "power loss, clock skew"
     try:
         proof = prepare(place / "shim", owned)
     except (ShimError, LocalError, OSError) as error:
-        return Finding("disk shim", False, str(error), faults)
+        return Trial("disk shim", False, str(error), faults)
     if proof.suspicion:
-        return Finding("disk shim", False, proof.suspicion, faults)
-    return Finding("disk shim", True, "an unsynced write of a real node vanished, a synced one stayed", faults)
+        return Trial("disk shim", False, proof.suspicion, faults)
+    return Trial("disk shim", True, "an unsynced write of a real node vanished, a synced one stayed", faults)
 
 
-def _pysyncobj() -> Finding:
+def _pysyncobj() -> Trial:
     try:
         version = importlib.metadata.version("pysyncobj")
     except importlib.metadata.PackageNotFoundError:
-        return Finding("pysyncobj", False, "not installed: pip install pysyncobj==0.3.17", "--subject pysyncobj")
-    return Finding("pysyncobj", True, f"version {version}", "--subject pysyncobj")
+        return Trial("pysyncobj", False, "not installed: pip install pysyncobj==0.3.17", "--subject pysyncobj")
+    return Trial("pysyncobj", True, f"version {version}", "--subject pysyncobj")
 
 
-def _optional() -> list[Finding]:
+def _optional() -> list[Trial]:
     """Returns kinds of faults that need more rights; they are listed so that nobody takes their absence for a pass."""
     namespaces = _tried(["unshare", "-Urnm", "sh", "-c", _NAMESPACES])
     loop = os.geteuid() == 0 and bool(shutil.which("mkfs.ext4")) and Path("/dev/loop-control").exists()
     return [
-        Finding(
+        Trial(
             "network namespaces",
             namespaces is None,
             namespaces or "veth and nftables without root",
             "loss, duplication, bandwidth (not used yet)",
             needed=False,
         ),
-        Finding(
+        Trial(
             "ext4 on a loop device",
             loop,
             "root, mkfs.ext4, /dev/loop-control" if loop else "needs root and ext4",

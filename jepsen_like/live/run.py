@@ -20,7 +20,7 @@ from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, PowerCut
 from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
-from jepsen_like.live.probes.leader_monitor import PROCESS, Monitor
+from jepsen_like.live.probes.leader_monitor import PROCESS, LeaderMonitor
 from jepsen_like.live.probes.live_members import LiveMembers
 from jepsen_like.live.probes.log_workload import LogWorkload
 from jepsen_like.live.probes.side_workload import SideWorkload
@@ -84,7 +84,7 @@ class Run:
             self._side = SideWorkload(subject, self._history, plan.seed)
             members = LiveMembers(subject)
         self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks, members=members)
-        self._monitor = Monitor(subject, self._history)
+        self._monitor = LeaderMonitor(subject, self._history)
         self._scene: Scene | None = None
         if plan.story is not None and isinstance(subject, RaftMQSubject):
             self._scene = Scene(subject, self._stage, self._history, folder, plan.scale, tell, self._hold, plan)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from cluster.broker.name_rules import SYSTEM_TOPICS
-from cluster.tier.manifest_format import HEAD_BYTES_MAX, Manifest, all_segments, decode, decode_head
+from cluster.tier.manifest_format import HEAD_BYTES_MAX, TierManifest, all_segments, decode, decode_head
 from cluster.tier.manifest_format import Segment as Listed
 from cluster.tier.object_names import HEAD
 from cluster.tier.store.errors import NotFound as NoObject
@@ -181,7 +181,7 @@ class TierCopy:
 
         return await all_segments(await self._manifest(folder), get)
 
-    async def _manifest(self, folder: str) -> Manifest:
+    async def _manifest(self, folder: str) -> TierManifest:
         stored = await self._store.get(f"{folder}/{HEAD}", HEAD_BYTES_MAX)
         head = decode_head(stored.data)
         body = (await self._store.get(f"{folder}/{head.key}", MANIFEST_BYTES_MAX)).data
@@ -189,7 +189,7 @@ class TierCopy:
             raise CopyError(
                 f"{self.name}/{folder}/{head.key} is damaged", f"{HEAD} has another SHA-256", "raftmq tier repair"
             )
-        return decode(body, Manifest)
+        return decode(body, TierManifest)
 
     async def _queues(self, segment: Segment) -> list[QueueRun]:
         """Returns every queue of the segment, from its index file."""

@@ -56,7 +56,7 @@ class TruthKind(IntEnum):
     """The learnt limits of a topic, by (number of the import, topic), and the head of them all as (0, b"")."""
 
 
-class Change(NamedTuple):
+class TruthChange(NamedTuple):
     """The newest change of a name, or its newest end."""
 
     version: int
@@ -65,7 +65,7 @@ class Change(NamedTuple):
     ended: bool
 
 
-class Place(NamedTuple):
+class SlicePlace(NamedTuple):
     """The place that slices have reached: names of the kind up to `after` have rows; None if none of them has."""
 
     kind: TruthKind
@@ -97,7 +97,7 @@ class TruthJournal(Family):
         version, forgotten, at = (0, 0, None) if row is None else msgpack.unpackb(row, use_list=False)
         self._version: int = version
         self._forgotten: int = forgotten
-        self._at = None if at is None else Place(TruthKind(at[0]), at[1])
+        self._at = None if at is None else SlicePlace(TruthKind(at[0]), at[1])
         self._kept = row is not None
         self._rows: dict[tuple[TruthKind, Name], int] = {}
         """The version of the row of each name, with the changes of the batch being applied."""
@@ -110,7 +110,7 @@ class TruthJournal(Family):
 
     # -- reads, any thread
 
-    def changes(self, after: int) -> Iterator[Change]:
+    def changes(self, after: int) -> Iterator[TruthChange]:
         """Yields the changes with versions above `after`, ascending, up to `version` as of this call."""
         return self._scan(after + 1, self.version + 1)
 
@@ -129,7 +129,7 @@ class TruthJournal(Family):
     # -- the lane of apply
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SlicePlace | None:
         """The place that slices have reached, with the changes of the batch being applied; None if nothing is left to
         do, or no journal is kept."""
         return self._at
@@ -137,9 +137,9 @@ class TruthJournal(Family):
     def begin(self, stage: Stage) -> None:
         """Begins the journal. It must not have begun."""
         self._kept = True
-        self.go_on(stage, Place(TruthKind.TOPIC, None))
+        self.go_on(stage, SlicePlace(TruthKind.TOPIC, None))
 
-    def go_on(self, stage: Stage, at: Place | None) -> None:
+    def go_on(self, stage: Stage, at: SlicePlace | None) -> None:
         """Records the place that slices have reached; None if they are done."""
         self._at = at
         self._put_head(stage)
@@ -200,10 +200,10 @@ class TruthJournal(Family):
         self.version = self._version
         """The version of the newest change; 0 if there is none."""
 
-    def _scan(self, start: int, end: int) -> Iterator[Change]:
+    def _scan(self, start: int, end: int) -> Iterator[TruthChange]:
         for key, row in self._kv.scan(META, keys.truth_key(start), keys.truth_key(end)):
             kind, name, ended = msgpack.unpackb(row, use_list=False)
-            yield Change(keys.truth_version(key), TruthKind(kind), name, ended)
+            yield TruthChange(keys.truth_version(key), TruthKind(kind), name, ended)
 
     def _add(self, stage: Stage, rows: dict[tuple[TruthKind, Name], int], kind: TruthKind, name: Name) -> None:
         self._version += 1

@@ -17,7 +17,7 @@ from jepsen_like.client_kit.fields import pull_fields, send_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer
 from jepsen_like.client_kit.wire import Target, Wire, ask_http
 from jepsen_like.fuzz.remoting import Requests
-from jepsen_like.fuzz.shot_connections import Finding, RemotingLane
+from jepsen_like.fuzz.shot_connections import RemotingLane, ShotDefect
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.marked_proxy import MarkedProxy
@@ -120,7 +120,7 @@ async def fuzz(port: int, seed: int) -> int:
     requests, lane, fired = Requests(random.Random(seed)), RemotingLane(port), 0
     for _ in range(BATCHES):
         shots = requests.batch(SHOTS)
-        with suppress(Finding, OSError, TimeoutError):
+        with suppress(ShotDefect, OSError, TimeoutError):
             async with asyncio.timeout(2):
                 await lane.fire(shots)
         fired += len(shots)

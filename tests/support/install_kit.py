@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused
+from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, FetchRefused
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
 from cluster.repair.peer_requests import at_once
 from cluster.repair.progress import InstallMetrics, InstallProgress
@@ -107,7 +107,7 @@ class Peers:
             raise FetchError(NodeId(peer), what, None, "the connection closed")
         try:
             answer: Fetched = self.sources[peer][what](arguments)
-        except Refused as error:
+        except FetchRefused as error:
             raise FetchError(NodeId(peer), what, error.status, str(error)) from None
         return self.after(peer, what, arguments, answer)
 

@@ -21,7 +21,7 @@ from pysyncobj.node import TCPNode
 from pysyncobj.transport import Transport
 
 from cluster.registry import hardened
-from cluster.registry.hardened import HardenedRaft, Peers
+from cluster.registry.hardened import HardenedRaft, RegistryPeers
 from cluster.registry.records import Records, TopicPlace, topics_operation
 from cluster.registry.store import Store
 from raftlog.storage.files.fs import OsFileSystem
@@ -108,7 +108,7 @@ class World:
         for number, links in self.links.items():
             if is_hardened:
                 store = Store(OsFileSystem(), folder / str(number), CLUSTER, number, self.records[number])
-                peers = Peers(ADDRESSES, number, "127.0.0.1:0")
+                peers = RegistryPeers(ADDRESSES, number, "127.0.0.1:0")
                 self.replicas[number] = HardenedRaft(peers, "x", store, self.records[number], transport=links)
             else:
                 self.replicas[number] = StockSet(number, links)

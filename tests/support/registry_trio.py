@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.registry import frames
 from cluster.registry.child import Child
-from cluster.registry.frames import OK, Settings, Status
+from cluster.registry.frames import OK, RegistryStatus, Settings
 from cluster.registry.records import Records, TopicPlace, topics_operation
 from raftmq.local.process import free_base_port
 from tests.support.pace import at_most
@@ -81,7 +81,7 @@ class Trio:
             records.merge(outcome[3])
         return dict(records.view.topics)
 
-    async def status(self, number: int) -> Status:
+    async def status(self, number: int) -> RegistryStatus:
         return frames.read_status((await self.children[number].status(LIMIT_S))[3])
 
     async def leader(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 from xxhash import xxh3_128
 
-from cluster.tier.manifest_format import Head, Manifest, decode_page
+from cluster.tier.manifest_format import Head, TierManifest, decode_page
 from cluster.tier.object_names import HEAD
 from jepsen_like.sim.machines.machine import CLUSTER
 from jepsen_like.sim.machines.tier_store import CALM, SimStore, Weather
@@ -86,11 +86,11 @@ class Tiered:
     def object(self, name: str) -> bytes:
         return self.store.inner.objects[f"{FOLDER}/{name}"]
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> TierManifest:
         head = msgspec.json.decode(self.object(HEAD), type=Head)
         body = self.object(head.key)
         assert sha256(body).hexdigest() == head.sha256
-        read = msgspec.json.decode(body, type=Manifest)
+        read = msgspec.json.decode(body, type=TierManifest)
         older = [segment for page in read.pages for segment in decode_page(page, self.object(page.name))]
         return msgspec.structs.replace(read, segments=older + read.segments)
 

@@ -9,7 +9,15 @@ from typing import Final
 import msgspec
 
 from cluster.admin import route, route_rights
-from cluster.admin.drain_plan import SHOWN_MAX, TOPICS_SHOWN, DrainPlan, Topics, active_others, plan_of, topics_of
+from cluster.admin.drain_plan import (
+    SHOWN_MAX,
+    TOPICS_SHOWN,
+    DrainPlan,
+    SendableTopics,
+    active_others,
+    plan_of,
+    topics_of,
+)
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, applied, comes_true, decided
 from cluster.admin.request_parsing import BROKER_GROUP
@@ -194,7 +202,7 @@ def _own_row(call: Call) -> BrokerGroup:
     return rows[own]
 
 
-def _check(topics: Topics, wanted: BrokerGroupDrainRequest) -> None:
+def _check(topics: SendableTopics, wanted: BrokerGroupDrainRequest) -> None:
     """Raises ApiError if the request does not say what becomes of some topics."""
     if topics.alone and not wanted.spread:
         why = f"{_named(topics.alone)} in no other group that takes messages: nobody could write there"

@@ -16,7 +16,7 @@ from cluster.admin.node_interface import AdminPort
 from cluster.admin.refusals import error_of
 from cluster.admin.route import Cost, Route
 from cluster.admin.streamed_json import Pieces
-from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
+from cluster.backup.metadata import ConsumerGroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.broker.groups.group_admin import check_settings
 from cluster.broker.name_rules import check_restored_topic
 from cluster.broker.refusal import Reason, Refused
@@ -40,7 +40,7 @@ class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/metadata`: a part of a document; topics must precede the offsets in them."""
 
     topics: list[TopicRecord] = []
-    groups: list[GroupRecord] = []
+    groups: list[ConsumerGroupRecord] = []
     offsets: list[OffsetRecord] = []
     dry_run: bool = False
     """True to only check the document, and answer its size: an import replaces offsets and attributes."""
@@ -98,7 +98,7 @@ async def change_metadata(call: Call) -> MetadataChanged:
     _check_groups(call.port, wanted.groups)
     if wanted.topics and not wanted.now:
         await refuse_to_hide(call, [_own(record, call.port.config.cluster.group) for record in wanted.topics])
-    records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
+    records: list[TopicRecord | ConsumerGroupRecord] = [*wanted.topics, *wanted.groups]
     run = [command for record in records for command in commands_for(record)]
     if wanted.offsets:
         run.append(CommitOffsets(await _rows(call, wanted.offsets)))
@@ -142,7 +142,7 @@ def _check_places(port: AdminPort, records: Sequence[TopicRecord]) -> None:
             raise ApiError("refused", f"topic {record.name}: {why}", fix)
 
 
-def _check_groups(port: AdminPort, records: Sequence[GroupRecord]) -> None:
+def _check_groups(port: AdminPort, records: Sequence[ConsumerGroupRecord]) -> None:
     """Raises ApiError for a setting that a request for the group would be refused."""
     for record in records:
         config = msgspec.structs.asdict(record)

@@ -29,7 +29,7 @@ Make = Callable[..., Evaluate]
 """Makes the closure of an operator from the closures of its operands."""
 
 
-class Role(Enum):
+class OperandRole(Enum):
     """The kind of expression that an operand is. The grammar accepts more combinations than the operators do."""
 
     PROPERTY = auto()
@@ -42,7 +42,7 @@ class Role(Enum):
 class Operand(NamedTuple):
     """A part of a filter."""
 
-    role: Role
+    role: OperandRole
     kind: Kind
     at: int
     """The position of its first character in the filter's text, counted from 1."""
@@ -67,7 +67,7 @@ def property_(name: str, at: int) -> Operand:
     def evaluate(properties: Properties) -> str | None:
         return properties.get(name)
 
-    return Operand(Role.PROPERTY, Kind.TEXT, at, 1, evaluate, evaluate, text=name, names=(name,))
+    return Operand(OperandRole.PROPERTY, Kind.TEXT, at, 1, evaluate, evaluate, text=name, names=(name,))
 
 
 def literal(kind: Kind, value: Any, text: str, at: int) -> Operand:
@@ -76,7 +76,7 @@ def literal(kind: Kind, value: Any, text: str, at: int) -> Operand:
     def evaluate(properties: Properties) -> Any:
         return value
 
-    return Operand(Role.LITERAL, kind, at, 1, evaluate, evaluate, value, text)
+    return Operand(OperandRole.LITERAL, kind, at, 1, evaluate, evaluate, value, text)
 
 
 def negative(of: Operand) -> Operand:
@@ -92,8 +92,8 @@ def negative(of: Operand) -> Operand:
         return evaluate
 
     if of.kind in NUMBERS:
-        return _made(Role.NEGATIVE, of.kind, (of,), number)
-    return _made(Role.NEGATIVE, Kind.MISSING, (of,), missing)
+        return _made(OperandRole.NEGATIVE, of.kind, (of,), number)
+    return _made(OperandRole.NEGATIVE, Kind.MISSING, (of,), missing)
 
 
 def not_(of: Operand) -> Operand:
@@ -124,9 +124,9 @@ def equal(left: Operand, right: Operand) -> Operand:
     """Makes x = y. If only x is missing the result is unknown, if only y is missing it is false, and two missing values
     are equal."""
     for operand in (left, right):
-        if operand.role is Role.LITERAL and operand.literal is None:
+        if operand.role is OperandRole.LITERAL and operand.literal is None:
             raise FilterError("nothing compares with NULL, which is asked for with IS NULL", operand.at)
-    if left.role is right.role is Role.LITERAL and left.kind is Kind.BOOLEAN is not right.kind:
+    if left.role is right.role is OperandRole.LITERAL and left.kind is Kind.BOOLEAN is not right.kind:
         raise FilterError(f"{left.text} is not compared with {right.text}", right.at)
     return _equal(left, right)
 
@@ -140,7 +140,9 @@ def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Oper
     """Makes x < y and similar comparisons. `holds` interprets the outcome of the comparison. The result is unknown if
     either value is missing."""
     for operand in (left, right):
-        if operand.role is Role.CONDITION or (operand.role is Role.LITERAL and operand.kind not in NUMBERS):
+        if operand.role is OperandRole.CONDITION or (
+            operand.role is OperandRole.LITERAL and operand.kind not in NUMBERS
+        ):
             what = operand.text or "a condition"
             raise FilterError(f"{what[:40]} has no order, only numbers and properties have", operand.at)
     compare = ordering(left.kind, right.kind)
@@ -161,7 +163,7 @@ def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Oper
 def between(of: Operand, low: Operand, high: Operand) -> Operand:
     """Makes x BETWEEN low AND high, both included."""
     within = and_((ordered(of, low, at_least), ordered(of, high, at_most)))
-    if low.role is high.role is Role.LITERAL and comparison(low.kind, high.kind)(low.literal, high.literal) > 0:
+    if low.role is high.role is OperandRole.LITERAL and comparison(low.kind, high.kind)(low.literal, high.literal) > 0:
         raise FilterError(f"BETWEEN {low.text} AND {high.text} begins above its end", low.at)
     return within
 
@@ -173,7 +175,7 @@ def not_between(of: Operand, low: Operand, high: Operand) -> Operand:
 
 def in_(of: Operand, texts: Sequence[str]) -> Operand:
     """Makes x IN (...), compared as texts. The result is unknown if the property is missing."""
-    if of.role is not Role.PROPERTY:
+    if of.role is not OperandRole.PROPERTY:
         raise FilterError("only a property can be IN a list, and this is none", of.at)
     wanted = frozenset(texts)
 
@@ -262,25 +264,27 @@ def _joined(operands: Sequence[Operand], decides: bool) -> Operand:
 
 def _truth(of: Operand) -> Operand:
     """Returns the operand as a condition. A property is never TRUE, whatever its value: it is a text, or missing."""
-    if of.role is Role.PROPERTY:
+    if of.role is OperandRole.PROPERTY:
         inner = of.evaluate
 
         def evaluate(properties: Properties) -> bool | None:
             return None if inner(properties) is None else False
 
         resume = term(evaluate, COMPARES, of.names)
-        return of._replace(role=Role.CONDITION, kind=Kind.BOOLEAN, evaluate=evaluate, resume=resume, cost=COMPARES)
-    if of.role is Role.CONDITION or (of.role is Role.LITERAL and of.kind in (Kind.BOOLEAN, Kind.MISSING)):
+        return of._replace(
+            role=OperandRole.CONDITION, kind=Kind.BOOLEAN, evaluate=evaluate, resume=resume, cost=COMPARES
+        )
+    if of.role is OperandRole.CONDITION or (of.role is OperandRole.LITERAL and of.kind in (Kind.BOOLEAN, Kind.MISSING)):
         return of
     raise FilterError(f"{of.text[:40] or 'a number'} is not a condition", of.at)
 
 
 def _condition(operands: Sequence[Operand], make: Make, cost: Cost = COMPARES) -> Operand:
     """Makes a condition. `cost`: its cost as a term, if none of its operands contains a term."""
-    return _made(Role.CONDITION, Kind.BOOLEAN, operands, make, cost)
+    return _made(OperandRole.CONDITION, Kind.BOOLEAN, operands, make, cost)
 
 
-def _made(role: Role, kind: Kind, operands: Sequence[Operand], make: Make, cost: Cost = FREE) -> Operand:
+def _made(role: OperandRole, kind: Kind, operands: Sequence[Operand], make: Make, cost: Cost = FREE) -> Operand:
     depth = 1 + max([operand.depth for operand in operands])
     if depth > DEPTH_MAX:
         raise FilterError(f"the filter is nested deeper than {DEPTH_MAX} operators", operands[0].at)

@@ -24,7 +24,7 @@ from cluster.broker.rights import SUB, Party, Rights, topic_need
 from cluster.flow.gate import ITSELF, Ask
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
-from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, Schedule, property_of, tag_hash
+from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, DeliverySchedule, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.service_lifecycle import Part
 from raftlog.errors import StorageError
@@ -283,7 +283,7 @@ class SendBacks:
             failure=(wanted.position, FAILURE_MARK),
         )
 
-    def _schedule(self, wanted: SentBack, group: GroupConfig, failures: int) -> Schedule:
+    def _schedule(self, wanted: SentBack, group: GroupConfig, failures: int) -> DeliverySchedule:
         """Returns when the message comes again: the consumer's level, else the group's policy, else a level that rises
         with each failure."""
         delay_ms = None if wanted.delay_level else delay_ms_of(group, failures)

@@ -54,7 +54,7 @@ from statemachine.topics.topics import CreateTopic
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.config.config import Config
-    from cluster.replication.message_head import Schedule
+    from cluster.replication.message_head import DeliverySchedule
     from cluster.replication.pending_requests import StrictName
     from cluster.runtime.clock import Clock
     from statemachine.dedup import UniqueMessage
@@ -156,7 +156,7 @@ class Sends(Generic[_Origin]):
         queue_id: int,
         asked: str,
         kind: int,
-        schedule: Schedule | None,
+        schedule: DeliverySchedule | None,
     ) -> None:
         """Checks a message for the given queue, gives it an identity, and queues it unless it repeats an earlier send.
         Raises Refused. `asked`: its properties, without those that the broker adds; `kind`: the RowKind of its row."""
@@ -352,7 +352,7 @@ class Sends(Generic[_Origin]):
 
     def _waiting_kind(
         self, asked: str, topic: str, queue_id: int, kind: int, user: int
-    ) -> tuple[str, Schedule | None, int]:
+    ) -> tuple[str, DeliverySchedule | None, int]:
         """Returns the properties as stored, the topic under which the message waits, and its kind; None and `kind` if
         it does not wait. `user`: id of the user who sends it. Raises Refused (13)."""
         properties = asked.encode()

@@ -18,7 +18,7 @@ from cluster.broker.rights import PUB, group_need
 from cluster.flow.gate import Ask
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import Send
-from cluster.replication.message_head import Schedule, topic_field
+from cluster.replication.message_head import DeliverySchedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
 from cluster.runtime.figures.service_metrics import ServiceMetrics
@@ -268,7 +268,7 @@ class StagedWriteRequests:
             batch=self._split(slot, asked.body, party.user),
             received_ms=proposals.now_ms,
             ack=Ack.QUORUM_FSYNC,
-            schedule=Schedule(_FIELD, 0, due_ms=attempt.due_ms),
+            schedule=DeliverySchedule(_FIELD, 0, due_ms=attempt.due_ms),
             done=told,
             user=party.user,
             content=content,

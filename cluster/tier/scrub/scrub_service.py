@@ -11,7 +11,7 @@ import msgspec
 
 from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
-from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, ScrubOptions
+from cluster.tier.scrub.scrubber import LeaderChangedError, ScrubOptions, ScrubReport, TierScrubber
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import RaftLogError
 
@@ -58,7 +58,7 @@ class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[str]
 
 
-_NOTHING = Report(0, 0, 0, 0, 0, 0, 0, 0, 0, [])
+_NOTHING = ScrubReport(0, 0, 0, 0, 0, 0, 0, 0, 0, [])
 
 
 class TierScrubs:
@@ -67,7 +67,7 @@ class TierScrubs:
     def __init__(
         self,
         node: int,
-        scrubber: Scrubber,
+        scrubber: TierScrubber,
         *,
         every_hours: int,
         wall_ms: Callable[[], int],
@@ -154,7 +154,7 @@ class TierScrubs:
             failure=failure,
         )
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: ScrubReport) -> None:
         for finding in report.findings:
             logger.warning("tier: %s", finding)
         logger.info("tier: %d objects were scrubbed, %d of them bad", report.objects, report.bad)
@@ -171,7 +171,7 @@ class TierScrubs:
             self._clear(DAMAGED)
 
 
-def _view(node: int, number: int, report: Report) -> TierScrubView:
+def _view(node: int, number: int, report: ScrubReport) -> TierScrubView:
     return TierScrubView(
         node=node, running=False, number=number, started_ms=0, finished_ms=0, failure="", **report._asdict()
     )

@@ -41,7 +41,7 @@ TEMPORARY_MS = 24 * 3_600_000
 """The age from which on a temporary file of the store belongs to nobody, in milliseconds."""
 
 
-class Source(NamedTuple):
+class PartSource(NamedTuple):
     """A source of the content of a damaged part."""
 
     what: str
@@ -49,7 +49,7 @@ class Source(NamedTuple):
     """Makes the content, which the scrubber then checks; None if the source does not have it (any more)."""
 
 
-class Report(NamedTuple):
+class ScrubReport(NamedTuple):
     """The findings of a scrub."""
 
     segments: int
@@ -96,7 +96,7 @@ class LeaderChangedError(Exception):
     """This node does not lead any more. Its rows may be old, so it must not remove or write anything."""
 
 
-class Scrubber:
+class TierScrubber:
     """Does one scrub. Event loop only."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Scrubber:
         wall_ms: Callable[[], int],
         leads: Callable[[], bool],
         kept_from: Callable[[], int] = lambda: 0,
-        sources: Sequence[Source] = (),
+        sources: Sequence[PartSource] = (),
         pace: Callable[[int], Awaitable[None]] | None = None,
         where: Callable[[str], str] = str,
     ) -> None:
@@ -125,7 +125,7 @@ class Scrubber:
         self._where = where
         self._read_bytes = 0
 
-    async def scrub(self, wishes: ScrubOptions) -> Report:
+    async def scrub(self, wishes: ScrubOptions) -> ScrubReport:
         """Does the scrub. Raises StoreError if the store does not answer, and LeaderChangedError."""
         self._read_bytes = 0
         findings: list[str] = []
@@ -151,7 +151,7 @@ class Scrubber:
         findings += [f"{info.name}: no segment names it ({info.size} bytes)" for info in seen.orphans]
         findings += [f"{name}: not an object of RaftMQ" for name in seen.strange]
         swept = await self._sweep(seen.orphans) if wishes.sweeps else 0
-        return Report(
+        return ScrubReport(
             segments=len([row for row in rows if any(part.name in seen.expected for part in row.parts)]),
             objects=len(seen.expected),
             read_bytes=self._read_bytes,
@@ -176,7 +176,7 @@ class Scrubber:
 
     # --- objects that are named and not right ---
 
-    async def _problem(self, part: TierPart, seen: Survey, *, reads: bool) -> str:
+    async def _problem(self, part: TierPart, seen: ScrubSurvey, *, reads: bool) -> str:
         """Returns what is wrong with the object, "" if nothing is."""
         listed_right = part.name not in seen.absent and part.name not in seen.sized_wrongly
         if listed_right and not reads:
@@ -272,7 +272,7 @@ PROBE_MS = 3_600_000
 _PROBE = re.compile(r"probe/[0-9a-f]+")
 
 
-class Survey(NamedTuple):
+class ScrubSurvey(NamedTuple):
     """The result of the comparison. Names are below the cluster's folder."""
 
     expected: dict[str, TierPart]
@@ -289,13 +289,13 @@ class Survey(NamedTuple):
     """All other objects. They do not belong to RaftMQ, so they are never removed."""
 
 
-def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int, kept_from: int = 0) -> Survey:
+def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int, kept_from: int = 0) -> ScrubSurvey:
     """Compares. `listed`: every object below the cluster's folder except its manifests, with names below that folder.
     `kept_from`: the position at which the log begins that is kept anywhere."""
     named = {part.name for row in rows for part in row.parts}
     expected = {part.name: part for row in rows if row.state is TierState.VERIFIED for part in row.parts}
     sizes: dict[str, int] = {}
-    found = Survey(expected, [], {}, [], [], [])
+    found = ScrubSurvey(expected, [], {}, [], [], [])
     for info in listed:
         base, probe = part_base(info.name), _PROBE.fullmatch(info.name)
         if info.name in named:

@@ -14,7 +14,7 @@ PROCESS = 2_000_000
 """The process number of the monitor's notes in the history; faults and phases use the next ones."""
 
 
-class Monitor:
+class LeaderMonitor:
     """A thread that asks every node for its role. A leader is counted once per term, whichever node reported it."""
 
     def __init__(self, subject: Subject, history: HistoryWriter) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from cluster.node.node import Node
-from cluster.tier.manifest_format import Head, Manifest, Segment, decode_page
+from cluster.tier.manifest_format import Head, Segment, TierManifest, decode_page
 from cluster.tier.object_names import HEAD, INDEX, parse
 from cluster.tier.store.errors import BadAnswer
 from jepsen_like.sim.checks.tier_index_check import problem
@@ -203,7 +203,7 @@ class TierCheck:
         if sha256(body).hexdigest() != head.sha256:
             self._report("tier", f"HEAD names {head.key}, which is not there or not right")
             return []
-        manifest = msgspec.json.decode(body, type=Manifest)
+        manifest = msgspec.json.decode(body, type=TierManifest)
         found: list[Segment] = []
         for page in manifest.pages:
             try:

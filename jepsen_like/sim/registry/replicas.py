@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cluster.registry.frames import FAIL, OK, UNKNOWN, Reply, Status
+from cluster.registry.frames import FAIL, OK, UNKNOWN, RegistryStatus, Reply
 from cluster.registry.records import Answer, Records
 
 DELAY_S = (0.001, 0.03)
@@ -108,7 +108,9 @@ class SimReplica:
     async def status(self, limit_s: float) -> Reply:
         """Returns a state of which only the number of entries is modelled."""
         entries = self._replicas.accepted
-        status = Status(term=1, leader=1, applied=entries, committed=entries, entries=entries, is_full=False, syncs=0)
+        status = RegistryStatus(
+            term=1, leader=1, applied=entries, committed=entries, entries=entries, is_full=False, syncs=0
+        )
         return 0, OK, "", msgspec.msgpack.encode(status)
 
     async def close(self, limit_s: float) -> int:

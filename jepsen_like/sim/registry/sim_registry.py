@@ -32,7 +32,7 @@ TOLD_S = 12.0
 Wait = Callable[..., bool]
 
 
-class World(Protocol):
+class RegistryWorld(Protocol):
     """The attributes of the simulated world that are used here."""
 
     options: Options
@@ -44,7 +44,7 @@ class World(Protocol):
 class SimRegistry:
     """The registry. `hosts` are the addresses of its processes."""
 
-    def __init__(self, world: World, groups: Mapping[int, Mapping[NodeId, Machine]], topic: str) -> None:
+    def __init__(self, world: RegistryWorld, groups: Mapping[int, Mapping[NodeId, Machine]], topic: str) -> None:
         """`groups`: number of a group -> its machines. `topic`: one of all groups, about which a process lies."""
         options, loop, network = world.options, world.loop, world.network
         self._world, self._groups = world, groups

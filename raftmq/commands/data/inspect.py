@@ -17,7 +17,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.repair.consistency_views import ConsistencyView, EntryView
-    from cluster.repair.node_comparison import Finding, Report
+    from cluster.repair.node_comparison import Comparison, Finding
 
 _APPLY_WAIT_S, _POLL_S = 5.0, 0.05
 
@@ -70,7 +70,7 @@ def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
     Prints the first difference with its position. Exit code: 0 if everything is equal, 1 if something differs, 3 if
     the comparison was not possible.
     """
-    reports: dict[int, Report] = {}
+    reports: dict[int, Comparison] = {}
     silent: dict[int, LocalError] = {}
     for group, addresses in all_groups(admin, data, members=True).items():
         try:
@@ -101,7 +101,7 @@ def _unseen(error: LocalError) -> str:
     return f"{error.what}: {error.why}"
 
 
-def _inspected(addresses: Sequence[str]) -> Report:
+def _inspected(addresses: Sequence[str]) -> Comparison:
     """Compares the nodes of one group. Raises LocalError if none answers."""
     from cluster.repair.node_comparison import Inspection
 
@@ -133,7 +133,7 @@ def _mark(addresses: Sequence[str]) -> tuple[int | None, list[str]]:
         return None, [f"{error.what}: {error.why}"]
 
 
-def _print(report: Report, group: int) -> None:
+def _print(report: Comparison, group: int) -> None:
     names = f"node{'s' if len(report.nodes) > 1 else ''} {_names(report.nodes, group)}"
     click.echo(
         f"{names}: log up to entry {report.index} ({report.bytes_compared:,} bytes each), "

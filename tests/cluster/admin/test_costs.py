@@ -178,7 +178,7 @@ async def endless(node: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     server = TestServer(app)
     await server.start_server()
     node.leader = NodeId(2)
-    monkeypatch.setattr(forward.Forwarder, "_address", lambda self, to: f"127.0.0.1:{server.port}")
+    monkeypatch.setattr(forward.LeaderForwarder, "_address", lambda self, to: f"127.0.0.1:{server.port}")
     yield said
     await server.close()
 

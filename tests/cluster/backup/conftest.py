@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.backup.create import Request, create
+from cluster.backup.create import BackupOrder, create
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
@@ -29,9 +29,9 @@ class Stopped(NamedTuple):
     checkpoint: Path
     expected: dict[str, Any]
 
-    def request(self, to: Path, made_ms: int = 1_700_000_000_000, **changes: Any) -> Request:
+    def request(self, to: Path, made_ms: int = 1_700_000_000_000, **changes: Any) -> BackupOrder:
         facts = {"cluster_name": "DefaultCluster", "broker_name": "raftmq", **changes}
-        return Request(data=str(self.data), checkpoint=str(self.checkpoint), to=str(to), made_ms=made_ms, **facts)
+        return BackupOrder(data=str(self.data), checkpoint=str(self.checkpoint), to=str(to), made_ms=made_ms, **facts)
 
     def grow(self, number: int, size: int = 1000) -> Path:
         """Appends and applies entries that change no row but the mark; returns a new checkpoint."""

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from cluster.backup import service
-from cluster.backup.create import Request
+from cluster.backup.create import BackupOrder
 from cluster.backup.remote import STAGING, verify_backup
 from cluster.backup.service import Backups
 from cluster.backup.verify import verify
@@ -290,7 +290,7 @@ def test_a_worker_whose_node_died_removes_what_it_began(tmp_path: Path) -> None:
         "worker.create = create\n"
         "sys.exit(worker.main())\n"
     )
-    request = Request(data="/d", checkpoint="/c", to="/t", made_ms=0, cluster_name="c", broker_name="b")
+    request = BackupOrder(data="/d", checkpoint="/c", to="/t", made_ms=0, cluster_name="c", broker_name="b")
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None
@@ -314,7 +314,7 @@ def test_a_worker_that_fails_says_so_and_ends_in_peace() -> None:
         "worker.create = create\n"
         "sys.exit(worker.main())\n"
     )
-    request = Request(data="/d", checkpoint="/c", to="/t", made_ms=0, cluster_name="c", broker_name="b")
+    request = BackupOrder(data="/d", checkpoint="/c", to="/t", made_ms=0, cluster_name="c", broker_name="b")
     command = [sys.executable, "-c", script]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as worker:

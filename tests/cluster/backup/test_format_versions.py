@@ -332,7 +332,7 @@ def level_of_rows(_: Path, level: int) -> Any:
 
 def level_of_checkpoint(_: Path, level: int) -> Any:
     mark = AppliedMark(1, 5, 4096, 0, 7)
-    made = checkpoint_manifest.Manifest(mark, 0, {}, (), level=level)
+    made = checkpoint_manifest.CheckpointManifest(mark, 0, {}, (), level=level)
     return checkpoint_manifest.decode(
         checkpoint_manifest.encode(made, GROUP), GROUP, Path("/data/checkpoints/x/CHECKPOINT")
     )

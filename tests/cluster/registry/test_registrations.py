@@ -24,7 +24,7 @@ from cluster.placement.registry_metrics import RegistryMetrics
 from cluster.placement.registry_state import RegistryState, decode_state, encode_state
 from cluster.registry import registrations
 from cluster.registry.records import Records, TopicPlace
-from cluster.registry.registrations import Identity, Registrations
+from cluster.registry.registrations import Registrations, RegistryIdentity
 from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
 from statemachine.cluster_wide.broker_groups import GroupState
@@ -55,7 +55,7 @@ class Registry:
         self.port = free_base_port(1)
         self.records = Records(cluster.bytes)
         self.handed: list[GroupRecord] = []
-        identity = Identity(cluster, number, ("127.0.0.1", self.port))
+        identity = RegistryIdentity(cluster, number, ("127.0.0.1", self.port))
         self.places: dict[str, TopicPlace] = {}
         self.links = Registrations(
             identity, KEY, self.records, os.urandom, self.handed.extend, self.places.update, lambda: self.state

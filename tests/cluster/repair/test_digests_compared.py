@@ -11,7 +11,7 @@ import pytest
 from cluster.config.config import Config, ConsistencySection, NodeSection
 from cluster.repair import consistency as service
 from cluster.repair.consistency import FENCED, MISMATCH, Consistency, Digest, decode, differing, encode, sums_source
-from cluster.repair.fetch import Fetched, FetchError, Refused
+from cluster.repair.fetch import Fetched, FetchError, FetchRefused
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.listeners import Signal
 from raftlog.errors import NotLeaderError
@@ -110,7 +110,7 @@ class Group:
             raise FetchError(peer, what, None, "no answer")
         try:
             return other.source(arguments)
-        except Refused as error:
+        except FetchRefused as error:
             raise FetchError(peer, what, error.status, str(error)) from error
 
     async def settle(self) -> None:

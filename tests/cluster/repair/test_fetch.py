@@ -21,8 +21,8 @@ from cluster.repair.fetch import (
     FetchClient,
     Fetched,
     FetchError,
+    FetchRefused,
     FetchServer,
-    Refused,
     Status,
     TokenBucket,
     decode_fetch,
@@ -107,7 +107,7 @@ async def test_a_peer_that_comes_up_later_is_waited_for(pair: tuple[Serving, Pee
 
 
 def refuse(_: list[Any]) -> Fetched:
-    raise Refused(Status.MISSING, "trimmed")
+    raise FetchRefused(Status.MISSING, "trimmed")
 
 
 def break_down(_: list[Any]) -> Fetched:

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Refused, Source, Status
-from cluster.repair.log_extension import Forwarded, LogForward
+from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, FetchRefused, Source, Status
+from cluster.repair.log_extension import LogForward, RolledForward
 from cluster.repair.log_source import log_source
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import FrameError, StorageError
@@ -104,11 +104,11 @@ class Peer:
         self.asked += 1
         try:
             return self.source(arguments)
-        except Refused as error:
+        except FetchRefused as error:
             raise FetchError(peer, what, error.status, str(error)) from error
 
 
-def forward(node: Node, source: Source, mark: AppliedMark, committed_index: int = -1) -> Forwarded:
+def forward(node: Node, source: Source, mark: AppliedMark, committed_index: int = -1) -> RolledForward:
     return asyncio.run(LogForward(node.directory, Peer(source), TWO, committed_index).run(mark))
 
 
@@ -130,7 +130,7 @@ def pair() -> tuple[Node, Node]:
 
 def test_what_is_missing_comes(pair: tuple[Node, Node]) -> None:
     node, peer = pair
-    assert forward(node, peer.serve(), peer.mark(14)) == Forwarded(6, 14, 5)
+    assert forward(node, peer.serve(), peer.mark(14)) == RolledForward(6, 14, 5)
     assert node.entries == peer.entries[:15]
     assert len(node.segments()) >= 3
     assert node.segments() == peer.segments()
@@ -158,7 +158,7 @@ def test_what_was_never_committed_gives_way(pair: tuple[Node, Node], caplog: pyt
     node.add(1, *[6000] * 20, text=b"b")  # of a leader that nobody else followed
     assert node.log.tail.index > 20
     done = forward(node, peer.serve(), peer.mark(12))
-    assert done == Forwarded(7, 12, 26)
+    assert done == RolledForward(7, 12, 26)
     assert node.entries == peer.entries[:13]
     assert "entries 7..12 of the log come from node 7/2; it ended at 26 before" in caplog.text
     node.directory.close(clean=False)
@@ -266,7 +266,7 @@ def test_a_peer_that_is_busy_is_asked_again(pair: tuple[Node, Node]) -> None:
     def busy(arguments: list[Any]) -> Fetched:
         calls[0] += 1
         if calls[0] == 2:
-            raise Refused(Status.BUSY, "4 requests are not answered yet")
+            raise FetchRefused(Status.BUSY, "4 requests are not answered yet")
         return source(arguments)
 
     assert forward(node, busy, peer.mark(14)).last == 14

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from cluster.repair import log_repair
-from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, Refused, Source, Status
+from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, FetchRefused, Source, Status
 from cluster.repair.log_repair import ALARM, LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
@@ -87,7 +87,7 @@ class Peers:
         await asyncio.sleep(0)
         try:
             return self.sources[peer](arguments)
-        except Refused as error:
+        except FetchRefused as error:
             raise FetchError(peer, what, error.status, str(error)) from error
 
 
@@ -215,9 +215,9 @@ async def test_it_goes_on_asking_until_a_peer_has_it() -> None:
         nonlocal rounds
         rounds += 1
         if rounds == 1:
-            raise Refused(Status.BUSY, "busy")
+            raise FetchRefused(Status.BUSY, "busy")
         if rounds < 5:
-            raise Refused(Status.MISSING, "not yet")
+            raise FetchRefused(Status.MISSING, "not yet")
         return good.source(arguments)
 
     mended = Mended(mine, Peers(n2=later))
@@ -273,9 +273,9 @@ def test_the_source_gives_slices_of_whole_frames() -> None:
     assert replica.source([first.position, 0, first.size]) == Fetched([6], raw)
     assert replica.source([first.position, 60, 10]).payload == raw[60:70]
     assert len(replica.source([0, 0, 1 << 40]).payload) == replica.log.tail.end_position
-    with pytest.raises(Refused, match="no frame begins"):
+    with pytest.raises(FetchRefused, match="no frame begins"):
         replica.source([first.position + 1, 0, 10])
-    with pytest.raises(Refused, match="no byte"):
+    with pytest.raises(FetchRefused, match="no byte"):
         replica.source([first.position, first.size, 1])
     for bad in ([1], [0, 0, "x"], [0, -1, 5], [None, 0, 0], [True, 0, 1]):
         with pytest.raises(ValueError, match=r"."):

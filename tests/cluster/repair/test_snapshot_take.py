@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.repair import peer_requests
-from cluster.repair.fetch import LOG, STATE, Fetched, Refused, Status
+from cluster.repair.fetch import LOG, STATE, Fetched, FetchRefused, Status
 from cluster.repair.log_source import SEGMENT
 from cluster.repair.snapshot_fetch import Needless
 from cluster.state import manifest as manifests
@@ -237,7 +237,7 @@ def test_who_gave_the_checkpoint_need_not_give_the_log(giver: Giver) -> None:
 
 
 def gone(arguments: list[Any]) -> Fetched:
-    raise Refused(Status.MISSING, "it is damaged here, too")
+    raise FetchRefused(Status.MISSING, "it is damaged here, too")
 
 
 def test_what_was_begun_is_finished_although_there_is_something_newer(giver: Giver) -> None:

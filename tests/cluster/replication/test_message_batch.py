@@ -21,8 +21,8 @@ from cluster.replication.message_batch import (
 from cluster.replication.message_head import (
     KEYS_MARK,
     SCHEDULE_TOPIC,
+    DeliverySchedule,
     MessageHead,
-    Schedule,
     key_words,
     property_of,
     topic_field,
@@ -186,7 +186,7 @@ def payload_messages(built: Any) -> bytes:
 
 
 def scheduled(slot: TopicSlot, queue_id: int = 0, *, delay_ms: int = 0, due_ms: int = 0, **fields: Any) -> Send:
-    plan = Schedule(topic_field(SCHEDULE_TOPIC), 2, delay_ms, due_ms, names_due=bool(due_ms))
+    plan = DeliverySchedule(topic_field(SCHEDULE_TOPIC), 2, delay_ms, due_ms, names_due=bool(due_ms))
     return send(slot, queue_id, kind=RowKind.SCHEDULED, schedule=plan, **fields)
 
 
@@ -272,7 +272,9 @@ def test_messages_that_are_carried_change_nothing_but_their_position() -> None:
     """Born in IPv6, stored in IPv4 and the other way round: the store time is that of the first time."""
     first = []
     for born in (HOST, bytes(16) + HOST[4:]):
-        waits = send(slot_of(), kind=RowKind.SCHEDULED, schedule=Schedule(topic_field(SCHEDULE_TOPIC), 2, delay_ms=7))
+        waits = send(
+            slot_of(), kind=RowKind.SCHEDULED, schedule=DeliverySchedule(topic_field(SCHEDULE_TOPIC), 2, delay_ms=7)
+        )
         waits.born_host = born
         built = built_of(waits)
         (run,) = payload.decode(built.payload).iter_runs()

@@ -11,7 +11,7 @@ import pytest
 from cluster.broker.delivery_time import TIMER_TOPIC, Delayed, Delays
 from cluster.broker.reads.message_lookup import message_at
 from cluster.broker.timers.row_delivery import ROWS_MAX
-from cluster.replication.message_head import Schedule, property_of, topic_field
+from cluster.replication.message_head import DeliverySchedule, property_of, topic_field
 from raftlog.errors import StorageError
 from raftmq_wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
 from statemachine.delivery.timers import TimerCounts
@@ -249,7 +249,7 @@ def test_what_is_due_before_what_was_delivered_already_comes_at_once(sim: SimClu
     term = sim.leader().running.serving.broker.timers._term
     assert term.after is not None
     term.sweep_ms = 1 << 62
-    late = Delayed(Schedule(topic_field(TIMER_TOPIC), 0, due_ms=term.after[0] - 300), b"")
+    late = Delayed(DeliverySchedule(topic_field(TIMER_TOPIC), 0, due_ms=term.after[0] - 300), b"")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Delays, "of", lambda *_: late)
         assert send(sim, "TIMER_DELAY_MS\x0150\x02", b"late")[0] == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.repair import peer_requests
-from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused, Status
+from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, FetchRefused, Status
 from cluster.repair.initial_checkpoint import StateFetch, note_answer
 from cluster.repair.log_source import log_source, state_source
 from cluster.state import manifest as manifests
@@ -61,7 +61,7 @@ class Peers:
             raise FetchError(NodeId(peer), what, None, "no answer")
         try:
             return source(arguments)
-        except Refused as error:
+        except FetchRefused as error:
             raise FetchError(NodeId(peer), what, error.status, str(error)) from None
 
 
@@ -238,7 +238,7 @@ def test_what_is_not_sound_is_refused(pair: tuple[Place, Any], wrong: str, tmp_p
 def test_a_source_gives_nothing_but_files_of_checkpoints(pair: tuple[Place, Any], arguments: list[Any]) -> None:
     _, source = pair
     name = source(["list"]).fields[0][0]
-    with pytest.raises((Refused, ValueError)):
+    with pytest.raises((FetchRefused, ValueError)):
         source([name if one == "name" else one for one in arguments])
 
 
@@ -249,7 +249,7 @@ def test_a_rotten_checkpoint_is_given_to_nobody(place: Place, caplog: pytest.Log
     place.flip(f"checkpoints/{newest}/*.sst", 0.4)
     source = served(place, place.path)
     assert [name for name, *_ in source(["list"]).fields] == [newest, older]
-    with pytest.raises(Refused, match="is damaged here"):
+    with pytest.raises(FetchRefused, match="is damaged here"):
         source(["manifest", newest])
     assert f"checkpoint {newest}" in caplog.text
     assert [name for name, *_ in source(["list"]).fields] == [older]
@@ -272,10 +272,10 @@ def test_a_peer_without_a_sound_one_makes_another(place: Place, replay_all: Any)
     storage = place.open()
     storage.checkpointer.sync()
     source = state_source(place.fs, storage.checkpointer)
-    with pytest.raises(Refused, match="damaged here"):
+    with pytest.raises(FetchRefused, match="damaged here"):
         source(["manifest", name])
     for _ in range(2):
-        with pytest.raises(Refused, match="makes a checkpoint first") as told:
+        with pytest.raises(FetchRefused, match="makes a checkpoint first") as told:
             source(["list"])
         assert told.value.status is Status.BUSY
     assert storage.checkpointer.due
@@ -284,7 +284,7 @@ def test_a_peer_without_a_sound_one_makes_another(place: Place, replay_all: Any)
     ((name, *_),) = source(["list"]).fields
     assert source(["manifest", name]).payload
     storage.checkpointer.freeze()
-    with pytest.raises(Refused, match="own rows are not to be trusted"):
+    with pytest.raises(FetchRefused, match="own rows are not to be trusted"):
         source(["list"])
     storage.close(clean=False)
 
@@ -293,11 +293,11 @@ def test_a_peer_that_cannot_make_one_says_so_and_may_be_asked_again(place: Place
     checkpointer = Checkpointer(place.checkpoints())
     source = state_source(place.fs, checkpointer)
     for _ in range(2):
-        with pytest.raises(Refused, match="makes a checkpoint first"):
+        with pytest.raises(FetchRefused, match="makes a checkpoint first"):
             source(["list"])
         assert checkpointer.wanted
         checkpointer.wanted = False
-        with pytest.raises(Refused, match="could not make one") as told:
+        with pytest.raises(FetchRefused, match="could not make one") as told:
             source(["list"])
         assert told.value.status is Status.MISSING
 
@@ -309,7 +309,7 @@ def test_a_checkpoint_in_the_making_is_waited_for(pair: tuple[Place, Any]) -> No
     def late(arguments: list[Any]) -> Fetched:
         calls[0] += 1
         if calls[0] < 4:
-            raise Refused(Status.BUSY, "it makes a checkpoint first")
+            raise FetchRefused(Status.BUSY, "it makes a checkpoint first")
         return source(arguments)
 
     checkpoint, refusals = fetch(place, Peers({2: late}))
@@ -337,6 +337,6 @@ def test_a_checkpoint_that_went_meanwhile_is_missing(pair: tuple[Place, Any], tm
     _, source = pair
     name = source(["list"]).fields[0][0]
     shutil.rmtree(tmp_path / "peer" / "checkpoints")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(FetchRefused) as refused:
         source(["manifest", name])
     assert refused.value.status is Status.MISSING

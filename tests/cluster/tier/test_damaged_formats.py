@@ -11,7 +11,7 @@ from hashlib import sha256
 import msgspec
 import pytest
 
-from cluster.tier.manifest_format import SCHEMA, Head, Page, Segment, decode_head, decode_page, segment_of
+from cluster.tier.manifest_format import SCHEMA, Head, ManifestPage, Segment, decode_head, decode_page, segment_of
 from cluster.tier.object_names import HEAD, manifest_version, page_base, page_name, parse
 from cluster.tier.state_copies.state_copier import index_of
 from cluster.tier.store.errors import BadAnswer
@@ -61,7 +61,7 @@ def test_head_names_a_manifest_or_is_none() -> None:
 def test_a_page_is_a_list_of_segments_or_none() -> None:
     read = 0
     for data in damaged([msgspec.to_builtins(segment_of(ROW))], 2):
-        page = Page(base=0, end=100, name="p", segments=1, size=len(data), sha256=sha256(data).hexdigest())
+        page = ManifestPage(base=0, end=100, name="p", segments=1, size=len(data), sha256=sha256(data).hexdigest())
         with contextlib.suppress(BadAnswer):
             assert all(type(each) is Segment for each in decode_page(page, data))
             read += 1

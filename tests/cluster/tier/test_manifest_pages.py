@@ -17,8 +17,8 @@ from cluster.tier.manifest_format import (
     ROWS_AT_ONCE,
     SCHEMA,
     Head,
-    Manifest,
     Segment,
+    TierManifest,
     all_segments,
     segment_of,
     segments_of,
@@ -70,24 +70,24 @@ def publisher(store: MemoryStore) -> ManifestPublisher:
     return ManifestPublisher(store, "c", "c", PAGE_BYTES)
 
 
-def manifests(store: MemoryStore) -> Iterator[Manifest]:
+def manifests(store: MemoryStore) -> Iterator[TierManifest]:
     """Every version that is there."""
     for name, body in store.objects.items():
         if name.startswith("c/manifest/") and not name.endswith(HEAD) and f"/{PAGES}/" not in name:
-            yield msgspec.json.decode(body, type=Manifest)
+            yield msgspec.json.decode(body, type=TierManifest)
 
 
-async def listed(store: MemoryStore, manifest: Manifest) -> list[Segment]:
+async def listed(store: MemoryStore, manifest: TierManifest) -> list[Segment]:
     async def get(name: str, size: int) -> Data:
         return store.objects[f"c/{name}"]
 
     return await all_segments(manifest, get)
 
 
-async def newest(store: MemoryStore) -> tuple[Manifest, list[Segment]]:
+async def newest(store: MemoryStore) -> tuple[TierManifest, list[Segment]]:
     head = msgspec.json.decode(store.objects[f"c/{HEAD}"], type=Head)
     body = store.objects[f"c/{head.key}"]
-    manifest = msgspec.json.decode(body, type=Manifest)
+    manifest = msgspec.json.decode(body, type=TierManifest)
     assert (sha256(body).hexdigest(), manifest.schema) == (head.sha256, head.schema)
     return manifest, await listed(store, manifest)
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 import msgspec
 import pytest
 
-from cluster.tier.manifest_format import Head, Manifest, segment_of
+from cluster.tier.manifest_format import Head, TierManifest, segment_of
 from cluster.tier.manifest_pages import KEPT
 from cluster.tier.object_names import HEAD, manifest_name
 from cluster.tier.published_manifest import ManifestPublisher, encode
@@ -33,11 +33,11 @@ def publisher(store: MemoryStore) -> ManifestPublisher:
     return ManifestPublisher(store, "c", "c")
 
 
-def newest(store: MemoryStore) -> tuple[Head, Manifest]:
+def newest(store: MemoryStore) -> tuple[Head, TierManifest]:
     head = msgspec.json.decode(store.objects[f"c/{HEAD}"], type=Head)
     body = store.objects[f"c/{head.key}"]
     assert sha256(body).hexdigest() == head.sha256
-    return head, msgspec.json.decode(body, type=Manifest)
+    return head, msgspec.json.decode(body, type=TierManifest)
 
 
 async def test_it_lists_what_is_verified_and_nothing_else(store: MemoryStore) -> None:

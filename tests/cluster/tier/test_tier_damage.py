@@ -14,7 +14,7 @@ from cluster.tier.fetch.evicted_messages import OldReads
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
-from cluster.tier.scrub.scrubber import IndexOfTier, Report, Scrubber, ScrubOptions, Source, log_bytes
+from cluster.tier.scrub.scrubber import IndexOfTier, PartSource, ScrubOptions, ScrubReport, TierScrubber, log_bytes
 from raftlog.storage.files.genesis import Genesis
 from statemachine.tier import TierPart, TierSegment
 from tests.support.tier_kit import CountingStore
@@ -92,7 +92,7 @@ class Damaged:
             got.append(body)
         return got, told
 
-    async def scrub(self, wishes: ScrubOptions) -> Report:
+    async def scrub(self, wishes: ScrubOptions) -> ScrubReport:
         async def from_log(row: TierSegment, part: TierPart) -> bytes | None:
             async def piece(base: int, end: int) -> memoryview:
                 return memoryview(self.written.frames[row.base])[base - row.base : end - row.base]
@@ -100,11 +100,11 @@ class Damaged:
             return await log_bytes(piece, row, part)
 
         sources = [
-            Source("the log", from_log),
-            Source("the store", IndexOfTier(self.store, FOLDER, self.written.genesis).content_of),
+            PartSource("the log", from_log),
+            PartSource("the store", IndexOfTier(self.store, FOLDER, self.written.genesis).content_of),
         ]
         rows, leads = (lambda: self.written.rows), (lambda: True)
-        scrubber = Scrubber(self.store, FOLDER, rows=rows, wall_ms=lambda: 0, leads=leads, sources=sources)
+        scrubber = TierScrubber(self.store, FOLDER, rows=rows, wall_ms=lambda: 0, leads=leads, sources=sources)
         return await scrubber.scrub(wishes)
 
 

@@ -10,7 +10,15 @@ import pytest
 from cluster.tier.fetch.errors import DamagedError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog
-from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, ScrubOptions, Source, log_bytes, survey
+from cluster.tier.scrub.scrubber import (
+    LeaderChangedError,
+    PartSource,
+    ScrubOptions,
+    ScrubReport,
+    TierScrubber,
+    log_bytes,
+    survey,
+)
 from cluster.tier.store.errors import Unreachable
 from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import ObjectInfo
@@ -31,7 +39,7 @@ def kit() -> TierKit:
     return kit
 
 
-def local_log(kit: TierKit) -> Source:
+def local_log(kit: TierKit) -> PartSource:
     """This node's log, as it was when the objects were written."""
     intact = {name.removeprefix(f"{FOLDER}/"): data for name, data in kit.store.objects.items()}
 
@@ -43,11 +51,11 @@ def local_log(kit: TierKit) -> Source:
 
         return await log_bytes(piece, row, part)
 
-    return Source("the log of this node", make)
+    return PartSource("the log of this node", make)
 
 
-def scrubber(kit: TierKit, *sources: Source, leads: Callable[[], bool] = lambda: True) -> Scrubber:
-    return Scrubber(kit.store, FOLDER, rows=lambda: kit.rows, wall_ms=lambda: NOW_MS, leads=leads, sources=sources)
+def scrubber(kit: TierKit, *sources: PartSource, leads: Callable[[], bool] = lambda: True) -> TierScrubber:
+    return TierScrubber(kit.store, FOLDER, rows=lambda: kit.rows, wall_ms=lambda: NOW_MS, leads=leads, sources=sources)
 
 
 def logs(kit: TierKit) -> list[str]:
@@ -72,7 +80,7 @@ async def test_a_tier_that_is_right_has_no_findings(kit: TierKit) -> None:
     kit.store.overwrite(f"{FOLDER}/manifest/HEAD", b"{}")
     report = await scrubber(kit).scrub(VERIFY)
     size = sum(row.stored_bytes for row in kit.rows)
-    assert report == Report(4, 16, size, 0, 0, 0, 0, 0, 0, [])
+    assert report == ScrubReport(4, 16, size, 0, 0, 0, 0, 0, 0, [])
 
 
 async def test_damage_in_the_folder_of_an_ancestor_is_named_there(kit: TierKit) -> None:
@@ -81,7 +89,9 @@ async def test_damage_in_the_folder_of_an_ancestor_is_named_there(kit: TierKit) 
     kit.store.objects[f"a/{name}"] = kit.store.objects.pop(f"{FOLDER}/{name}")
     kit.store.overwrite(f"a/{name}", bytes(len(kit.store.objects[f"a/{name}"])))
     store = LineageStore(kit.store, FOLDER, ["a"])
-    mine = Scrubber(store, FOLDER, rows=lambda: kit.rows, wall_ms=lambda: NOW_MS, leads=lambda: True, where=store.where)
+    mine = TierScrubber(
+        store, FOLDER, rows=lambda: kit.rows, wall_ms=lambda: NOW_MS, leads=lambda: True, where=store.where
+    )
     report = await mine.scrub(VERIFY)
     assert report.findings == [f"a/{name}: {report.findings[0].partition(': ')[2]}"]
     reads = ObjectReads(store, None, where=store.where)
@@ -135,7 +145,7 @@ async def test_a_source_with_other_bytes_repairs_nothing(kit: TierKit) -> None:
     async def other(row: TierSegment, part: TierPart) -> bytes | None:
         return bytes(part.size - 1) + b"1"
 
-    report = await scrubber(kit, Source("elsewhere", other)).scrub(REPAIR)
+    report = await scrubber(kit, PartSource("elsewhere", other)).scrub(REPAIR)
     assert (report.bad, report.repaired, kit.store.objects[name]) == (1, 0, damaged)
 
 

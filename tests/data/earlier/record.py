@@ -26,7 +26,7 @@ import msgpack
 import msgspec
 
 from cluster.backup import metadata
-from cluster.backup.create import Request, create
+from cluster.backup.create import BackupOrder, create
 from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
@@ -84,7 +84,7 @@ def main(target: Path) -> None:
     storage.close(clean=True)
     checkpoint = next(path for path in sorted((data / "checkpoints").iterdir()) if path.is_dir())
     made = create(
-        Request(
+        BackupOrder(
             data=str(data),
             checkpoint=str(checkpoint),
             to=str(folder / "backups"),

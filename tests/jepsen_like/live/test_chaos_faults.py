@@ -19,7 +19,7 @@ from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect, Stage
 from jepsen_like.live.nemeses.scenarios import NEMESES
 from jepsen_like.live.outcome import Played, conclude
 from jepsen_like.live.plan import Plan
-from jepsen_like.live.probes.leader_monitor import Monitor
+from jepsen_like.live.probes.leader_monitor import LeaderMonitor
 from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
 from jepsen_like.live.subjects.processes import Processes
@@ -326,7 +326,7 @@ def test_leader_and_health_of_a_cluster() -> None:
 
 def test_two_leaders_of_one_term_are_noticed(tmp_path: Path) -> None:
     with HistoryWriter(tmp_path / "h.jsonl") as history:
-        monitor = Monitor(Subject(), history)  # type: ignore[arg-type]
+        monitor = LeaderMonitor(Subject(), history)  # type: ignore[arg-type]
         monitor.seen(1, 4)
         monitor.seen(1, 4)
         monitor.seen(2, 5)

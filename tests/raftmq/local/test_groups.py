@@ -30,7 +30,7 @@ from cluster.config.local_layout import (
 from cluster.config.node_files import plan_group, plan_moved, plan_node, plan_nodes, read_nodes, write_config_like
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import read_keys
-from cluster.state.manifest import FILE, Manifest, encode
+from cluster.state.manifest import FILE, CheckpointManifest, encode
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
@@ -218,7 +218,7 @@ def test_no_group_is_made_beside_one_whose_level_has_none(tmp_path: Path, monkey
     data = tmp_path / "data"
     first = loaded(data, count=3, base=BASE)
     before = files_of(data)
-    made = Manifest(AppliedMark(1, 7, 0, 0, 0), 0, {}, (), level=GROUPS_LEVEL - 1)
+    made = CheckpointManifest(AppliedMark(1, 7, 0, 0, 0), 0, {}, (), level=GROUPS_LEVEL - 1)
     folder = first[1].home / "data" / "checkpoints" / made.name
     folder.mkdir(parents=True)
     (folder / FILE).write_bytes(encode(made, 1))

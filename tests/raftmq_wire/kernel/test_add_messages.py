@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.replication import message_batch
-from cluster.replication.message_head import Schedule, topic_field
+from cluster.replication.message_head import DeliverySchedule, topic_field
 from statemachine import payload
 from statemachine.payload import RowKind
 from tests.support.kernels import Pair
@@ -80,7 +80,7 @@ def built_by(records: dict[str, Any], sends: list[Batch], dedup: str, store_host
 
 
 def send_of(records: dict[str, Any], slot: Any, batch: Batch) -> Any:
-    waits = Schedule(topic_field("RAFTMQ_SYS_STAGED"), 3, due_ms=(1 << 63) + 5) if batch.waits else None
+    waits = DeliverySchedule(topic_field("RAFTMQ_SYS_STAGED"), 3, due_ms=(1 << 63) + 5) if batch.waits else None
     parts = [
         records["BatchMessage"](*fields, None if head is None else records["MessageHead"](*head))
         for *fields, head in batch.messages
