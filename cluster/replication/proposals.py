@@ -142,8 +142,10 @@ class Proposals:
         )
         self._twins = Twins(self.early)
         self._acks = 0
-        """The acknowledgement levels of all sends so far, or-ed: not 0 once a send has requested another level than the
-        default."""
+        """The acknowledgement levels of the sends that may wait for their answers, or-ed: not 0 if one has requested
+        another level than the default."""
+        self._acks_ms = 0
+        """The time at which the last such send came."""
         self._strict = StrictNames(context.loop.call_soon)
         self.drain = DrainGrace(state)
         """Says if the group drains, and refuses sends for it."""
@@ -247,7 +249,8 @@ class Proposals:
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
-        self._acks |= send.ack
+        if send.ack:
+            self._note_level(send)
         if send.slot.dedup == "strict" and send.effect is None:
             self._strict.add(send)
         if self._paced.active and send.done is None:
@@ -259,6 +262,11 @@ class Proposals:
             self._learnt.came([send], self.now_ms)
         self._sends.add([send], send.size)
         self._wake()
+
+    def _note_level(self, send: Send) -> None:
+        if send.ack:
+            self._acks |= send.ack
+            self._acks_ms = self._clock.monotonic_ms()
 
     def submit_plain(self, path: ReplyTo, sends: list[Send]) -> None:
         """Takes and queues plain sends of one user, which the kernel found in one read of a connection; there was room
@@ -391,7 +399,7 @@ class Proposals:
         # It may have asked for another queue: it is told where the message is.
         send.slot, send.queue_id = old.slot, old.queue_id
         entry.sends[at] = send
-        self._acks |= send.ack
+        self._note_level(send)
         if entry.answered:  # this request has a deadline of its own
             entry.answered = False
             entry.arrived_ms = send.received_ms
@@ -404,7 +412,7 @@ class Proposals:
             self._twins.add(send)
             return
         self._give_way(old)
-        self._acks |= send.ack
+        self._note_level(send)
         if not self._paced.replace(old, send):
             self._sends.replace(old, send)
         old.hold.decided()
@@ -589,6 +597,8 @@ class Proposals:
             self._slots.clear()
             self.plain.clear()
         self.early.expire(now)
+        if self._acks and not self.early.waiting and now - self._acks_ms > 2 * self._deadline_ms:
+            self._acks = 0  # all that had another level were answered, at the latest with UNKNOWN
         self._strict.expire(now)
         if now >= self.figures.hot.ends_ms:
             self.figures.hot.end_window(now)

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from cluster.broker.sends.send_outcomes import SendOutcomes
-from cluster.replication.acks.ack_levels import Ack
 from jepsen_like.sim.machines.lone_node import LoneNode, lone_options
 from jepsen_like.sim.machines.network import Endpoint
 from raftlog.types import Entry
 from raftmq.commands.bench_load import request_frame
 from tests.support.kernels import native_kernel
+from tests.support.sim_cluster import send_frame
 
 
 class Client(asyncio.Protocol):
@@ -110,11 +110,18 @@ def test_what_a_thread_applies_is_applied_first(steps_of: Callable[[float], Step
     assert steps.noted == [("applied", 0), ("stored", 1)]
 
 
-def test_once_a_send_wants_another_level_all_wait_for_apply(steps_of: Callable[[float], Steps]) -> None:
+def test_while_a_send_of_another_level_may_wait_all_wait_for_apply(steps_of: Callable[[float], Steps]) -> None:
     steps = steps_of(1.0)
-    steps.node.serving.proposals._acks = int(Ack.ALL)
-    assert steps.ask(1) == [2]
+    frame = send_frame(9, "orders", b"body", properties="ACK_LEVEL\x01leader\x02")
+    steps.lone.client.run(steps.client.transport.write, frame)
+    steps.lone.pass_time(steps.node.config.send.deadline_ms / 1000)
+    steps.noted.clear()
+    assert steps.ask(1) == [3]
     assert steps.noted == [("applied", 0), ("stored", 1)]
+    steps.lone.pass_time(2 * steps.node.config.send.deadline_ms / 1000)
+    steps.noted.clear()
+    assert steps.ask(1) == [4]
+    assert steps.noted == [("answered", 1), ("applied", 1)]
 
 
 def test_an_answer_that_fails_is_not_given_twice(
