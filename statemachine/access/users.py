@@ -466,9 +466,9 @@ class Access(Family):
             if row is not None and msgpack.unpackb(row)[0] == user_id:  # else it is another user's by now
                 stage.delete(META, keys.token_key(digest))
                 self._tokens[digest] = None
-        for place in copied.rules.keys() & rules.keys():
+        for place in sorted(copied.rules.keys() & rules.keys()):
             stage.put(META, keys.rule_key(user_id, *place), msgpack.packb(rule_row(rules[place])))
-        for digest in copied.tokens.keys() & tokens.keys():
+        for digest in sorted(copied.tokens.keys() & tokens.keys()):
             stage.put(META, keys.token_key(digest), msgpack.packb(list(copied.tokens[digest] or ())))
         if copied.user is not None:
             user = self._renamed(stage, user_id, copied.user)
