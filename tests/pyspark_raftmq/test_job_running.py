@@ -83,6 +83,7 @@ def test_the_error_of_a_job_is_told_when_spark_is_gone(monkeypatch: pytest.Monke
     def gone() -> None:
         raise ConnectionRefusedError
 
+    monkeypatch.setenv("RAFTMQ_DEBUG", "1")
     monkeypatch.setattr(job_running, "session", lambda *_, **__: SimpleNamespace(stop=gone))
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     with pytest.raises(LocalError, match="Spark has ended"), job_running.job_session(None, "1g", quiet=True):

@@ -54,6 +54,8 @@ class LateSender(Placed):
         super().__init__(NUMBER, host, report, hosts)
         self.acked: set[str] = set()
         self.refused = 0
+        self.rests = False
+        """True while it sends nothing."""
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
@@ -63,6 +65,8 @@ class LateSender(Placed):
         number = 0
         while not self.stopped:
             await asyncio.sleep(rng.uniform(0.001, 0.02))
+            if self.rests:
+                continue
             number += 1
             message_id = f"late-{slot}-{number}"
             link = await self._link(rng.choice(self._hosts()[NUMBER]))

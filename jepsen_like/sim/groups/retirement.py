@@ -32,9 +32,10 @@ SENDS_S = 4.0
 """Virtual seconds of the drain in which the client still sends."""
 DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
 """Virtual seconds within which the group drains, has retired on all nodes, and a node of it ends that starts again."""
-CLOSE_P, CANCEL_P, KILL_P = 0.3, 0.03, 0.05
-"""Probabilities, in a look, of an attempt to close the log, of the end or the begin of the drain, and of the kill of
-the leader, which happens once."""
+CLOSE_P, CANCEL_P, KILL_P, REST_P = 0.3, 0.03, 0.05, 0.3
+"""Probabilities, in a look, of an attempt to close the log, of the end or the begin of the drain, of the kill of the
+leader, which happens once, and of a rest of the client until the next look: a log to which all send is hardly ever
+closed."""
 QUOTA_P, RATES = 0.5, (3, 30)
 """Probability of a quota on what the client sends, and its messages a second."""
 BEHIND = (0, 1, 2, 4, 9)
@@ -94,6 +95,7 @@ class Retirement(LeavingPhase):
         """Goes on; returns True once all nodes know that the group has retired."""
         now, rng, leader = self._loop.now, self._rng, self._leader()
         self.sender.stopped = self.sender.stopped or now >= self._ends_s
+        self.sender.rests = rng.random() < REST_P
         for node in self._group.states.running():
             if _state_in(node.state) is GroupState.RETIRED and not node.state.closed_log.is_closed:
                 self._report(self.CHECKER, f"node {node.config.node.id} has retired, and its log is not closed")

@@ -45,7 +45,10 @@ async def test_queues_in_other_groups_are_only_read(node: SecondGroup, serve: Se
     assert (await post(node, serve))[0] == 200, "again"
     assert node.first.state.truth_journal.version == before
     status, told = await post(node, serve, gather=False, if_exists="update", groups=[1, 2])
-    assert (status, node.state.topics["both"].place) == (200, {1: (2, 2), 2: (2, 2), 3: (2, 0)}), "it is spread again"
+    assert (status, node.state.topics["both"].place) == (
+        200,
+        {1: (2, 2), 2: (3, 2), 3: (2, 0)},
+    ), "it is spread again, and what is unread there stays to be seen"
 
 
 @pytest.mark.parametrize(

@@ -91,5 +91,5 @@ async def test_the_document_says_the_same_ranges(client: Any) -> None:
     schemas = json.loads(await (await client.get("/openapi.json")).read())["components"]["schemas"]
     offset = schemas["OffsetRecord"]["properties"]["offset"]
     assert (offset["minimum"], offset["maximum"]) == (0, 2**63 - 1)
-    assert schemas["GroupRecord"]["properties"]["retry_max_times"]["minimum"] == -1
+    assert schemas["ConsumerGroupRecord"]["properties"]["retry_max_times"]["minimum"] == -1
     assert schemas["TopicRequest"]["properties"]["attributes"]["anyOf"][0]["maxProperties"] == 64

@@ -56,7 +56,7 @@ def test_entries_whose_acknowledgements_were_lost_are_taken_once() -> None:
 
 def test_the_link_says_that_acknowledgements_stay_out() -> None:
     def look(stage: Stage) -> tuple[str, str]:
-        views = {view.peer: view for view in node(stage, ONE).links.view()}
+        views = {view.peer: view for view in node(stage, ONE).peers.links.view()}
         return views[2].state, views[3].state
 
     script = "nodes 3\nlead 1\nsend 2\nwait 1\nlook\ncut 2->1\nsend 20\nwait 4\nlook\nheal\nwait 3\nlook\nsettle\n"
@@ -68,8 +68,8 @@ def test_links_cut_without_a_word_are_given_up_and_come_back() -> None:
 
     def look(stage: Stage) -> tuple[str, list[int]]:
         leader = node(stage, ONE)
-        states = {view.peer: view.state for view in leader.links.view()}
-        return states[3], sorted(id(link) for (to, _), link in leader.transport.links.items() if to == THREE)
+        states = {view.peer: view.state for view in leader.peers.links.view()}
+        return states[3], sorted(id(link) for (to, _), link in leader.peers.transport.links.items() if to == THREE)
 
     script = "nodes 3\nlead 1\nsend 2\nwait 1\nlook\ncut 3\nsend 3\nwait 45\nlook\nheal\nwait 5\nlook\nsend 3\nsettle\n"
     (first, before), (state, during), (last, after) = looked(script, look)
@@ -183,5 +183,5 @@ def test_without_a_quorum_the_name_of_the_one_that_lives_leads_to_it() -> None:
 def test_the_name_of_a_dead_node_leads_to_one_that_lives_until_there_is_a_leader() -> None:
     """Node 3 is dead, and its name led to node 1, which dies too."""
     script = "nodes 3\nlead 1\nsend 2\nwait 4\nkill 3\nwait 3\nlook\nkill 1\nwait 4\nlook\nstart 1 3\nwait 8\nsettle\n"
-    seen = looked(script, lambda stage: dict(node(stage, TWO).links.stand_ins([ONE, TWO, THREE])))
+    seen = looked(script, lambda stage: dict(node(stage, TWO).peers.links.stand_ins([ONE, TWO, THREE])))
     assert seen == [{ONE: ONE, TWO: TWO, THREE: ONE}, {ONE: ONE, TWO: TWO, THREE: TWO}]
